@@ -77,7 +77,8 @@ def launch(
     ends itself when nobody has used it for a while.
     """
     with console_of(as_json) as console:
-        from skyward_core.front.job_request import JobFile, request_of, said_variables
+        from skyward_core.front.job_request import JobFile, request_of
+        from skyward_core.front.shell_tasks import said_variables
 
         from .commands.job import launch as execute
 
@@ -116,9 +117,9 @@ def exec_(
     exec POOL nvidia-smi -L. Its exit status is that of the first rank that failed.
     """
     with console_of(as_json) as console:
-        from skyward_core.front.job_request import JobFile, said_variables, values_here
+        from skyward_core.front.shell_tasks import said_variables, values_here
 
-        from .commands.job import execute
+        from .commands.execute import execute
 
         words = words[1:] if words[:1] == ("--",) else words
         if not words:
@@ -130,6 +131,8 @@ def exec_(
             )
         given, hidden = said_variables("--env", env), said_variables("--secret", secrets)
         if is_file:
+            from skyward_core.front.job_request import JobFile
+
             job = JobFile.from_yaml(Path(words[0]), env=given, secrets=hidden)
             return execute(pool, (), console, job=job, env={}, secrets={}, detach=detach)
         values = values_here("--env", given), values_here("--secret", hidden)

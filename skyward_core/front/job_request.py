@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,18 +20,16 @@ from ..providers.making import make
 from ..store.home import home
 from ..tasks.job_files.job import JobFile
 from ..tasks.job_files.mounts import renewing
-from ..tasks.payload import make_task
-from ..tasks.shell import shell
 from ..wire.redact import SHORTEST
 from .launch_request import with_hosts
+from .shell_tasks import portable
 
 if TYPE_CHECKING:
-    from ..model.function import PendingFunction
     from ..tasks.job_files.needs import WantedMachine
     from ..tasks.task import Task
     from ..views.views import PoolView
 
-__all__ = ["JobFile", "JobRequest", "command_task", "request_of", "shell_task", "sync_task", "tasks_of"]
+__all__ = ["JobFile", "JobRequest", "command_task", "request_of", "sync_task", "tasks_of"]
 
 EMPTY = "empty"  # a folder below the home: the working folder of jobs that have none
 GIT_PATIENCE = 600.0  # seconds that a clone may take
@@ -225,7 +222,7 @@ def tasks_of(job: JobFile, *, setup: bool = True, folder: Path | None = None) ->
         JobFileError: a file that it mounts cannot be read.
     """
     for call in job.calls(setup=setup):
-        yield _portable(call, folder)
+        yield portable(call, folder)
 
 
 def sync_task(job: JobFile, pool: PoolView) -> Task | None:
@@ -245,7 +242,7 @@ def sync_task(job: JobFile, pool: PoolView) -> Task | None:
         paths = [item.path for item in manifest(folder).items]
     except (TooLarge, Unreadable) as error:
         raise UsageError(str(error)) from error
-    return _portable(renewing(folder, paths), None) if paths else None
+    return portable(renewing(folder, paths)) if paths else None
 
 
 def command_task(job: JobFile) -> Task:
@@ -257,61 +254,7 @@ def command_task(job: JobFile) -> Task:
     call = job.run_call()
     if call is None:
         raise UsageError(f"{job.path} has no run: there is nothing to execute")
-    return _portable(call, None)
-
-
-def shell_task(words: Sequence[str], env: Mapping[str, str], secrets: Mapping[str, str]) -> Task:
-    """A command, pickled.
-
-    Args:
-        words: it: one that has several words is one command, and a single one is what a shell reads.
-        env: variables that it has.
-        secrets: more of them, whose values are blanked in what it prints.
-
-    Raises:
-        UsageError: it is none, or a variable cannot be.
-    """
-    command = words[0] if len(words) == 1 else shlex.join(words)
-    return _portable(shell(command, env={**env, **secrets}, secrets=tuple(secrets.values())), None)
-
-
-def said_variables(option: str, texts: Sequence[str]) -> dict[str, str | None]:
-    """Variables as a command line has them: ``NAME=VALUE``, or ``NAME`` for what this shell has.
-
-    Args:
-        option: how they were given, for errors.
-        texts: they.
-
-    Raises:
-        UsageError: one has no name.
-    """
-    found: dict[str, str | None] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name.strip():
-            raise UsageError(f"{option} is given NAME=VALUE, or NAME for what this shell has of that name")
-        found[name.strip()] = value if equals else None
-    return found
-
-
-def values_here(option: str, said: Mapping[str, str | None]) -> dict[str, str]:
-    """Variables with their values; those without one have this shell's.
-
-    Raises:
-        UsageError: this shell has none of that name.
-    """
-    found = {}
-    for name, text in said.items():
-        if text is None and (text := os.environ.get(name)) is None:
-            raise UsageError(
-                f"{option} {name}: this shell has no variable of that name; write {option} {name}=VALUE"
-            )
-        found[name] = text
-    return found
-
-
-def _portable(call: PendingFunction[None], folder: Path | None) -> Task:
-    return replace(make_task(call, folder=folder), portable=True)
+    return portable(call)
 
 
 def _cloned(url: str, ref: str) -> Path:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from skyward_core.front.job_request import (
     JobFile,
     JobRequest,
-    command_task,
-    shell_task,
     sync_task,
     tasks_of,
 )
-from skyward_core.front.scripts import Task
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
@@ -21,9 +16,9 @@ from skyward_core.views.views import PoolView
 
 from ..words import count, duration
 from .console import Console
-from .reach import opened, up
+from .execute import StepsRun, check_fits
+from .reach import opened
 from .report import table
-from .run import Job
 
 
 def launch(
@@ -44,7 +39,7 @@ def launch(
     with opened(console) as session:
         found = _live(session, request.pool)
         if found is not None:
-            _check_fits(job, found)
+            check_fits(job, found)
             if said := request.shapes_pool:
                 raise UsageError(
                     f"pool {found.name} is up already and is used as it is: leave out {', '.join(said)}"
@@ -59,7 +54,7 @@ def launch(
         synced = None if found is None else sync_task(job, found)
         steps = [*filter(None, (synced,)), *tasks_of(job, setup=setup)]
         name = spec.name if spec is not None else found.name if found is not None else ""
-        runner = _JobRun(session, console, name, ours=found is None or down, keep=not down)
+        runner = StepsRun(session, console, name, ours=found is None or down, keep=not down)
         with runner.follower.signals():
             status = runner.all_of(spec, steps, detach=detach)
         if not down and spec is not None and runner.key:
@@ -70,63 +65,10 @@ def launch(
         return status
 
 
-def execute(
-    pool: str,
-    words: Sequence[str],
-    console: Console,
-    *,
-    job: JobFile | None = None,
-    env: Mapping[str, str],
-    secrets: Mapping[str, str],
-    detach: bool = False,
-) -> int:
-    """Run a job file's ``run``, or a command, on a pool that is up, and give the exit status.
-
-    The working folder is brought anew where the file names one; nothing is set up.
-    """
-    with opened(console) as session:
-        (row,) = up(session, (pool,))
-        if job is None:
-            steps = [shell_task(words, env, secrets)]
-        else:
-            view = session.look(row.key).result()
-            _check_fits(job, view)
-            steps = [*filter(None, (sync_task(job, view),)), command_task(job)]
-        runner = _JobRun(session, console, pool, ours=False, keep=True)
-        with runner.follower.signals():
-            return runner.all_of(None, steps, detach=detach)
-
-
-class _JobRun(Job):
-    """The calls of a job, one after the other, on one pool."""
-
-    def all_of(self, spec: PoolSpec | None, steps: Sequence[Task], *, detach: bool) -> int:
-        """Run them until one fails, and give its exit status, or that of the last."""
-
-        def work() -> int:
-            status = exit_status.OK
-            for task in steps:
-                left = detach and task is steps[-1]
-                status = self.see_out(self.launch(task, stays=left), left)
-                if status != exit_status.OK:
-                    break
-            return status
-
-        return self.through(spec, work)
-
-
 def _live(session: Session, name: str | None) -> PoolView | None:
     if name is None:
         return None
     return next((p for p in session.refresh().result() if p.name == name and p.is_live), None)
-
-
-def _check_fits(job: JobFile, pool: PoolView) -> None:
-    if job.num_nodes > len(pool.nodes):
-        raise UsageError(
-            f"{job.path} runs on {count(job.num_nodes, 'node')}, and pool {pool.name} has {len(pool.nodes)}: say fewer "
-            "with num_nodes, or launch it on a pool of its own"
-        )
 
 
 def _tell(

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import skyward_core as sky
-from skyward_core.front.job_request import JobRequest, request_of, said_variables
+from skyward_core.front.job_request import JobRequest, request_of
+from skyward_core.front.shell_tasks import said_variables
 from skyward_core.model.capabilities import RunsHere
 from skyward_core.model.errors import JobFileError
 from skyward_core.tasks.job_files.document import Document

@@ -1,0 +1,79 @@
+"""``skyward-tui exec``: run a job file's ``run``, or a command, on a pool that is up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from skyward_core.front.scripts import Task
+from skyward_core.front.shell_tasks import shell_task
+from skyward_core.model import exit_status
+from skyward_core.model.errors import UsageError
+from skyward_core.model.spec import PoolSpec
+from skyward_core.views.views import PoolView
+
+from ..words import count
+from .console import Console
+from .reach import opened, up
+from .run import Job
+
+if TYPE_CHECKING:
+    from skyward_core.front.job_request import JobFile
+
+
+def execute(
+    pool: str,
+    words: Sequence[str],
+    console: Console,
+    *,
+    job: JobFile | None = None,
+    env: Mapping[str, str],
+    secrets: Mapping[str, str],
+    detach: bool = False,
+) -> int:
+    """Run a job file's ``run``, or a command, on a pool that is up, and give the exit status.
+
+    The working folder is brought anew where the file names one; nothing is set up.
+    """
+    with opened(console) as session:
+        (row,) = up(session, (pool,))
+        if job is None:
+            steps = [shell_task(words, env, secrets)]
+        else:
+            from skyward_core.front.job_request import (  # a command is there sooner without
+                command_task,
+                sync_task,
+            )
+
+            view = session.look(row.key).result()
+            check_fits(job, view)
+            steps = [*filter(None, (sync_task(job, view),)), command_task(job)]
+        runner = StepsRun(session, console, pool, ours=False, keep=True)
+        with runner.follower.signals():
+            return runner.all_of(None, steps, detach=detach)
+
+
+class StepsRun(Job):
+    """The calls of a job, one after the other, on one pool."""
+
+    def all_of(self, spec: PoolSpec | None, steps: Sequence[Task], *, detach: bool) -> int:
+        """Run them until one fails, and give its exit status, or that of the last."""
+
+        def work() -> int:
+            status = exit_status.OK
+            for task in steps:
+                left = detach and task is steps[-1]
+                status = self.see_out(self.launch(task, stays=left), left)
+                if status != exit_status.OK:
+                    break
+            return status
+
+        return self.through(spec, work)
+
+
+def check_fits(job: JobFile, pool: PoolView) -> None:
+    if job.num_nodes > len(pool.nodes):
+        raise UsageError(
+            f"{job.path} runs on {count(job.num_nodes, 'node')}, and pool {pool.name} has {len(pool.nodes)}: say fewer "
+            "with num_nodes, or launch it on a pool of its own"
+        )
