@@ -22,6 +22,7 @@ NAMES = (
     "torchrun",
     "environments",
     "aws",
+    "jobs",
 )
 
 
