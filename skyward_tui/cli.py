@@ -12,7 +12,7 @@ import click
 from .again_commands import rerun
 from .command_console import console_of, of_json
 from .inside_commands import debug, metrics, profile, stacks, top
-from .job_commands import exec_, launch
+from .job_commands import exec_, forward, launch
 from .market_commands import capacity, costs, offers, sweep
 from .number_options import NodesOption, RanksOption
 from .script_words import ScriptCommand
@@ -439,5 +439,19 @@ def debug_dump(path: str | None, as_json: bool) -> int:
         return execute(path, console)
 
 
-for _command in (launch, exec_, debug, rerun, offers, capacity, costs, sweep, stacks, profile, top, metrics):
+for _command in (
+    launch,
+    exec_,
+    forward,
+    debug,
+    rerun,
+    offers,
+    capacity,
+    costs,
+    sweep,
+    stacks,
+    profile,
+    top,
+    metrics,
+):
     cli.add_command(_command)

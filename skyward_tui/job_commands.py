@@ -137,3 +137,17 @@ def exec_(
             return execute(pool, (), console, job=job, env={}, secrets={}, detach=detach)
         values = values_here("--env", given), values_here("--secret", hidden)
         return execute(pool, words, console, env=values[0], secrets=values[1], detach=detach)
+
+
+@click.command()
+@click.argument("target", metavar="POOL[:RANK]")
+@click.argument("ports", metavar="[LOCAL:]PORT...", nargs=-1, required=True)
+def forward(target: str, ports: tuple[str, ...]) -> int:
+    """Bring ports of a node to this machine, by ssh.
+
+    A tensorboard or a notebook on the head is then at http://127.0.0.1:PORT, for this machine alone, until ctrl-c.
+    """
+    with console_of(False) as console:
+        from .commands.hosts import forward as execute
+
+        return execute(target, ports, console)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from pathlib import Path
 
 from skyward_core.front import hosts
+from skyward_core.front.history import PoolRow
 from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
 
@@ -51,12 +53,63 @@ def shell(pool: str, node: int, include: bool, console: Console) -> int:
         UsageError: no such pool is up, it has no such node, or it is not on hosts reached over SSH; or there is
             no ``ssh`` here.
     """
-    if shutil.which("ssh") is None:
-        raise UsageError("there is no ssh on this machine's PATH: install OpenSSH's client")
-    with opened(console) as session:
-        (row,) = up(session, (pool,))
-        file = hosts.ssh_config(session.ledger, row, node)
+    row, file = _reached(pool, node, console)
     if include and (line := hosts.include_ssh_config()):
         console.note(f"added to ~/.ssh/config: {line}; now plain `ssh {row.name}-{node}` works too")
     sys.stdout.flush()
     os.execvp("ssh", ["ssh", "-F", str(file), f"{row.name}-{node}"])
+
+
+def forward(target: str, ports: tuple[str, ...], console: Console) -> int:
+    """Become ``ssh`` that brings ports of a node to this machine's loopback, until it is ended.
+
+    Args:
+        target: ``POOL`` or ``POOL:RANK``.
+        ports: ``PORT``, or ``LOCAL:PORT`` where it has another number here.
+
+    Raises:
+        UsageError: as :func:`shell`; or a port is none.
+    """
+    pool, colon, rank = target.partition(":")
+    if colon and not rank.isdecimal():
+        raise UsageError(f"{target}: write a pool, or POOL:RANK, such as {pool}:0")
+    pairs = [_ports(text) for text in ports]
+    node = _node_of(pool, int(rank or 0), console)
+    row, file = _reached(pool, node, console)
+    words = ["ssh", "-F", str(file), "-N", "-o", "ExitOnForwardFailure=yes"]
+    for here, there in pairs:
+        words += ["-L", f"127.0.0.1:{here}:127.0.0.1:{there}"]
+        console.note(
+            f"http://127.0.0.1:{here} is port {there} of node {node} of pool {row.name}, until ctrl-c"
+        )
+    sys.stdout.flush()
+    os.execvp("ssh", [*words, f"{row.name}-{node}"])
+
+
+def _ports(text: str) -> tuple[int, int]:
+    here, colon, there = text.partition(":")
+    numbers = (here, there) if colon else (here, here)
+    if not all(each.isdecimal() and 0 < int(each) < 65536 for each in numbers):
+        raise UsageError(
+            f"{text}: a port is a number from 1 to 65535, or LOCAL:PORT where it has another one here"
+        )
+    return int(numbers[0]), int(numbers[1])
+
+
+def _node_of(pool: str, rank: int, console: Console) -> int:
+    with opened(console) as session:
+        (row,) = up(session, (pool,))
+        view = session.look(row.key).result()
+    if rank >= len(view.nodes) * view.ranks_per_node:
+        last = len(view.nodes) * view.ranks_per_node - 1
+        raise UsageError(f"pool {row.name} has ranks 0 to {last}; not {rank}")
+    return rank // view.ranks_per_node
+
+
+def _reached(pool: str, node: int, console: Console) -> tuple[PoolRow, Path]:
+    """A pool that is up, and the file by which ssh finds its nodes."""
+    if shutil.which("ssh") is None:
+        raise UsageError("there is no ssh on this machine's PATH: install OpenSSH's client")
+    with opened(console) as session:
+        (row,) = up(session, (pool,))
+        return row, hosts.ssh_config(session.ledger, row, node)

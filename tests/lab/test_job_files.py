@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 import skyward_core as sky
 from tests.support.fewer import without
 from tests.support.pool_logs import last_run, log_of
+from tests.support.waiting import wait_until
 
 from . import Lab
 from .pools import pool, ssh
@@ -86,3 +90,37 @@ def test_the_jobs_of_the_guide(lab: Lab) -> None:
         sky.Task.from_yaml("head.yaml").run_on(compute)
         logs = [log_of(compute, last_run(compute), rank).decode() for rank in range(2)]
         assert logs == ["only the head: brought, 2 nodes\n", ""]
+
+
+def test_a_port_of_a_node_is_here_until_it_is_let_go(lab: Lab) -> None:
+    """A server that a command has left running on the second node; nobody else of its host's network reaches it."""
+    serves = "test $SKYPILOT_NODE_RANK = 0 || (python3 -m http.server 8123 --bind 127.0.0.1 &)"
+    with pool(lab, ssh(lab, lab.hosts[:2]), name="served") as compute:
+        Path("page.txt").write_text("of the second node")
+        sky.shell(serves) @ compute
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        program = [sys.executable, "-m", "skyward_tui", "forward", "served:1", f"{port}:8123"]
+        forward = subprocess.Popen(program, stderr=subprocess.PIPE, text=True)
+        try:
+
+            def listed() -> bool:
+                try:
+                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as page:
+                        return page.status == 200
+                except OSError:
+                    assert forward.poll() is None, forward.stderr and forward.stderr.read()
+                    return False
+
+            wait_until(listed, what="the page")
+        finally:
+            forward.terminate()
+            _, said = forward.communicate(timeout=30)
+        assert f"http://127.0.0.1:{port} is port 8123 of node 1 of pool served" in said
+        for words, why in (
+            (["served:2", "1"], "ranks 0 to 1; not 2"),
+            (["served", "0"], "a port is a number"),
+        ):
+            done = subprocess.run([*program[:4], *words], capture_output=True, text=True, check=False)
+            assert done.returncode == 2 and why in done.stderr

@@ -135,7 +135,8 @@ async def test_openssh_understands_the_entries_of_a_pool(home: Path) -> None:
             "alice",
             "gate",
         )
-    second = said("train-1")
+    second = said("train-worker1")
+    assert second["hostname"] == said("train-1")["hostname"]
     assert (second["hostname"], second["port"], second["user"]) == ("10.0.0.2", "2222", "me")
     assert second["identityfile"] == str(home / "a key") and second["stricthostkeychecking"] in (
         "yes",

@@ -26,7 +26,8 @@ def include_line() -> str:
 
 
 async def write(pool: str, targets: Sequence[Target]) -> Path:
-    """Write the entries of a pool: ``POOL`` is node 0, ``POOL-1`` node 1, and so on.
+    """Write the entries of a pool: ``POOL`` is node 0, ``POOL-1`` or, as SkyPilot has it, ``POOL-worker1`` node 1, and so
+    on.
 
     Returns:
         The file for ``ssh -F``: these entries and then the person's own.
@@ -63,7 +64,7 @@ def add_include_line() -> bool:
 
 async def _entry(pool: str, node: int, target: Target) -> str:
     route = await resolve(target)
-    names = f"{pool} {pool}-{node}" if node == 0 else f"{pool}-{node}"
+    names = f"{pool} {pool}-{node}" if node == 0 else f"{pool}-{node} {pool}-worker{node}"
     lines = [f"HostName {route.host}", f"Port {route.port}", f"User {route.user}"]
     lines += [f"HostKeyAlias {route.name}"] if route.has_alias else []
     lines += [f"IdentityFile {_quoted(file)}" for file in route.identities]
