@@ -26,7 +26,7 @@ def include_line() -> str:
 
 
 async def write(pool: str, targets: Sequence[Target]) -> Path:
-    """Write the entries of a pool: ``POOL`` is node 0, ``POOL-1`` or, as SkyPilot has it, ``POOL-worker1`` node 1, and so
+    """Write the entries of a pool: ``POOL`` is node 0, ``POOL-1`` (SkyPilot says ``POOL-worker1``) node 1, and so
     on.
 
     Returns:
