@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -186,3 +187,20 @@ def test_what_cannot_be_is_refused_in_one_line(
     written(cli, "num_nodes: 2\nrun: 'true'\n")
     done = cli(*words, status=2)
     assert said in done.stderr
+
+
+def test_its_shell_has_read_the_persons_file_and_knows_conda(
+    cli: Cli, pool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As setup's lines ``>> ~/.bashrc`` expect it; and conda also where that file is of no use."""
+    (tmp_path / ".bashrc").write_text("echo noise; export FROM_FILE=1\nreturn\nexport BEHIND=1\n")
+    profile = tmp_path / "miniconda3" / "etc" / "profile.d"
+    profile.mkdir(parents=True)
+    (profile / "conda.sh").write_text('conda() { echo "conda $*"; }\n')
+    (tmp_path / "miniconda3" / "bin").mkdir()
+    (tmp_path / "miniconda3" / "bin" / "conda").write_text("#!/bin/sh\n")
+    (tmp_path / "miniconda3" / "bin" / "conda").chmod(0o755)
+    name = written(cli, "run: echo $FROM_FILE $BEHIND; conda activate ray\n")
+    monkeypatch.setitem(cli.env, "HOME", str(tmp_path))
+    made = ran(cli, "launch", name, "-c", "shells", "--env", f"HOME={tmp_path}", "--down")
+    assert made == ["r000| 1", "r000| conda activate ray"]

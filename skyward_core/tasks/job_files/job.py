@@ -26,10 +26,13 @@ from .needs import WantedMachine, idle_seconds, ways_of
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IN_TEXT = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _BUCKET = re.compile(r"[a-z0-9]+://")
-# SkyPilot's shells know conda; ours too, where it is on the node's PATH. One line, ahead of the person's own.
+# SkyPilot's shells have read ~/.bashrc, and know conda. So have ours, wherever conda is: its lines in that file come
+# behind what ends it in a shell that nobody types into. All in one line, ahead of the person's own.
 PRELUDE = (
-    '__conda="$(command -v conda)" && . "$(dirname "$(dirname "$__conda")")/etc/profile.d/conda.sh" 2>/dev/null; '
-    "unset __conda; true\n"
+    "[ -r ~/.bashrc ] && . ~/.bashrc >/dev/null 2>&1; "
+    'for __conda in "$(command -v conda)" ~/miniconda3/bin/conda ~/miniforge3/bin/conda ~/anaconda3/bin/conda '
+    '/opt/conda/bin/conda; do [ -x "$__conda" ] && . "${__conda%/*/*}/etc/profile.d/conda.sh" 2>/dev/null && break; '
+    "done; unset __conda; true\n"
 )
 Overrides = Mapping[str, str | None]
 
