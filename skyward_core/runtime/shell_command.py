@@ -23,12 +23,12 @@ class CommandEnded(SystemExit):
     """A command ended with a status that is no success.
 
     Attributes:
-        words: what became of it.
+        __skyward_words__: what became of it, for the rank's outcome.
     """
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(status)
-        self.words = words
+        self.__skyward_words__ = words
 
 
 class ShellCommand:
@@ -59,7 +59,7 @@ class ShellCommand:
         self.command = command
         self.env = dict(env)
         self.cwd = cwd
-        self.secrets = secrets
+        self.__skyward_secrets__ = secrets  # the worker tells its agent of them before it runs this
         self.as_setup = as_setup
         self.nodes = nodes
 

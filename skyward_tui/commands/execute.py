@@ -65,6 +65,8 @@ class StepsRun(Job):
                 left = detach and task is steps[-1]
                 status = self.see_out(self.launch(task, stays=left), left)
                 if status != exit_status.OK:
+                    if rest := [each.name for each in steps[steps.index(task) + 1 :]]:
+                        self.console.note(f"what comes after {task.name} is not begun: {', '.join(rest)}")
                     break
             return status
 

@@ -132,6 +132,7 @@ def test_a_failing_setup_ends_it_with_its_log_before_the_run(cli: Cli, pool: str
     )
     assert "r001| no such package" in done.stdout + done.stderr
     assert "root cause: r001 exited: ended with status 9" in done.stderr
+    assert "what comes after setup is not begun: run" in done.stderr
     assert not (cli.folder / "ran").exists()
 
 

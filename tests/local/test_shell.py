@@ -146,3 +146,21 @@ def test_no_command_goes_without_saying(pool: sky.Compute) -> None:
 def test_it_is_called_by_its_program(command: str, name: str) -> None:
     assert sky.shell(command).name == name
     assert sky.shell(command, name="mine").name == "mine"
+
+
+class Own(SystemExit):
+    """A script's own, with names like ours."""
+
+    words = 7
+
+    def __call__(self) -> int:
+        if self.secrets != [7]:
+            return 0
+        raise self
+
+    secrets = [7]  # noqa: RUF012  such as people write
+
+
+def test_what_scripts_call_so_is_theirs(pool: sky.Compute) -> None:
+    with pytest.raises(sky.RunError, match=r"called sys\.exit\(3\) before it returned"):
+        sky.PendingFunction(Own(3)) >> pool

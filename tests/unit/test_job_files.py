@@ -194,6 +194,9 @@ def test_variables_of_the_command_line_come_first(monkeypatch: pytest.MonkeyPatc
     job = read(text, env=env, secrets={"KEY": "abcdefgh"})
     assert job.envs == {"A": "1", "B": "x=y", "FROM_SHELL": "here", "C": "new"}
     assert job.secrets == {"KEY": "abcdefgh"} and job.blanked == ("abcdefgh",)
+    assert read("secrets: {PIN: 1234}").notes == (
+        "secrets: PIN has fewer than 8 characters, and is not blanked in logs",
+    )
     assert "--env NONE: this shell has no variable of that name" in refused(text, env={"NONE": None})
     with pytest.raises(sky.UsageError, match="NAME=VALUE"):
         said_variables("--env", ["=x"])

@@ -267,7 +267,8 @@ class WorkerProcess:
             if status or self._channel.forked:
                 exit_code = status
                 said = (
-                    getattr(error, "words", "") or f"called sys.exit({error.code!r:.200}) before it returned"
+                    getattr(error, "__skyward_words__", "")
+                    or f"called sys.exit({error.code!r:.200}) before it returned"
                 )
                 answer |= {"kind": "exited", "exit_code": exit_code}
                 answer["error"] = {"type": "SystemExit", "message": said}
@@ -309,7 +310,7 @@ class WorkerProcess:
         torchrun = self._torchrun
         if torchrun is not None:
             torchrun.begin(bool(header.get("gang")))
-        if secrets := getattr(fn, "secrets", ()):  # of a command; ahead of all that it prints
+        if secrets := getattr(fn, "__skyward_secrets__", ()):  # of a command; ahead of all that it prints
             self._channel.send({"t": "secrets", "values": list(secrets)})
         try:
             with using(instance_info(), header["run"]):

@@ -17,7 +17,7 @@ from ...model.errors import JobFileError
 from ...model.function import Dispatcher, PendingFunction
 from ...model.value import Value, value
 from ...runtime.shell_command import ShellCommand
-from ...wire.redact import secret_values
+from ...wire.redact import SHORTEST, secret_values
 from .document import Document, Place
 from .keys import NOTED, REFUSED, GitKeys, JobKeys, ResourceKeys
 from .mounts import placing
@@ -127,6 +127,11 @@ class JobFile(Value):
         if workdir is not None and not workdir.is_dir():
             raise document.error(f"workdir: there is no folder {workdir}", ("workdir",))
         ways = ways_of(document, keys.resources)
+        short = [name for name, text in hidden.items() if len(text) < SHORTEST]
+        notes += [
+            f"secrets: {name} has fewer than {SHORTEST} characters, and is not blanked in logs"
+            for name in short
+        ]
         return cls(
             path=path,
             name=_filled(keys.name or "", envs),
