@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .built_in.joblib import Joblib as joblib
     from .built_in.keras import Keras as keras
     from .built_in.mig import Mig as mig
+    from .built_in.ray import Ray as ray
     from .built_in.sklearn import Sklearn as sklearn
     from .built_in.tensorflow import TensorFlow as tensorflow
     from .built_in.torch import Torch as torch
@@ -198,6 +199,7 @@ __all__ = [
     "joblib",
     "keras",
     "mig",
+    "ray",
     "sklearn",
     "tensorflow",
     "torch",

@@ -1,0 +1,194 @@
+"""Ray: one cluster of the pool's nodes, which ``ray.init()`` finds in every rank.
+
+Started as https://docs.ray.io/en/latest/cluster/vms/user-guides/launching-clusters/on-premises.html does it, with the
+tokens of https://docs.ray.io/en/latest/ray-security/token-auth.html: who reaches its ports cannot use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from ...model.errors import PoolError, UsageError
+from ..base import Plugin
+from ..support.requirements import requirement, with_pip
+
+if TYPE_CHECKING:
+    from ...model.spec import Image, PoolSpec
+    from ...runtime.info import InstanceInfo
+
+FIRST_PORT, PORTS = 20_000, 10_000  # of these a pool has two neighbours, by its name
+PATIENCE = 120.0  # seconds for the head to be there, and for a node to join it
+PAUSE = 0.1  # seconds between looks
+SAID, STARTED = "ray-start.log", "Ray runtime started"
+GRACE = 10.0  # seconds that Ray's processes have to end
+
+
+@dataclass(frozen=True)
+class Ray(Plugin):
+    """One Ray cluster of the pool's nodes: the head on node 0, from before the ranks are set up until they have ended.
+
+    ``ray.init()`` in a rank connects to it; other nodes may still be on their way then, and what asks for them waits,
+    as Ray does. Each node brings its processors, and its GPUs as ``info.accelerators`` counts them.
+
+    Args:
+        version: "latest", a bare version to pin, or constraints such as ">=2.52". Older ones know no tokens, and
+            whoever reached their ports could run code: they are refused where the nodes start.
+        dashboard: whether the head has Ray's dashboard, on its loopback.
+        port: of the head; the dashboard has the next one. None for one made of the pool's name.
+
+    Raises:
+        UsageError: ``port`` is no port.
+    """
+
+    name: ClassVar[str] = "ray"
+    help: ClassVar[str] = "one Ray cluster of the pool's nodes"
+    place: ClassVar[int] = 10
+    gang: ClassVar[bool] = False
+    needs_peers = "one cluster of all nodes"
+    version: str = field(default="latest", metadata={"help": "of ray"})
+    dashboard: bool = field(
+        default=True, metadata={"help": "have the head serve Ray's dashboard on its loopback"}
+    )
+    port: int | None = field(default=None, metadata={"help": "of the head; one made of the pool's name"})
+    token: str = field(default_factory=lambda: secrets.token_hex(32), repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.port is not None and not 1024 <= self.port < 65535:
+            raise UsageError(
+                f"port must be from 1024 to 65534, not {self.port}; None takes one by the pool's name"
+            )
+
+    def secrets(self) -> Sequence[str]:
+        return (self.token,)
+
+    def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
+        return with_pip(image, [requirement("ray[default]" if self.dashboard else "ray", self.version)])
+
+    @contextmanager
+    def around_app(self, info: InstanceInfo) -> Iterator[None]:
+        folder = Path(
+            tempfile.mkdtemp(prefix="sky-ray-")
+        )  # nobody else's, and a short name: sockets are made in it
+        port = self._port(info)
+        try:
+            if info.node:
+                _await_head(info, port)
+            else:
+                _check_free(info, port)
+            command = self._start(info, port, folder)
+            with _running(command, self._variables(info, port), folder / SAID) as node:
+                _await_start(node, folder / SAID)
+                yield
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @contextmanager
+    def around_process(self, info: InstanceInfo) -> Iterator[None]:
+        given = self._variables(info, self._port(info))
+        before = {name: os.environ.get(name) for name in given}
+        os.environ.update(given)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+    def _port(self, info: InstanceInfo) -> int:
+        """The same on all nodes and in each epoch of the gang: a node that comes later joins the head that is there."""
+        return self.port or FIRST_PORT + zlib.crc32(info.pool.encode()) % (PORTS // 2) * 2
+
+    def _variables(self, info: InstanceInfo, port: int) -> dict[str, str]:
+        return {
+            "RAY_ADDRESS": f"{info.head_addr}:{port}",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": self.token,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # all nodes go at once: there is nobody to move work to
+        }
+
+    def _start(self, info: InstanceInfo, port: int, folder: Path) -> list[str]:
+        words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+        words += [f"--node-ip-address={info.address}", f"--num-gpus={info.accelerators}"]
+        words += ["--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0"]
+        if info.node:
+            return [*words, f"--address={info.head_addr}:{port}"]
+        words += ["--head", f"--port={port}", f"--temp-dir={folder / 'ray'}"]
+        words += [f"--include-dashboard={str(self.dashboard).lower()}"]
+        return [*words, "--dashboard-host=127.0.0.1", f"--dashboard-port={port + 1}"]
+
+
+@contextmanager
+def _running(
+    command: Sequence[str], variables: Mapping[str, str], said: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Ray's processes of a node, ended with all that they have started."""
+    with said.open("wb") as file:
+        node = subprocess.Popen(
+            command, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+        )
+    try:
+        yield node
+    finally:
+        node.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            node.wait(GRACE)
+        node.kill()
+        node.wait()
+
+
+def _check_free(info: InstanceInfo, port: int) -> None:
+    """Ray itself would say nothing of it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((info.address, port))
+        except OSError as error:
+            words = f"port {port} of {info.address} cannot be had ({error.strerror}): give another one, ray(port=...)"
+            raise PoolError(words) from error
+
+
+def _await_head(info: InstanceInfo, port: int) -> None:
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError), socket.create_connection((info.head_addr, port), timeout=1):
+            return
+        time.sleep(PAUSE)
+    raise PoolError(f"Ray's head does not listen at {info.head_addr}:{port} after {PATIENCE:g} s")
+
+
+def _await_start(node: subprocess.Popen[bytes], said: Path) -> None:
+    """The node is one of the cluster's: Ray says so once it is."""
+    until = time.monotonic() + PATIENCE
+    while node.poll() is None:
+        if STARTED in said.read_text(errors="replace"):
+            return
+        if time.monotonic() > until:
+            raise PoolError(f"Ray has not started on this node after {PATIENCE:g} s: {_last(said)}")
+        time.sleep(PAUSE)
+    raise PoolError(f"ray start ended with status {node.returncode}: {_last(said)}")
+
+
+def _last(said: Path) -> str:
+    lines = said.read_text(errors="replace").split("\n")
+    return next(filter(None, map(str.strip, reversed(lines))), "it said nothing")
+
+
+PLUGIN = Ray

@@ -1,0 +1,83 @@
+"""One Ray cluster of a pool's nodes. Ray is no part of the test command's environment: without it tests skip."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.plugins.built_in.ray import Ray
+from tests.support.processes import exists
+from tests.support.waiting import wait_until
+
+
+@sky.function
+def uses_it() -> tuple[int, str, list[int]]:
+    """What a driver finds, and the processes of the cluster on this machine."""
+    import ray
+
+    ray.init(log_to_driver=False)
+    squares = ray.remote(lambda number: number * number)
+    total = sum(ray.get([squares.remote(number) for number in range(10)]))
+    ray.shutdown()
+    ours = os.environ["RAY_ADDRESS"].rpartition(":")[2]
+    pids = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
+    return (
+        total,
+        os.environ["RAY_ADDRESS"],
+        [pid for pid in pids if ours in command(pid) and pid != os.getpid()],
+    )
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+@pytest.mark.timeout(300)  # to refuse a stranger takes Ray half a minute
+def test_ranks_find_one_cluster_and_nothing_is_left_of_it() -> None:
+    pytest.importorskip("ray", reason="ray is not installed")
+    options = sky.Options(grace=20, console=False)
+    with sky.Compute(provider=sky.Local(), nodes=2, plugins=[sky.plugins.ray()], options=options) as pool:
+        total, address, pids = uses_it() >> pool
+        assert total == 285 and pids
+        sky.shell(f"test $RAY_ADDRESS = {address}") @ pool
+        with pytest.raises(sky.RunError):  # a stranger, who has no token
+            sky.shell(["python", "-c", "import ray; ray.init()"], env={"RAY_AUTH_TOKEN": "ab" * 32}) >> pool
+    wait_until(lambda: not any(map(exists, pids)), what="the end of Ray's processes")
+
+
+def test_why_it_does_not_start_is_told() -> None:
+    pytest.importorskip("ray", reason="ray is not installed")
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        plugin = sky.plugins.ray(port=taken.getsockname()[1], dashboard=False)
+        options = sky.Options(console=False)
+        failed = pytest.raises(sky.RunError, match=r"plugin ray failed in around_app: PoolError: port \d+ of")
+        with sky.Compute(provider=sky.Local(), plugins=[plugin], options=options) as pool, failed:
+            uses_it() >> pool
+
+
+def test_its_parts_agree_without_talking() -> None:
+    made, other = Ray(), Ray()
+    assert made.token != other.token and made.token not in repr(made) and made.secrets() == (made.token,)
+    places = [
+        sky.InstanceInfo(node=node, total_nodes=2, pool="train", head_addr="10.0.0.1") for node in (0, 1)
+    ]
+    found = [made._variables(info, made._port(info)) for info in places]
+    assert found[0] == found[1] and re.fullmatch(r"10\.0\.0\.1:2\d{4}", found[0]["RAY_ADDRESS"])
+    words: list[Any] = [made._start(info, 20000, Path("/tmp/x")) for info in places]
+    assert "--head" in words[0] and "--address=10.0.0.1:20000" in words[1]
+    assert not any(made.token in word for each in words for word in each), "arguments are seen by everybody"
+    for port in (80, 65535):
+        with pytest.raises(sky.UsageError, match="port must be"):
+            sky.plugins.ray(port=port)
