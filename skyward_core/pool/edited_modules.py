@@ -63,7 +63,7 @@ class EditedModules:
         self._renewing: asyncio.Task[None] | None = None
         self._next_look = 0.0  # at all that was sent
         self._watch, self._watch_of_sent = FolderWatch(), FolderWatch()
-        self._looks = 0
+        self._looks = self._looks_at_sent = 0
         self._clean: object = None  # what was looked at when all was as it was sent
         self._clean_until = 0.0  # for so long, where its folders are quiet
         # What was sent, when all of it was as it was sent.
@@ -110,7 +110,8 @@ class EditedModules:
         if own is not None:
             own.look()
         asked = (self._watched, own and own.files, self._sent)
-        quiet = self._watch.is_quiet  # asked before the look: what happens after it is for the next one
+        # Asked before the look: what happens after it is for the next one.
+        quiet = self._watch.is_quiet or not (self._watched or (own is not None and own.files))
         if quiet and begun < self._clean_until and _are_same(asked, self._clean):
             return own is None or not self._is_stale_there(self._sent or {})
         self._looks += 1
@@ -195,7 +196,8 @@ class EditedModules:
         if quiet and begun < self._current_until and sent is self._current:
             return False
         names = [name for name in sent if name.endswith(".py")]
-        if self._looks > WATCHED and not (quiet and sent is self._current):
+        self._looks_at_sent += 1
+        if self._looks_at_sent > WATCHED and not (quiet and sent is self._current):
             self._watch_of_sent.see_to(map(self._path, names))
         found = any(self._differs(name, sent) for name in names)
         now = time.perf_counter()
