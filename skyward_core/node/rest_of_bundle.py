@@ -13,6 +13,7 @@ import os
 import sys
 
 from ..wire.node_paths import rest_of
+from .bundle_importer import import_once
 
 TYPE_CHECKING = False  # typing's would be imported for it
 if TYPE_CHECKING:
@@ -31,8 +32,10 @@ def have_rest(path: str) -> None:
     Args:
         path: where the package lies, in the first file.
     """
+    bundle = os.path.dirname(path)
+    import_once(bundle)
     # At the end: it is asked for what nobody else has.
-    sys.meta_path.append(_RestFinder(rest_of(os.path.dirname(path))))
+    sys.meta_path.append(_RestFinder(rest_of(bundle)))
 
 
 class _RestFinder:

@@ -29,6 +29,9 @@ Stamp = tuple[int, int, int]
 SHOWN = 3  # names of edited modules that are told
 SHARE = 50  # a look at what nobody tells us of takes at most one part in so many of the time
 WATCHED = 20  # looks after which there are so many that their folders are watched
+# The same where the kernel has told of no change: then a look is for what another machine does to a network folder, and
+# may wait so many seconds for that.
+RARE_SHARE, LONGEST_WAIT = 500, 0.5
 
 
 class EditedModules:
@@ -59,10 +62,13 @@ class EditedModules:
         )
         self._renewing: asyncio.Task[None] | None = None
         self._next_look = 0.0  # at all that was sent
-        self._watch = FolderWatch()
-        self._looks = 0
+        self._watch, self._watch_of_sent = FolderWatch(), FolderWatch()
+        self._looks = self._looks_at_sent = 0
         self._clean: object = None  # what was looked at when all was as it was sent
         self._clean_until = 0.0  # for so long, where its folders are quiet
+        # What was sent, when all of it was as it was sent.
+        self._current: Mapping[str, tuple[int, int]] | None = None
+        self._current_until = 0.0
 
     def learn(self, link: Link, files: Mapping[str, str]) -> None:
         """All that a node's workers have loaded."""
@@ -104,7 +110,8 @@ class EditedModules:
         if own is not None:
             own.look()
         asked = (self._watched, own and own.files, self._sent)
-        quiet = self._watch.is_quiet  # asked before the look: what happens after it is for the next one
+        # Asked before the look: what happens after it is for the next one.
+        quiet = self._watch.is_quiet or not (self._watched or (own is not None and own.files))
         if quiet and begun < self._clean_until and _are_same(asked, self._clean):
             return own is None or not self._is_stale_there(self._sent or {})
         self._looks += 1
@@ -114,7 +121,7 @@ class EditedModules:
             self._clean = None
             return False
         now = time.perf_counter()
-        self._clean, self._clean_until = asked, now + SHARE * (now - begun)
+        self._clean, self._clean_until = asked, now + _wait(now - begun)
         return True
 
     @property
@@ -128,6 +135,7 @@ class EditedModules:
     def close(self) -> None:
         """No run comes any more."""
         self._watch.close()
+        self._watch_of_sent.close()
 
     async def renewed(self) -> None:
         """Have ranks load them anew, once for all runs that wait for it.
@@ -184,14 +192,27 @@ class EditedModules:
         begun = time.perf_counter()
         if begun < self._next_look:
             return False
-        found = any(self._differs(name, sent) for name in sent if name.endswith(".py"))
+        quiet = self._watch_of_sent.is_quiet
+        if quiet and begun < self._current_until and sent is self._current:
+            return False
+        names = [name for name in sent if name.endswith(".py")]
+        self._looks_at_sent += 1
+        if self._looks_at_sent > WATCHED and not (quiet and sent is self._current):
+            self._watch_of_sent.see_to(map(self._path, names))
+        found = any(self._differs(name, sent) for name in names)
         now = time.perf_counter()
         self._next_look = now + SHARE * (now - begun)
+        self._current, self._current_until = None if found else sent, now + _wait(now - begun)
         return found
 
     def _differs(self, name: str, sent: Mapping[str, tuple[int, int]]) -> bool:
         now = _stamp(self._path(name))
         return now is not None and sent.get(name) != now[:2] and self._seen_to.get(name) != now
+
+
+def _wait(took: float) -> float:
+    """Seconds until the next look at files whose folders are quiet, where one takes so long."""
+    return max(SHARE * took, min(RARE_SHARE * took, LONGEST_WAIT))
 
 
 def _are_same(asked: tuple[object, ...], before: object) -> bool:

@@ -4,6 +4,7 @@ file takes as long as five of these questions, and a project may have hundreds o
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -19,11 +20,14 @@ class FolderWatch:
 
     def __init__(self) -> None:
         self._file = -1
+        self._poll = select.poll()  # asks quicker than a read that finds nothing
         self._folders: set[str] = set()
         self._blind = False  # this system has no such thing, or no more of it for us
 
     def see_to(self, paths: Iterable[str]) -> None:
         """Watch the folders of these files from now on, too."""
+        if self._blind:
+            return
         folders = {os.path.dirname(each) for path in paths for each in (path, os.path.realpath(path))}  # noqa: PTH120
         for folder in folders - self._folders:
             if self._blind:
@@ -38,6 +42,8 @@ class FolderWatch:
         try:
             if self._file < 0:
                 self._file = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+                if self._file >= 0:
+                    self._poll.register(self._file, select.POLLIN)
             return bool(
                 self._file >= 0 and libc.inotify_add_watch(self._file, os.fsencode(folder), _HAPPENS) >= 0
             )
@@ -49,13 +55,13 @@ class FolderWatch:
         """Whether nothing has happened since the last time that this was asked; False where nobody can tell."""
         if self._blind or self._file < 0:
             return False
-        happened = False
+        if not self._poll.poll(0):
+            return True
         with suppress(BlockingIOError):
             while os.read(self._file, ROOM):
-                happened = True
-        if happened:
-            self._folders.clear()  # one may be another by now
-        return not happened
+                pass
+        self._folders.clear()  # one may be another by now
+        return False
 
     def close(self) -> None:
         """Watch no more."""

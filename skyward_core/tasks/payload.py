@@ -17,8 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from ..model.errors import NotPicklableError
 from ..model.function import PendingFunction, check_call
 from ..plugins.base import decorated
@@ -33,6 +31,7 @@ from ..wire.pickling import (
     reduce_cached_property,
     reduce_code,
 )
+from .cloudpickle_import import cloudpickle
 from .pickled_functions import PickledFunctions
 from .source_texts import sources_of
 from .stdout_lines import is_stdout

@@ -14,7 +14,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-import cloudpickle
+from .cloudpickle_import import cloudpickle
 
 T = TypeVar("T")
 _ABSENT = object()  # stands for a global that is not there

@@ -108,6 +108,21 @@ async def test_it_still_sends_fillers_by_the_method_that_is_replaced() -> None:
     assert not fillers[True]
 
 
+async def test_a_cipher_is_made_once_for_all_packets_of_a_connection() -> None:
+    from asyncssh.crypto import cipher
+
+    made = vars(cipher)["AESGCM"]
+    key, iv = b"k" * 16, b"i" * 12
+    begun, ours = made.cache_info().misses, cipher.GCMCipher("aes128-gcm", key, iv)
+    theirs = cipher.GCMCipher("aes128-gcm", key, iv)
+    for text in (b"one", b"other"):
+        sealed, mac = ours.encrypt_and_sign(b"head", text)
+        assert theirs.verify_and_decrypt(b"head", sealed[4:], mac) == text
+    assert made.cache_info().misses == begun + 1, "it makes its ciphers otherwise by now: look for the place"
+    sealed, mac = ours.encrypt_and_sign(b"head", b"third")
+    assert theirs.verify_and_decrypt(b"head", sealed[4:], bytes(16)) is None
+
+
 def _count(ssh: Any, counted: list[int]) -> None:
     """Note what reaches the wire: packets are numbered there."""
     send = ssh._send_pkt if hasattr(ssh, "_send_pkt") else None

@@ -200,6 +200,9 @@ def use_bundle(path: str) -> None:
         package = type(sys)("skyward_core")
         package.__path__ = [os.path.join(path, "skyward_core")]
         sys.modules["skyward_core"] = package
+        from skyward_core.node.bundle_importer import import_once
+
+        import_once(path)
 
 
 def serve(asked: dict[str, Any]) -> None:

@@ -41,6 +41,7 @@ LOADED = (
     "skyward_core/node/boot/incoming.py",
     "skyward_core/node/boot/relay.py",
     "skyward_core/node/boot/working_copy.py",
+    "skyward_core/node/bundle_importer.py",
     "skyward_core/node/put_off.py",
     "skyward_core/node/rest_of_bundle.py",
     "skyward_core/node/worker/",
@@ -77,6 +78,7 @@ SELDOM = (
     "skyward_core/node/boot/probe.py",
     "skyward_core/node/stacks/",
     "skyward_core/node/worker/breakpoints.py",
+    "skyward_core/plugins/built_in/mig.py",
     "skyward_core/runtime/post_mortem.py",
 )
 # What only clients load, as a script in a rank may be one; what measures machines, once somebody wants to know; and

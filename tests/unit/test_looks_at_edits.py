@@ -1,0 +1,99 @@
+"""An edit is seen before the next run, whoever tells of it, and calls by the thousand look at few files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from skyward_core.pool import edited_modules
+from skyward_core.pool.edited_modules import WATCHED, EditedModules
+from skyward_core.transport.upload.working_folder import name_of
+
+MANY = WATCHED + 5
+
+
+class Project:
+    """A working folder, and what a host was sent of it, which no rank has loaded yet."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files = [folder / "train.py", folder / "parts" / "model.py"]
+        self.files[1].parent.mkdir()
+        for file in self.files:
+            file.write_text("first")
+        transport = SimpleNamespace(sent=self.as_it_is(), shares_files=False)
+        there = {"cwd": f"/there/{name_of(folder)}"}
+        self.link = SimpleNamespace(node=0, gone=False, transport=transport, welcome=there)
+        context: Any = SimpleNamespace(links=[self.link])
+        self.modules = EditedModules(context, context, str(folder), self.nothing, self.nothing)
+        link: Any = self.link
+        self.modules.learn(link, {})
+
+    def as_it_is(self) -> dict[str, tuple[int, int]]:
+        found = {str(file.relative_to(self.folder)): file.stat() for file in self.files}
+        return {name: (stat.st_mtime_ns, stat.st_size) for name, stat in found.items()}
+
+    async def nothing(self) -> None:
+        pass
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    made = Project(tmp_path.resolve())
+    yield made
+    made.modules.close()
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that are looked at."""
+    looked: list[str] = []
+    stamp = edited_modules._stamp
+
+    def noting(path: str) -> Any:
+        looked.append(path)
+        return stamp(path)
+
+    monkeypatch.setattr(edited_modules, "_stamp", noting)
+    monkeypatch.setattr(edited_modules, "SHARE", 0)
+    monkeypatch.setattr(edited_modules, "RARE_SHARE", 1e12)
+    monkeypatch.setattr(edited_modules, "LONGEST_WAIT", 1e9)
+    return looked
+
+
+def test_where_the_kernel_tells_of_nothing_no_file_is_looked_at(project: Project, looks: list[str]) -> None:
+    for _ in range(MANY):
+        assert not project.modules.to_renew
+    looks.clear()
+    for _ in range(MANY):
+        assert not project.modules.to_renew
+    assert not looks
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_an_edit_of_what_nobody_has_loaded_is_seen_by_the_next_run(
+    project: Project, looks: list[str], which: int
+) -> None:
+    for edit in range(3):
+        for _ in range(MANY):
+            assert not project.modules.to_renew
+        file = project.files[which]
+        file.write_text(f"other {edit}")
+        os.utime(file, ns=(0, 10**9 * edit))
+        assert project.modules.to_renew and project.modules.to_renew
+        project.link.transport.sent = project.as_it_is()
+
+
+def test_where_the_kernel_tells_nothing_files_are_looked_at(
+    project: Project, looks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skyward_core.pool.folder_watch.MOST", 0)
+    for _ in range(MANY):
+        assert not project.modules.to_renew
+    project.files[1].write_text("other one")
+    assert project.modules.to_renew
