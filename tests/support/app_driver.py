@@ -44,8 +44,10 @@ async def settled(*_: float) -> None:
 
 
 def ask_who_is_busy(patch: pytest.MonkeyPatch) -> None:
-    """Until that patch is undone, a pilot that waits for all widgets sends a message to each of them only where one of
-    them is at work: they are hundreds, it waits after every key, and that was a third of what a test of the app took."""
+    """Until that patch is undone, a pilot that waits for all widgets sends each a message only where one is at work.
+
+    There are hundreds, and it waits for them after every key: that was a third of what tests of the app took.
+    """
     wait_for_screen = Pilot._wait_for_screen
 
     async def waited(self: Pilot[Any], *more: float) -> bool:
