@@ -10,6 +10,7 @@ import sys
 from collections.abc import Generator, Iterator
 from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -57,6 +58,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
     if not hasattr(config, "workerinput"):
         compile_before(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.support.scheduling import SharingFiles
+
+    return SharingFiles(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 from .answers import Answer, Refused, as_json, as_xml
@@ -46,6 +47,7 @@ def _listed(service: str, region: str, wanted: dict[str, str]) -> list[dict[str,
     return [_machine(kind, region) for kind in _types(region) if wanted.get("instanceType") in (None, kind)]
 
 
+@cache  # hundreds are listed, for each page of them anew
 def _machine(kind: str, region: str) -> dict[str, Any]:
     about = {
         "instanceType": kind,
@@ -86,6 +88,7 @@ def _fits(product: dict[str, Any], wanted: dict[str, str]) -> bool:
     return all(told.get(field) == value for field, value in wanted.items())
 
 
+@cache
 def _types(region: str) -> list[str]:
     from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
 

@@ -13,6 +13,7 @@ from textual import events
 from textual._compositor import Compositor
 from textual._context import active_app, visible_screen_stack
 from textual.css.stylesheet import Stylesheet
+from textual.message_pump import MessagePump
 from textual.pilot import Pilot
 
 from skyward_tui.app import SkywardApp
@@ -40,6 +41,29 @@ async def settled(*_: float) -> None:
         quiet = 0 if loop._ready else quiet + 1
         if quiet == 1 and screens:
             screens[-1]._on_timer_update()  # paints what is to be painted, then calls who waits for that
+
+
+def ask_who_is_busy(patch: pytest.MonkeyPatch) -> None:
+    """Until that patch is undone, a pilot that waits for all widgets sends each a message only where one is at work.
+
+    There are hundreds, and it waits for them after every key: that was a third of what tests of the app took.
+    """
+    wait_for_screen = Pilot._wait_for_screen
+
+    async def waited(self: Pilot[Any], *more: float) -> bool:
+        await settled()
+        screens = self.app._screen_stack
+        if screens and all(map(_is_at_rest, (self.app, *screens[-1].walk_children(with_self=True)))):
+            return True
+        return await wait_for_screen(self, *more)
+
+    patch.setattr(Pilot, "_wait_for_screen", waited)
+
+
+def _is_at_rest(pump: MessagePump) -> bool:
+    """Whether it waits for a message, and none is there."""
+    queue: Any = pump._message_queue
+    return bool(pump._closing or (queue.empty() and queue.ready_event._waiters))
 
 
 def paint_on_demand(patch: pytest.MonkeyPatch) -> None:

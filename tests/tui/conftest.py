@@ -13,7 +13,14 @@ from textual.screen import Screen
 
 from skyward_tui.app import SkywardApp
 from skyward_tui.panels.log import LogPanel
-from tests.support.app_driver import paint_on_demand, parse_once, screen_svg, screen_text, settled
+from tests.support.app_driver import (
+    ask_who_is_busy,
+    paint_on_demand,
+    parse_once,
+    screen_svg,
+    screen_text,
+    settled,
+)
 from tests.support.fake_session import FakeSession
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -33,6 +40,7 @@ def _own_world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("skyward_tui.app.LIVELY_SECONDS", 3600.0)
     time.tzset()
     parse_once(monkeypatch)
+    ask_who_is_busy(monkeypatch)
     if not getattr(request.module, "PAINTS", False):
         paint_on_demand(monkeypatch)
 

@@ -128,6 +128,24 @@ def test_who_is_killed_while_it_writes_leaves_nothing(
     assert speed > 0 and not why and seen == [[]]
 
 
+def test_a_quick_network_is_sent_no_more_than_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbour, "ENOUGH", 3 << 20)
+    monkeypatch.setattr(neighbour, "SENDS", 60.0)
+    taken = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def takes() -> None:
+            line, _ = server.accept()
+            with line:
+                while piece := line.recv(1 << 20):
+                    taken.append(len(piece))
+                line.sendall((3 << 20).to_bytes(8, "big"))
+
+        threading.Thread(target=takes, daemon=True).start()
+        sent = neighbour.send({"address": "127.0.0.1", "port": server.getsockname()[1], "word": "w"})
+    assert sent["rate"] > 0 and sum(taken) == (3 << 20) + 1
+
+
 def test_a_neighbour_that_is_not_there_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -1,0 +1,27 @@
+"""Which process of a run gets which files: as for pytest-xdist's ``loadfile``, but for those that share something."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+# Folders whose files share what a process makes once and takes seconds of a processor, and how many processes make it:
+# moto's EC2 is loaded in two seconds, and what it has listed it remembers.
+SHARING = {"tests/aws": 2}
+
+
+class SharingFiles(LoadFileScheduling):
+    """Files of such a folder take turns among as many processes; what else there is goes to whoever is free."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._places: dict[str, dict[str, int]] = {}  # by folder, the number of each of its files
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        folder = file.rpartition("/")[0]
+        if folder not in SHARING:
+            return file
+        places = self._places.setdefault(folder, {})
+        return f"{folder} {places.setdefault(file, len(places)) % SHARING[folder]}"

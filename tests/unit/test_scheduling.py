@@ -1,0 +1,20 @@
+"""Files of a run go to processes one by one, and those that share something to few."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from tests.support.scheduling import SHARING, SharingFiles
+
+
+def test_files_that_share_something_go_to_as_many_processes_as_make_it() -> None:
+    option = SimpleNamespace(getvalue=lambda name: ["popen"])
+    log: Any = SimpleNamespace(loadscopesched=None, loadfilesched=None)
+    scheduling = SharingFiles(option, log)
+    ((folder, processes),) = SHARING.items()
+    files = [f"{folder}/test_{name}.py" for name in "abcde"]
+    scopes = [scheduling._split_scope(f"{file}::test_it[a::b]") for file in files]
+    assert len(set(scopes)) == processes
+    assert scopes == [scheduling._split_scope(f"{file}::Class::test_other") for file in files]
+    assert scheduling._split_scope("tests/unit/test_a.py::test_it[a::b]") == "tests/unit/test_a.py"
