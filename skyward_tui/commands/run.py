@@ -164,9 +164,12 @@ class _Job:
                 # It may have been starting when we looked.
                 self.key = self.follower.wait(self.session.attach(self.key)).key
                 self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
-            launched = self.session.launch(self.key, task, one=request.one, stays=request.detach)
+            joined = spec is None
+            launched = self.session.launch(
+                self.key, task, one=request.one, stays=request.detach, request=request, joined=joined
+            )
             self.run = self.follower.wait(launched)
-            self.kept = self.session.keep_launch(self.key, self.run.id, request, joined=spec is None)
+            self.kept = self.session.keep_launch(self.key, self.run.id, request, joined=joined)
             self.console.note(f"run {self.run.id}: {task.name} on {count(self.run.total, 'rank')}")
             status = self._see_out(self.run, request.detach)
         except Interrupted:
@@ -259,7 +262,9 @@ class _Job:
         try:
             self.follower.wait(self.kept, heed=False)
         except (OSError, SkywardError) as error:
-            self.console.note(f"how the run was launched is not kept, and rerun knows nothing of it: {error}")
+            self.console.note(
+                f"how the run was launched is not kept whole, and rerun may know nothing of it: {error}"
+            )
 
     def _is_ours(self, view: PoolView) -> bool:
         return self.key == view.key
