@@ -378,6 +378,8 @@ def _(event: ev.RunOpened, view: PoolView) -> None:
 def _(event: ev.RankPhase, view: PoolView) -> None:
     phases = {rank: phase for rank, phase in view.rank_phases.items() if rank != event.rank}
     view.rank_phases = phases | ({event.rank: (safe(event.phase), event.at)} if event.phase else {})
+    still = any(phase == "paused" for phase, _ in view.rank_phases.values())
+    view.rhythms.stand(still, event.at)
 
 
 @_apply.register(ev.RankBegan)

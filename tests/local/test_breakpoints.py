@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -255,6 +256,51 @@ def test_a_rank_that_waits_is_stopped_as_ever(waiting: sky.Compute) -> None:
     assert sky.function(stops)(7) @ waiting == [1, 1]
 
 
+def test_code_with_a_debugger_of_its_own_has_this_one(waiting: sky.Compute) -> None:
+    def job() -> int:
+        import pdb
+
+        class Own(pdb.Pdb):  # as torch.distributed.breakpoint() does
+            def interaction(self, *args: Any, **kwargs: Any) -> None:
+                with open("/dev/stdin") as sys.stdin:
+                    super().interaction(*args, **kwargs)
+
+        value = 1
+        if sky.instance_info().rank == 0:
+            own = Own()
+            own.message("ATTENTION")
+            own.set_trace()
+        return value
+
+    run = Running(waiting, sky.function(job)())
+    says(waiting, f"debug {run.id}:0")
+    assert "41\n" in debugged(run.id, "p value + 40\nc\n").stdout
+    assert run.result() == [1, 1]
+
+
+def test_time_limits_stand_still_meanwhile(waiting: sky.Compute, tmp_path: Path) -> None:
+    def job(after: Path) -> str:
+        if sky.instance_info().rank == 0:
+            breakpoint()
+            after.touch()
+        while not after.exists():  # as in a collective
+            time.sleep(0.01)
+        return "done"
+
+    began = time.monotonic()
+    run = Running(waiting, sky.function(timeout=0.5)(job)(tmp_path / "after"))
+    says(waiting, f"debug {run.id}:0")
+    wait_until(lambda: time.monotonic() - began > 1.5, what="that three times as long has gone by")
+    assert debugged(run.id, "c\n").returncode == 0
+    assert run.result() == ["done", "done"]
+
+    def forever() -> None:
+        time.sleep(60)
+
+    with pytest.raises(sky.RunError, match=r"ran longer than its timeout of 0\.5 s"):
+        sky.function(timeout=0.5)(forever)() @ waiting
+
+
 def test_a_client_that_dies_leaves_a_rank_that_goes_on(waiting: sky.Compute) -> None:
     run = Running(waiting, sky.function(stops)(0))
     says(waiting, f"debug {run.id}:0")
@@ -270,6 +316,27 @@ def test_a_client_that_dies_leaves_a_rank_that_goes_on(waiting: sky.Compute) -> 
     client.kill()
     client.communicate()
     assert run.result() == [1, 1]
+
+
+def test_the_first_who_needs_pdb_may_be_a_child_or_read_another_input(world: Path) -> None:
+    def job() -> object:
+        import os
+
+        if sky.instance_info().rank == 0:
+            if child := os.fork():
+                return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            breakpoint()  # nobody can come to it here: it does not wait
+            os._exit(5)
+        before = sys.stdin, sys.stdout
+        sys.stdin, sys.stdout = io.StringIO("p 6 * 7\nc\n"), io.StringIO()
+        try:
+            breakpoint()
+            return "42" in sys.stdout.getvalue()
+        finally:
+            sys.stdin, sys.stdout = before
+
+    with sky.Compute(nodes=2, options=sky.Options(console=False, debug_wait=60)) as compute:
+        assert sky.function(job)() @ compute == [5, True]
 
 
 def test_after_its_time_a_rank_goes_on(world: Path) -> None:

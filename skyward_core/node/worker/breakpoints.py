@@ -20,26 +20,32 @@ from typing import Any
 from ...runtime.info import instance_info
 from ...runtime.phase import enter
 
+LATE = 10.0  # seconds after which a rank says that nobody has come
+
 _told: set[tuple[str, str, int]] = (
     set()
 )  # run, file and line, where nobody came, and of which the log has a line
-_stdin = sys.stdin
+_stdin = sys.__stdin__  # what is sys.stdin now may be in its place already
 _visitors: dict[int, Any] = {}  # debuggers with a person there, by thread
 _turn = threading.Lock()  # one socket for all threads
-_process = os.getpid()
+_process = 0
 
 
-def catch(pdb: Any, wait: float, path: str) -> None:
+def catch(pdb: Any, wait: float, path: str, process: int) -> None:
     """Put ours in the place of pdb's functions; who has put a file in the place of standard input has pdb's.
 
     Args:
         pdb: the module, as soon as it is imported.
         wait: seconds that a rank waits for somebody who debugs it.
         path: where it listens meanwhile.
+        process: number of the rank's process: a child that it forks may be the first that needs pdb.
     """
+    global _process
+    _process = process
     set_trace, post_mortem = getattr(pdb, "set_trace", None), getattr(pdb, "post_mortem", None)
-    if set_trace is None or post_mortem is None:
+    if set_trace is None or post_mortem is None or not isinstance(getattr(pdb, "Pdb", None), type):
         return  # another module of that name
+    of_plain = pdb.Pdb.set_trace
 
     def debugger(at: FrameType, line: int, does: str) -> Any:
         """One with a person there; None where nobody comes."""
@@ -89,7 +95,15 @@ def catch(pdb: Any, wait: float, path: str) -> None:
             own.reset()
             own.interaction(None, whole)
 
-    pdb.set_trace, pdb.post_mortem = at_line, at_error
+    def of_object(self: Any, *given: Any, **named: Any) -> None:
+        """Code has made a debugger of its own, as ``torch.distributed.breakpoint()`` does: it would read nothing."""
+        at: FrameType = (*given, named.pop("frame", None))[0] or sys._getframe(1)
+        if self.stdin is not _stdin or not _reads_nothing():
+            of_plain(self, at, **named)
+        elif (own := debugger(at, at.f_lineno, "comes to a breakpoint at")) is not None:
+            own.set_trace(at)
+
+    pdb.set_trace, pdb.post_mortem, pdb.Pdb.set_trace = at_line, at_error, of_object
 
 
 def over() -> None:
@@ -129,6 +143,12 @@ class _Stop:
             f"debug {self.run}:{self.rank}"
         )
 
+    def still(self, waited: float, left: float) -> None:
+        _say(
+            f"rank {self.rank} has waited for {waited:g} s at {self._words}, and nobody has come; it goes on in "
+            f"{left:g} s: debug {self.run}:{self.rank}"
+        )
+
     def go_on(self, waited: float) -> None:
         if waited:
             _say(f"nobody came within {waited:g} s to debug rank {self.rank} at {self._words}: it goes on")
@@ -162,10 +182,9 @@ def _visitor(path: str, wait: float, place: _Stop) -> Any:
                 listener.bind(f"/proc/self/fd/{at}/{name}")
                 try:
                     listener.listen(1)
-                    listener.settimeout(wait)
                     enter("paused")
                     place.wait(wait)
-                    connection, _ = listener.accept()
+                    connection = _first_of(listener, wait, place)
                 finally:
                     os.unlink(path)
                 connection.settimeout(None)
@@ -178,6 +197,23 @@ def _visitor(path: str, wait: float, place: _Stop) -> Any:
         return None
     finally:
         _turn.release()
+
+
+def _first_of(listener: Any, wait: float, place: _Stop) -> Any:
+    """The first who comes; that nobody has so far is said once.
+
+    Raises:
+        TimeoutError: nobody has.
+    """
+    if wait > LATE:
+        listener.settimeout(LATE)
+        try:
+            return listener.accept()[0]
+        except TimeoutError:
+            place.still(LATE, wait - LATE)
+            wait -= LATE
+    listener.settimeout(wait)
+    return listener.accept()[0]
 
 
 class _Input:
