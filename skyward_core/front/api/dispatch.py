@@ -264,7 +264,7 @@ class Dispatching:
 
     def alerts(self, run: str) -> list[Alert]:
         """What is amiss with a run, as the app shows it: of one that goes on, all there is; of one that has ended,
-        numbers that are none. Measures machines as :meth:`metrics` does, and waits as long.
+        numbers that are none. Measures machines as ``metrics`` does, and waits as long.
 
         Args:
             run: its id.
