@@ -63,6 +63,12 @@ class ScriptState:
             return found
         # One look for names and patch. No program that an attribute of a file asks for is run.
         plain = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=dirty")
+        plain += (
+            "--no-relative",
+            "--src-prefix=a/",
+            "--dst-prefix=b/",
+            "--submodule=short",
+        )  # whatever is configured
         told = _git(folder, until, _MOST_TOLD, "diff", *plain, "--raw", "--patch", "-z", "HEAD", "--")
         names, patch = _names_and_patch(told)
         cut = len(told) >= _MOST_TOLD or len(patch) > MOST_DIFF

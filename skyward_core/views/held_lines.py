@@ -14,6 +14,7 @@ from typing import NamedTuple
 from .logs import About
 
 MOST = 100_000  # lines that are held; of more, what was to wait goes at once
+LENGTH = 8 << 20  # characters of these
 
 Key = tuple[str, str]  # stream and text
 
@@ -39,7 +40,7 @@ class HeldLines:
 
     def __init__(self) -> None:
         self._queues: dict[int, deque[HeldLine]] = {}
-        self._size = 0
+        self._size = self._length = 0
         self._places: dict[Key, dict[int, int]] = {}  # how often each rank's queue has it
         self._first: dict[Key, set[int]] = {}  # ranks of which it is the first line
         self._ready: list[tuple[float, int, Key]] = []  # a heap of keys that are first with all who have them
@@ -54,6 +55,7 @@ class HeldLines:
         queue = self._queues.setdefault(rank, deque())
         queue.append(line)
         self._size += 1
+        self._length += len(text)
         ranks = self._places.setdefault(line.key, {})
         ranks[rank] = ranks.get(rank, 0) + 1
         if len(queue) == 1:
@@ -75,7 +77,7 @@ class HeldLines:
         if best is not None and best.at <= until:
             return best
         oldest = min((queue[0] for queue in self._queues.values() if queue), key=lambda line: line.at)
-        if oldest.at > until and self._size <= MOST:
+        if oldest.at > until and self._size <= MOST and self._length <= LENGTH:
             return None
         # It waits for ranks that have something else to say before.
         return best or max(
@@ -105,6 +107,7 @@ class HeldLines:
         queue = self._queues[rank]
         line = queue.popleft()
         self._size -= 1
+        self._length -= len(line.text)
         first, places = self._first[line.key], self._places[line.key]
         first.discard(rank)
         places[rank] -= 1

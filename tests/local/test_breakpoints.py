@@ -137,6 +137,37 @@ def test_a_child_that_a_rank_forks_goes_on_too(pool: sky.Compute) -> None:
     assert sky.function(job)() @ pool == [5] * 4
 
 
+def test_a_child_of_multiprocessing_goes_on_too(pool: sky.Compute) -> None:
+    def job() -> int | None:
+        import multiprocessing
+
+        def work() -> None:
+            breakpoint()  # as in a DataLoader's workers
+            sys.exit(5)
+
+        child = multiprocessing.get_context("fork").Process(target=work)
+        child.start()
+        child.join()
+        return child.exitcode
+
+    assert sky.function(job)() @ pool == [5] * 4
+
+
+def test_who_cannot_say_it_goes_on_too(pool: sky.Compute) -> None:
+    def job() -> int:
+        before = sys.stdin, sys.stderr
+        sys.stdin, sys.stderr = open("/dev/null"), open("/dev/full", "w")  # noqa: SIM115  as on a disk that is full
+        try:
+            breakpoint()
+            sys.stdin = None  # type: ignore[assignment]
+            breakpoint()
+        finally:
+            sys.stdin, sys.stderr = before
+        return 7
+
+    assert sky.function(job)() @ pool == [7] * 4
+
+
 # -- with somebody there -----------------------------------------------------------------------------------
 
 
@@ -243,6 +274,35 @@ def test_one_visit_sees_all_breakpoints_of_a_call_and_steps_not_beyond(waiting: 
     assert [f"('at', {number})" in done.stdout for number in range(3)] == [True] * 3
     assert run.result() == [3, 0]
     assert sky.function(stops)(7) @ waiting == [1, 1]
+
+
+def test_at_a_breakpoint_that_a_person_sets_it_stands_still_again(waiting: sky.Compute) -> None:
+    def job() -> int:
+        value = 1
+        if sky.instance_info().rank == 0:
+            breakpoint()
+            value = 2
+            value = 3
+        return value
+
+    STOP = job.__code__.co_firstlineno + 5
+    run = Running(waiting, sky.function(job)())
+    says(waiting, f"debug {run.id}:0")
+    command = [sys.executable, "-m", "skyward_tui", "debug", run.id]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdin is not None and client.stdout is not None
+        client.stdin.write(f"b {__file__}:{STOP}\nc\np 'here', value\n")
+        client.stdin.flush()
+        line = ""
+        while "'here'" not in line:
+            line = client.stdout.readline()
+            assert line
+        wait_until(lambda: waiting.pool.view.rank_phases[0][0] == "paused", what="that it stands still again")
+        client.stdin.write("q\n")
+        client.stdin.flush()
+        client.stdin.close()
+        client.stdout.read()
+    assert run.result() == [3, 1]
 
 
 def test_a_rank_that_waits_is_stopped_as_ever(waiting: sky.Compute) -> None:

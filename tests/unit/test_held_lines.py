@@ -74,3 +74,7 @@ def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         held.put(0, str(number), About("out"), 1.0)
         list(held.due(0.0))
         assert len(held) <= 10
+    monkeypatch.setattr(held_lines, "LENGTH", 5)
+    held.put(0, "12", About("out"), 1.0)
+    list(held.due(0.0))
+    assert sum(len(line.text) for queue in held._queues.values() for line in queue) <= 5

@@ -194,7 +194,8 @@ def test_how_files_differed_is_kept_for_its_owner_alone_and_applies(
     # What a repository, or a file's attributes, name to be run is not.
     git(tmp_path, "config", "diff.external", f"touch {tmp_path}/ran;")
     git(tmp_path, "config", "diff.mine.textconv", f"touch {tmp_path}/ran;")
-    git(tmp_path, "config", "color.ui", "always")
+    for name in ("color.ui", "diff.noprefix", "diff.relative"):
+        git(tmp_path, "config", name, "always" if name == "color.ui" else "true")
     (tmp_path / ".gitattributes").write_text("*.py diff=mine\n")
     (tmp_path / "train.py").write_text("x = 2\nkey = 's3cr3t-of-mine'\nurl = 'https://me:hunter22@host/'\n")
     (tmp_path / "raw.bin").write_bytes(b"\1" * 100)
@@ -203,6 +204,7 @@ def test_how_files_differed_is_kept_for_its_owner_alone_and_applies(
     assert path.stat().st_mode & 0o777 == 0o600
     text = path.read_text()
     assert "-x = 1\n+x = 2\n" in text and "Binary files" in text
+    assert "--- a/train.py\n+++ b/train.py\n" in text, "git apply takes it"
     assert "s3cr3t" not in text and "hunter22" not in text
     found = world.kept().source
     assert (found.changed, found.diff.decode(), found.cut) == (("raw.bin", "train.py"), text, False)

@@ -54,7 +54,6 @@ def catch(pdb: Any, wait: float, path: str, process: int) -> None:
         found = _visitors.get(threading.get_ident()) if wanted else None
         if found is not None:
             if found.is_there():
-                enter("paused")
                 return found
             found.leave()
         if place.key in _told:
@@ -72,7 +71,9 @@ def catch(pdb: Any, wait: float, path: str, process: int) -> None:
     def at_line(**given: Any) -> None:
         """Stop here; with a ``header`` that is said first."""
         at = sys._getframe(1)
-        own = debugger(at, at.f_lineno, "comes to a breakpoint at") if _reads_nothing() else pdb.Pdb()
+        own = (
+            debugger(at, at.f_lineno, "comes to a breakpoint at") if _reads_nothing(sys.stdin) else pdb.Pdb()
+        )
         if own is not None:
             if given.get("header") is not None:
                 own.message(given["header"])
@@ -80,7 +81,7 @@ def catch(pdb: Any, wait: float, path: str, process: int) -> None:
 
     def at_error(*given: Any) -> None:
         """Stop where an exception was raised, the one that is being handled unless one, or its traceback, is given."""
-        if not _reads_nothing():
+        if not _reads_nothing(sys.stdin):
             post_mortem(*given)
             return
         error: Any = given[0] if given else sys.exc_info()[1]
@@ -98,7 +99,7 @@ def catch(pdb: Any, wait: float, path: str, process: int) -> None:
     def of_object(self: Any, *given: Any, **named: Any) -> None:
         """Code has made a debugger of its own, as ``torch.distributed.breakpoint()`` does: it would read nothing."""
         at: FrameType = (*given, named.pop("frame", None))[0] or sys._getframe(1)
-        if self.stdin is not _stdin or not _reads_nothing():
+        if not _reads_nothing(self.stdin):
             of_plain(self, at, **named)
         elif (own := debugger(at, at.f_lineno, "comes to a breakpoint at")) is not None:
             own.set_trace(at)
@@ -115,14 +116,15 @@ def over() -> None:
         found.leave()
 
 
-def _reads_nothing() -> bool:
-    """Whether standard input is what each rank has."""
-    if sys.stdin is not _stdin:
-        return False
-    try:
-        found, null = os.fstat(0), os.stat(os.devnull)
-    except OSError:
+def _reads_nothing(file: Any) -> bool:
+    """Whether a debugger that reads a file would read its end at once: what each rank has as standard input, and
+    multiprocessing gives its children."""
+    if file is None or getattr(file, "closed", False):
         return True
+    try:
+        found, null = os.fstat(file.fileno()), os.stat(os.devnull)
+    except (OSError, ValueError, AttributeError):  # no file of the system, or that is closed
+        return file is _stdin
     return found.st_rdev == null.st_rdev and found.st_ino == null.st_ino
 
 
@@ -160,7 +162,7 @@ class _Stop:
 
 
 def _say(what: str) -> None:
-    if sys.stderr is not None:
+    with suppress(OSError, ValueError, AttributeError):  # the disk is full, or code has closed it
         sys.stderr.write(f"skyward: {what}\n")
         sys.stderr.flush()
 
@@ -280,6 +282,12 @@ def _debugger(pdb: Any) -> Any:
                 readrc=False,
             )
 
+        def interaction(self, *given: Any, **named: Any) -> None:
+            """The rank stands still, and then goes on: to the next line, or breakpoint, or for good."""
+            enter("paused")
+            super().interaction(*given, **named)
+            enter("running")
+
         def is_there(self) -> bool:
             return self._typed.is_open()
 
@@ -297,7 +305,6 @@ def _debugger(pdb: Any) -> Any:
 
         def do_continue(self, arg: str) -> int:
             """The rank goes on to its next breakpoint."""
-            enter("running")
             self.set_continue()
             return 1
 
