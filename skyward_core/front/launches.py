@@ -62,14 +62,7 @@ class ScriptState:
         if not commit:
             return found
         # One look for names and patch. No program that an attribute of a file asks for is run.
-        plain = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=dirty")
-        plain += (
-            "--no-relative",
-            "--src-prefix=a/",
-            "--dst-prefix=b/",
-            "--submodule=short",
-        )  # whatever is configured
-        told = _git(folder, until, _MOST_TOLD, "diff", *plain, "--raw", "--patch", "-z", "HEAD", "--")
+        told = _git(folder, until, _MOST_TOLD, "diff", *_PLAIN, "--raw", "--patch", "-z", "HEAD", "--")
         names, patch = _names_and_patch(told)
         cut = len(told) >= _MOST_TOLD or len(patch) > MOST_DIFF
         if cut:
@@ -232,6 +225,11 @@ def _launch(told: Mapping[str, Any], diff: bytes) -> KeptLaunch:
     )
 
 
+# As git apply takes it, whatever is configured.
+_PLAIN = (
+    "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=dirty", "--submodule=short",
+    "--no-relative", "--src-prefix=a/", "--dst-prefix=b/",
+)  # fmt: skip
 _MOST_TOLD = MOST_DIFF + (1 << 16)  # names stand before the patch
 
 
