@@ -239,6 +239,27 @@ def test_quit_ends_no_rank_and_no_rank_that_waits_is_said(waiting: sky.Compute) 
     assert "no rank waits at a breakpoint" in refused.stderr
 
 
+def test_who_quits_is_waited_for_no_more_and_who_leaves_is(waiting: sky.Compute) -> None:
+    def job() -> int:
+        if sky.instance_info().rank:
+            return 0
+        number = 0
+        while number < 50:
+            breakpoint()
+            number += 1
+        return number
+
+    run = Running(waiting, sky.function(job)())
+    says(waiting, f"debug {run.id}:0")
+    assert "0\n" in debugged(f"{run.id}:0", "p number\n").stdout  # and leaves: it is the end of what is typed
+    wait_until(
+        lambda: sum("and waits up to" in line for line in errors_of(waiting)) == 2, what="that it waits again"
+    )
+    assert "1\n" in debugged(f"{run.id}:0", "p number\nq\n").stdout
+    assert run.result() == [50, 0]
+    assert sum("and waits up to" in line for line in errors_of(waiting)) == 2
+
+
 def test_where_an_exception_was_raised_can_be_looked_at(waiting: sky.Compute) -> None:
     def job() -> str:
         def inner(word: str) -> None:

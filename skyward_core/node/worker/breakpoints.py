@@ -26,6 +26,7 @@ _told: set[tuple[str, str, int]] = (
     set()
 )  # run, file and line, where nobody came, and of which the log has a line
 _stdin = sys.__stdin__  # what is sys.stdin now may be in its place already
+_left: set[str] = set()  # runs whose debugging somebody has ended: none waits there any more
 _visitors: dict[int, Any] = {}  # debuggers with a person there, by thread
 _turn = threading.Lock()  # one socket for all threads
 _process = 0
@@ -56,7 +57,7 @@ def catch(pdb: Any, wait: float, path: str, process: int) -> None:
             if found.is_there():
                 return found
             found.leave()
-        if place.key in _told:
+        if place.key in _told or place.run in _left:
             return None
         connection = _visitor(path, wanted, place) if wanted else None
         if connection is None:
@@ -308,8 +309,13 @@ def _debugger(pdb: Any) -> Any:
             self.set_continue()
             return 1
 
+        def do_quit(self, arg: str) -> int:
+            """The person has seen enough: the rank goes on, and waits nowhere any more during this run."""
+            _left.add(instance_info().run)
+            return self.do_EOF(arg)
+
         do_c = do_cont = do_continue
-        do_q = do_quit = do_exit = do_EOF
+        do_q = do_exit = do_quit
 
         def do_run(self, arg: str) -> None:
             self.error("a rank cannot be run anew from here")
