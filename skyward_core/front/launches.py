@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import blake2s
@@ -48,7 +48,7 @@ class ScriptState:
         """What can be told of a script at once."""
         try:
             return cls(script=blake2s(script.read_bytes(), digest_size=16).hexdigest())
-        except OSError:
+        except (OSError, ValueError):  # no path at all, perhaps
             return cls()
 
     @classmethod
@@ -211,12 +211,47 @@ def kept(ledger: Ledger, row: RunRow) -> KeptLaunch:
         ) from error
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int
+
+
+# What JSON may hold of a request, by the fields' types.
+_MAY_BE: Mapping[str, Callable[[Any], bool]] = {
+    "str": _is_text,
+    "str | None": lambda value: value is None or _is_text(value),
+    "bool": lambda value: isinstance(value, bool),
+    "float | None": lambda value: value is None or _is_whole(value) or isinstance(value, float),
+    "int | str | None": lambda value: value is None or _is_whole(value) or _is_text(value),
+    "int | Literal['gpu'] | None": lambda value: value is None or _is_whole(value) or value == "gpu",
+    "Sequence[str]": _is_texts,
+    "Sequence[str] | None": lambda value: value is None or _is_texts(value),
+    "Mapping[str, str]": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
+}
+
+
+def _may_be(kind: object, value: Any) -> bool:
+    return kind not in _MAY_BE or _MAY_BE[str(kind)](value)
+
+
 def _launch(told: Mapping[str, Any], diff: bytes) -> KeptLaunch:
     asked, source = dict(told["request"]), dict(told["source"])
     known = {each.name for each in fields(LaunchRequest)}
     if strange := sorted(asked.keys() - known):
         raise ValueError(", ".join(strange))
+    for each in fields(LaunchRequest):
+        if each.name in asked and not _may_be(each.type, asked[each.name]):
+            raise ValueError(f"{each.name}: {asked[each.name]!r:.60}")
     source["changed"] = tuple(source["changed"])
+    if not all(isinstance(text, str) for text in (source["script"], source["commit"], *source["changed"])):
+        raise ValueError("source")
     return KeptLaunch(
         request=LaunchRequest(**asked),
         cwd=Path(told["cwd"]),
@@ -258,6 +293,6 @@ def _git(folder: str, until: float, most: int, *words: str) -> bytes:
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", folder, *words]
     try:
         done = answer(command, (), patience=max(0.1, until - monotonic()), most=most)
-    except (OSError, Silence):
+    except (OSError, ValueError, Silence):
         return b""
     return b"" if done.returncode and len(done.stdout) < most else done.stdout

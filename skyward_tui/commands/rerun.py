@@ -65,10 +65,9 @@ def _enter(found: KeptLaunch, console: Console) -> None:
     """Go to the folder from which the launch's paths are seen."""
     try:
         os.chdir(found.cwd)
-    except OSError as error:
-        raise UsageError(
-            f"it was launched in {found.cwd}, which cannot be entered: {error.strerror}"
-        ) from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"it was launched in {found.cwd}, which cannot be entered: {why}") from error
     console.note(f"in {found.cwd}: {_said(found.request)}")
 
 

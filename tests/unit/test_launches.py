@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from skyward_core.front import launches
 from skyward_core.front.launch_request import LaunchRequest
@@ -23,10 +25,11 @@ from skyward_core.front.launches import (
     kept,
     state_of,
 )  # fmt: skip
-from skyward_core.model.errors import UsageError
+from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.store.home import pool_dir, pool_path
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
+from skyward_tui.form_of_request import form_of
 
 REQUEST = LaunchRequest(
     script="train.py", function="train", arguments=["lr=0.1", "n=2"], plugins=["torch"], nodes="2:4",
@@ -97,6 +100,33 @@ def test_what_makes_no_sense_is_said_so(world: World, text: Any, said: str) -> N
     world.file.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(UsageError, match=said):
         world.kept()
+
+
+@given(st.data())
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_a_file_that_was_tampered_with_is_refused_or_makes_sense(
+    world: World, tmp_path: Path, data: st.DataObject
+) -> None:
+    source = ScriptState(script="ab", commit="c" * 40, changed=("a.py",))
+    keep(world.key, "ab12", REQUEST, joined=True, source=source)
+    told = json.loads(world.file.read_bytes())
+    into = data.draw(st.sampled_from([told, told["request"], told["source"]]))
+    name = data.draw(st.sampled_from(sorted(into)))
+    value: Any = data.draw(
+        st.sampled_from([None, True, 5, -1.5, "x", "\0", [], ["y"], [1], {}, {"k": "v"}, {"k": 1}])
+    )
+    into[name] = value
+    world.file.write_text(json.dumps(told))
+    try:
+        found = world.kept()
+        state_of(found.request).since(found.source)
+        found.from_anywhere()
+        request = found.changed_by(["n=5"], None).request
+        request.command_line("skyward-tui", "run")
+        form_of(request)
+        request.on_pool("dev").call()
+    except (UsageError, SkywardError):
+        pass
 
 
 def test_arguments_take_the_place_of_those_of_their_names() -> None:
