@@ -212,7 +212,7 @@ def kept(ledger: Ledger, row: RunRow) -> KeptLaunch:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+    return isinstance(value, str) and "\0" not in value  # which no path and no command line may have
 
 
 def _is_texts(value: Any) -> bool:
@@ -250,7 +250,7 @@ def _launch(told: Mapping[str, Any], diff: bytes) -> KeptLaunch:
         if each.name in asked and not _may_be(each.type, asked[each.name]):
             raise ValueError(f"{each.name}: {asked[each.name]!r:.60}")
     source["changed"] = tuple(source["changed"])
-    if not all(isinstance(text, str) for text in (source["script"], source["commit"], *source["changed"])):
+    if not all(map(_is_text, (told["cwd"], source["script"], source["commit"], *source["changed"]))):
         raise ValueError("source")
     return KeptLaunch(
         request=LaunchRequest(**asked),
