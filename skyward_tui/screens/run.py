@@ -352,22 +352,22 @@ class RunScreen(BaseScreen[None]):
         return None
 
     def action_debug(self) -> None:
-        pool, run = self.pool, self.run
+        pool = self.pool
         waiting = [] if pool is None else paused(pool)
-        if run is None or not waiting:
+        if pool is None or not waiting:
             return self.flash("no rank waits at a breakpoint")
         rank = self.rank if self.rank in waiting else waiting[0]
-        self.run_worker(self._debug(run.id, rank), group="debug", exclusive=True)
+        self.run_worker(self._debug(f"{pool.name}:{rank}"), group="debug", exclusive=True)
         return None
 
-    async def _debug(self, run: str, rank: int) -> None:
+    async def _debug(self, word: str) -> None:
         from ..given_terminal import SuspendNotSupported, of_ours, run_in_terminal
 
-        command = of_ours("debug", f"{run}:{rank}")
+        command = of_ours("debug", word)
         try:
             await run_in_terminal(self.app, *command)
         except SuspendNotSupported:
-            self.flash(f"this terminal cannot be given away: skyward-tui debug {run}:{rank}", "error")
+            self.flash(f"this terminal cannot be given away: skyward-tui debug {word}", "error")
         except OSError as error:
             self.flash(f"the debugger cannot be started: {error}", "error")
 

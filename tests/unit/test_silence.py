@@ -119,3 +119,7 @@ def test_while_a_rank_stands_at_a_breakpoint_nobody_is_quiet_and_the_wait_is_not
     for rank in (0, 1):
         view.rhythms.heard(run.id, rank, at + 5)
     assert [view.rhythms.quiet(run.id, rank, BEGAN, at + 6 + FLOOR) for rank in (0, 1)] == [FLOOR + 1] * 2
+    session.emit(view, ev.RankPhase(pool=view.name, rank=1, phase="paused", at=at + 6))
+    session.emit(view, ev.NodePhase(pool=view.name, node=1, phase="gone", at=at + 7))
+    assert view.rhythms.quiet(run.id, 0, BEGAN, at + 8 + FLOOR) == FLOOR + 1, "it stands nowhere any more"
+    assert view.rank_phases == {}
