@@ -76,9 +76,9 @@ def catch(pdb: Any, wait: float, path: str, process: int) -> None:
             debugger(at, at.f_lineno, "comes to a breakpoint at") if _reads_nothing(sys.stdin) else pdb.Pdb()
         )
         if own is not None:
-            if given.get("header") is not None:
-                own.message(given["header"])
-            own.set_trace(at)
+            if (header := given.pop("header", None)) is not None:
+                own.message(header)
+            own.set_trace(at, **given)
 
     def at_error(*given: Any) -> None:
         """Stop where an exception was raised, the one that is being handled unless one, or its traceback, is given."""
@@ -102,8 +102,11 @@ def catch(pdb: Any, wait: float, path: str, process: int) -> None:
         at: FrameType = (*given, named.pop("frame", None))[0] or sys._getframe(1)
         if not _reads_nothing(self.stdin):
             of_plain(self, at, **named)
-        elif (own := debugger(at, at.f_lineno, "comes to a breakpoint at")) is not None:
-            own.set_trace(at)
+            return
+        # Of torch.distributed.breakpoint() the line that calls it is the place.
+        place = (at.f_globals.get("__name__") == "torch.distributed" and at.f_back) or at
+        if (own := debugger(place, place.f_lineno, "comes to a breakpoint at")) is not None:
+            own.set_trace(at, **named)
 
     pdb.set_trace, pdb.post_mortem, pdb.Pdb.set_trace = at_line, at_error, of_object
 
