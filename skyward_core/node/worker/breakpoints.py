@@ -160,8 +160,8 @@ class _Stop:
             _say(f"nobody came within {waited:g} s to debug rank {self.rank} at {self._words}: it goes on")
         else:
             _say(
-                f"rank {self.rank} {self._does} {self._words} and goes on: with sky.Options(debug_wait=600) it waits "
-                "600 s for somebody who debugs it"
+                f'rank {self.rank} {self._does} {self._words} and goes on: with sky.Options(debug_wait="10m"), or '
+                "run --debug-wait 10m, it waits for somebody who debugs it"
             )
 
 
