@@ -80,7 +80,9 @@ SELDOM = (
     "skyward_core/node/boot/neighbour.py",
     "skyward_core/node/boot/probe.py",
     "skyward_core/node/stacks/",
+    "skyward_core/node/worker/around_app_process.py",
     "skyward_core/node/worker/breakpoints.py",
+    "skyward_core/runtime/devices.py",
     "skyward_core/runtime/post_mortem.py",
 )
 # What only clients load, as a script in a rank may be one; and what measures machines, once somebody wants to know.
