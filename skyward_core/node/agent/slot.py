@@ -233,9 +233,11 @@ class Slot:
         when_ended(pid, lambda: self.ended(None))
 
     def adopt_call(self, call: Call) -> None:
-        """Take over a call that another agent gave to the process here; it has ended where there is none."""
+        """Take over a call that another agent gave to the process here; it has ended where there is none. When it
+        began is not known: its time limit begins anew."""
         if self.process is not None:
             self.running[call.key] = call
+            self._arm(call)
         else:
             self._desk.died(call, Process(0), None, self.logs)
 
