@@ -185,6 +185,14 @@ ACTIONS: tuple[Action, ...] = (
         changes=True,
     ),
     Action("run.stacks", "s", "stacks", "stacks", "Where every rank is, and who has not joined a collective"),
+    Action(
+        "run.debug",
+        "D",
+        "debug",
+        "debug",
+        "Debug the rank that waits at a breakpoint: its pdb, in this terminal",
+        changes=True,
+    ),
     *(
         Action(f"run.{row.id}", str(row.number), f"panel('{row.id}')", "", row.help)
         for row in sorted(PANELS, key=lambda row: row.number)

@@ -54,8 +54,10 @@ def form_of(request: LaunchRequest) -> Form:
     if request.script_args is not None:
         values |= {"whole": True, "arguments": shlex.join(request.script_args)}
     ids = {setting.name: id for id, setting in fields_of(values["provider"]).items()}
-    others = {"detach": request.detach, "timeout": request.timeout}
-    others |= {name: True for name in request.settings if name not in ids}
+    values["keep"] = (
+        request.keep or request.detach
+    )  # what is left as soon as it runs: nobody waits for the app
+    others = {name: True for name in request.settings if name not in ids}
     others["script"] = str(path_of(request.script)) != request.script
     if lacking := [name for name, is_said in others.items() if is_said]:
         raise UsageError(f"the form has no field that could say this: {', '.join(lacking)}")

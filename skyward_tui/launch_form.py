@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import count as count_from
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.front.providers import DEFAULT, available
-from skyward_core.model.errors import ScriptError, SkywardError, SpecError
+from skyward_core.model.errors import ScriptError, SkywardError, SpecError, UsageError
 from skyward_core.views.views import PoolView
 
 from .launch_packages import PROJECT, named_by
@@ -112,6 +113,8 @@ class Form:
         allocation, max_hourly, selection, budget, wait: heeded where the provider has offers, or costs something.
         nodes: a number, or a range such as "2:8"; empty for all hosts, where the provider has hosts.
         packages: as :func:`.launch_packages.choice_of` writes it.
+        timeout, debug_wait: of a launch that the form was filled with; no field of the screen shows them, its plan
+            does.
     """
 
     script: str = ""
@@ -136,6 +139,8 @@ class Form:
     outputs: str = ""
     keep: bool = True
     one: bool = False
+    timeout: str = ""
+    debug_wait: str = ""
 
 
 def path_of(script: str) -> Path:
@@ -227,6 +232,23 @@ def _ranks(text: str) -> Any:
     return None if text.strip() == "1" else _number(text)
 
 
+def _seconds(text: str) -> float | None:
+    """A time-out.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not text.strip():
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < inf:
+        raise UsageError(f"a rank may take a number of seconds, not {text!r:.40}")
+    return seconds
+
+
 class _Row(NamedTuple):
     """How a field of a request stands in the form."""
 
@@ -240,6 +262,7 @@ _ROWS: dict[str, _Row] = {
     "python": _Row("python"),
     "one": _Row("one", bool),
     "keep": _Row("keep", bool),
+    "timeout": _Row("timeout", _seconds),
 }
 _POOL_ROWS: dict[str, _Row] = {  # those that have no say where a pool is used that is up
     "pool": _Row("name"),
@@ -252,6 +275,7 @@ _POOL_ROWS: dict[str, _Row] = {  # those that have no say where a pool is used t
     "requirements": _Row("packages", named_by("requirements")),
     PROJECT: _Row("packages", lambda text: text == PROJECT),
     "outputs": _Row("outputs", _patterns),
+    "debug_wait": _Row("debug_wait"),
 }
 _MARKET_ROWS: dict[str, _Row] = {  # of providers that have offers
     "allocation": _Row("allocation"),

@@ -44,6 +44,11 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = Fal
         *(_used(pool) if isinstance(pool, PoolView) else _created(plan, pool, may_remember, as_options)),
         ("runs", f"{_call(plan)} on {where}{streams}"),
     ]
+    if plan.timeout is not None:
+        told.append(("limit", f"a rank may take {plan.timeout:g} s"))
+    if plan.spec is not None and plan.spec.options.debug_wait:
+        wait = duration(float(plan.spec.options.debug_wait))
+        told.append(("debugger", f"at a breakpoint a rank waits {wait} for somebody"))
     if plan.plugins:
         told.append(("plugins", ", ".join(plugin.name for plugin in plan.plugins)))
     if plan.interpreter.chosen:
@@ -77,7 +82,9 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = Fal
         told.append(("note", plan.loses_files))
     ends = f"skyward-tui down {pool.name}" if as_options else "X"
     end = (
-        f"the pool stays up; {ends} tears it down" if plan.keep else "the pool is torn down when the run ends"
+        f"the pool stays up; {ends} tears it down"
+        if plan.keep or plan.spec is None  # one that was up is nobody's to end by this
+        else "the pool is torn down when the run ends"
     )
     return [*told, ("then", end)]
 

@@ -46,15 +46,27 @@ class Front(Protocol):
     def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
         """Bring a pool up; ``begun`` is done as soon as there is one to look at, the future when it is up."""
 
-    def launch(self, pool: str, task: Task, *, one: bool = False, stays: bool = False) -> Future[RunView]:
+    def launch(
+        self,
+        pool: str,
+        task: Task,
+        *,
+        one: bool = False,
+        stays: bool = False,
+        request: LaunchRequest | None = None,
+        joined: bool = False,
+    ) -> Future[RunView]:
         """Run a task on every rank, or with ``one`` on a single node; done when the run is opened.
 
         Args:
             stays: whether its results are for whoever comes later, though they are told here.
+            request: what asked for it, which is kept before anything begins; see :meth:`keep_launch`.
+            joined: whether the pool was up before.
         """
 
     def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
-        """Keep what a run was launched with, to be launched again; ``joined`` says that its pool was up before."""
+        """Keep all of what a run was launched with, to be launched again: the state of its script's repository, too.
+        ``joined`` says that its pool was up before."""
 
     def kept_launch(self, run: str) -> Future[KeptLaunch]:
         """What a run was launched with."""

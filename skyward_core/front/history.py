@@ -18,7 +18,7 @@ from ..store.prune import prune, prune_environments
 from ..store.run_logs import Part, RunLogs
 from ..store.stored_lines import StoredLines, tail_of
 from ..views.views import RunView, TaskView
-from ..views.weave import Place, weave
+from ..views.weave import PIECE, Place, weave
 
 __all__ = [
     "Kept",
@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 PERIOD = 0.05  # seconds between two looks at log files
+OF_MANY = 16 << 10  # bytes of each file that are in memory at once where all ranks' files are read together
 SETTLED = 0.3  # seconds without anything new after which a log has been read
 
 
@@ -88,7 +89,7 @@ def printed(ledger: Ledger, run: str) -> Iterator[Printed]:
 
 
 def printed_together(ledger: Ledger, run: str) -> Iterator[Printed]:
-    """The same for all ranks together, in the order of their clocks; each worker's files are open meanwhile."""
+    """The same for all ranks together, in the order of their clocks."""
     found = RunLogs(ledger, run)
     ranks = [_timed(found, found.parts[rank]) for rank in sorted(found.parts)]
     return (piece for _, piece in heapq.merge(*ranks, key=itemgetter(0)))
@@ -98,7 +99,7 @@ def _timed(found: RunLogs, parts: list[Part]) -> Iterator[tuple[float, Printed]]
     """A rank's pieces in its own order, each with the latest time that is known by then."""
     latest = 0.0
     for part in parts:
-        for piece in _pieces(found, part):
+        for piece in _pieces(found, part, OF_MANY):
             latest = max(latest, piece.at or 0.0)
             yield latest, piece
 
@@ -130,6 +131,6 @@ def following(ledger: Ledger, run: str, ended: Future[Any] | None) -> Iterator[P
         ended.result()
 
 
-def _pieces(found: RunLogs, part: Part) -> Iterator[Printed]:
-    for piece in weave(found.folder, *part):
+def _pieces(found: RunLogs, part: Part, size: int = PIECE) -> Iterator[Printed]:
+    for piece in weave(found.folder, *part, size):
         yield Printed(rank_of(part.stem), f"{part.stem}.{piece.stream}", piece.stream, piece.data, piece.at)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import blake2s
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from ..model.errors import UsageError
@@ -14,10 +16,13 @@ from ..store import kept_launches
 from ..store.ledger import Ledger
 from ..store.ledger_rows import RunRow
 from ..tasks.answers import Silence, answer
+from ..wire.redact import Redactor, secret_values, url_secrets
 from ..wire.safe_text import paragraph
 from .launch_request import LaunchRequest
 
 MOST_CHANGED = 100  # names of files that are kept
+MOST_DIFF = 1 << 18  # bytes of what differed that are kept
+PATIENCE = 5.0  # seconds that git has for all of it: a command waits for it before it ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,26 +33,43 @@ class ScriptState:
         script: a hash of its file; "" where it could not be read.
         commit: of the git repository that it lies in; "" where there is none.
         changed: files there that differed from that commit, at most 100 of them.
+        diff: how they did, as a patch, with secrets blanked: its first 256 KiB.
+        cut: whether it went on.
     """
 
     script: str = ""
     commit: str = ""
     changed: tuple[str, ...] = ()
+    diff: bytes = field(default=b"", repr=False)
+    cut: bool = False
+
+    @classmethod
+    def of_file(cls, script: Path) -> ScriptState:
+        """What can be told of a script at once."""
+        try:
+            return cls(script=blake2s(script.read_bytes(), digest_size=16).hexdigest())
+        except (OSError, ValueError):  # no path at all, perhaps
+            return cls()
 
     @classmethod
     def of(cls, script: Path) -> ScriptState:
         """What a script is now. Asks git, where there is one: not on an event loop."""
-        try:
-            told = blake2s(script.read_bytes(), digest_size=16).hexdigest()
-        except OSError:
-            told = ""
-        folder = str(script.absolute().parent)
-        commit = _git(folder, "rev-parse", "--verify", "HEAD").strip()
+        until = monotonic() + PATIENCE
+        found, folder = cls.of_file(script), str(script.absolute().parent)
+        commit = (
+            _git(folder, until, 1 << 10, "rev-parse", "--verify", "HEAD").strip().decode("ascii", "replace")
+        )
         if not commit:
-            return cls(script=told)
-        status = _git(folder, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=no")
-        names = [entry[3:] for entry in status.split("\0") if entry]
-        return cls(script=told, commit=commit, changed=tuple(names[:MOST_CHANGED]))
+            return found
+        # One look for names and patch. No program that an attribute of a file asks for is run.
+        told = _git(folder, until, _MOST_TOLD, "diff", *_PLAIN, "--raw", "--patch", "-z", "HEAD", "--")
+        names, patch = _names_and_patch(told)
+        cut = len(told) >= _MOST_TOLD or len(patch) > MOST_DIFF
+        if cut:
+            patch = patch[:MOST_DIFF].rpartition(b"\n")[0] + b"\n"
+        return replace(
+            found, commit=commit, changed=tuple(names[:MOST_CHANGED]), diff=_without_secrets(patch), cut=cut
+        )
 
     def since(self, before: ScriptState) -> list[str]:
         """What is otherwise now than it was before, in words."""
@@ -59,7 +81,8 @@ class ScriptState:
         if before.commit and before.commit != self.commit:
             now = f"{self.commit:.10}" if self.commit else "in no repository"
             said.append(f"it was of commit {before.commit:.10}, and is {now}")
-        if before.changed:
+        same = self.commit == before.commit and self.diff == before.diff and bool(before.diff)
+        if before.changed and (before.cut or not same):
             shown = ", ".join(map(paragraph, before.changed[:3]))
             more = ", …" if len(before.changed) > 3 else ""
             said.append(f"files that differed from their commit then: {shown}{more}")
@@ -116,12 +139,13 @@ class KeptLaunch:
         return replace(self, request=replace(request, arguments=tuple(named.values()), script_args=words))
 
 
-def keep(pool: str, run: str, request: LaunchRequest, *, joined: bool) -> None:
-    """Keep what a run was launched with. Asks git: not on an event loop.
+def keep(pool: str, run: str, request: LaunchRequest, *, joined: bool, source: ScriptState) -> None:
+    """Keep what a run was launched with.
 
     Args:
         pool: its key.
         joined: whether the pool was up before.
+        source: what its script was.
 
     Raises:
         OSError: it cannot be written.
@@ -130,9 +154,36 @@ def keep(pool: str, run: str, request: LaunchRequest, *, joined: bool) -> None:
         "request": asdict(request),
         "cwd": str(Path.cwd()),
         "joined": joined,
-        "source": asdict(ScriptState.of(Path(request.script))),
+        "source": {"script": source.script, "commit": source.commit, "changed": source.changed},
+        "cut": source.cut,
     }
     kept_launches.keep(pool, run, told)
+    if source.diff:
+        kept_launches.keep_diff(pool, run, source.diff)
+
+
+def keep_before(pool: str, run: str, request: LaunchRequest, *, joined: bool) -> None:
+    """Keep what a run is about to be launched with, without asking git: should this process end now, it is known.
+
+    What cannot be kept hinders no launch; who keeps all of it afterwards is told.
+    """
+    with suppress(OSError):
+        keep(pool, run, request, joined=joined, source=ScriptState.of_file(Path(request.script)))
+
+
+def state_of(request: LaunchRequest) -> ScriptState:
+    """What the script of a launch is now; see :meth:`ScriptState.of`."""
+    return ScriptState.of(Path(request.script))
+
+
+def forget(pool: str, run: str) -> None:
+    """A launch came to nothing."""
+    kept_launches.forget(pool, run)
+
+
+def diff_of(ledger: Ledger, row: RunRow) -> Path:
+    """The file with what differed from the commit when a run was launched; there is one where something did."""
+    return kept_launches.diff_path(ledger.pool(row.token).key, row.run)
 
 
 def kept(ledger: Ledger, row: RunRow) -> KeptLaunch:
@@ -143,7 +194,8 @@ def kept(ledger: Ledger, row: RunRow) -> KeptLaunch:
         LedgerError: the ledger cannot be read.
     """
     try:
-        told = kept_launches.kept(ledger.pool(row.token).key, row.run)
+        key = ledger.pool(row.token).key
+        told, diff = kept_launches.kept(key, row.run), kept_launches.diff(key, row.run)
     except (OSError, ValueError) as error:
         raise UsageError(f"what run {row.run} was launched with cannot be read: {error}") from error
     if told is None:
@@ -152,33 +204,95 @@ def kept(ledger: Ledger, row: RunRow) -> KeptLaunch:
             "and what is kept goes with the logs"
         )
     try:
-        return _launch(told)
+        return _launch(told, diff)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
             f"run {row.run} was launched by another version, in words that this one does not know ({error})"
         ) from error
 
 
-def _launch(told: Mapping[str, Any]) -> KeptLaunch:
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and "\0" not in value  # which no path and no command line may have
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int
+
+
+# What JSON may hold of a request, by the fields' types.
+_MAY_BE: Mapping[str, Callable[[Any], bool]] = {
+    "str": _is_text,
+    "str | None": lambda value: value is None or _is_text(value),
+    "bool": lambda value: isinstance(value, bool),
+    "float | None": lambda value: value is None or _is_whole(value) or isinstance(value, float),
+    "int | str | None": lambda value: value is None or _is_whole(value) or _is_text(value),
+    "int | Literal['gpu'] | None": lambda value: value is None or _is_whole(value) or value == "gpu",
+    "Sequence[str]": _is_texts,
+    "Sequence[str] | None": lambda value: value is None or _is_texts(value),
+    "Mapping[str, str]": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
+}
+
+
+def _may_be(kind: object, value: Any) -> bool:
+    return kind not in _MAY_BE or _MAY_BE[str(kind)](value)
+
+
+def _launch(told: Mapping[str, Any], diff: bytes) -> KeptLaunch:
     asked, source = dict(told["request"]), dict(told["source"])
     known = {each.name for each in fields(LaunchRequest)}
     if strange := sorted(asked.keys() - known):
         raise ValueError(", ".join(strange))
+    for each in fields(LaunchRequest):
+        if each.name in asked and not _may_be(each.type, asked[each.name]):
+            raise ValueError(f"{each.name}: {asked[each.name]!r:.60}")
     source["changed"] = tuple(source["changed"])
+    if not all(map(_is_text, (told["cwd"], source["script"], source["commit"], *source["changed"]))):
+        raise ValueError("source")
     return KeptLaunch(
         request=LaunchRequest(**asked),
         cwd=Path(told["cwd"]),
         joined=bool(told["joined"]),
-        source=ScriptState(**source),
+        source=ScriptState(**source, diff=diff, cut=bool(told.get("cut"))),
     )
 
 
-def _git(folder: str, *words: str) -> str:
-    """What git says of a folder; "" where it says nothing, or there is none."""
+# As git apply takes it, whatever is configured.
+_PLAIN = (
+    "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=dirty", "--submodule=short",
+    "--no-relative", "--src-prefix=a/", "--dst-prefix=b/",
+)  # fmt: skip
+_MOST_TOLD = MOST_DIFF + (1 << 16)  # names stand before the patch
+
+
+def _names_and_patch(told: bytes) -> tuple[list[str], bytes]:
+    """What ``git diff --raw --patch -z`` says: for each file ``:…\\0name\\0``, then ``\\0`` and the patch."""
+    names, at = list[str](), 0
+    while told[at : at + 1] == b":":
+        begin = told.find(b"\0", at) + 1
+        end = told.find(b"\0", begin)
+        if not begin or end < 0:
+            return names, b""  # there are so many names that these are cut
+        names.append(told[begin:end].decode("utf-8", "replace"))
+        at = end + 1
+    return names, told[at + 1 :]
+
+
+def _without_secrets(patch: bytes) -> bytes:
+    """The same with the values of this process's secret variables, and passwords of URLs, blanked."""
+    secrets = [*secret_values(os.environ), *url_secrets(patch.decode("utf-8", "replace"))]
+    return Redactor(secrets).data(patch)
+
+
+def _git(folder: str, until: float, most: int, *words: str) -> bytes:
+    """The first that git says of a folder; nothing where it says nothing in time, or there is none."""
     # What a repository has configured to be run is not run for a look.
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", folder, *words]
     try:
-        done = answer(command, ())
-    except (OSError, Silence):
-        return ""
-    return "" if done.returncode else done.stdout.decode("utf-8", "replace")
+        done = answer(command, (), patience=max(0.1, until - monotonic()), most=most)
+    except (OSError, ValueError, Silence):
+        return b""
+    return b"" if done.returncode and len(done.stdout) < most else done.stdout

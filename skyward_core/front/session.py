@@ -24,6 +24,7 @@ from ..model.states import PoolStatus
 from ..pool.live_logs import LogSink
 from ..pool.nodes.reconcile import close_if_gone, is_being_made
 from ..pool.pool import Pool
+from ..pool.runs.launch import new_id
 from ..pool.unfetched import fetch
 from ..store import debug_log
 from ..store.history import outline, price, recall, unreached
@@ -316,19 +317,40 @@ class Session(Insides, OutputFiles):
         """
         return RunLogs(self.ledger, run)
 
-    def launch(self, pool: str, task: Task, *, one: bool = False, stays: bool = False) -> Future[RunView]:
+    def launch(
+        self,
+        pool: str,
+        task: Task,
+        *,
+        one: bool = False,
+        stays: bool = False,
+        request: LaunchRequest | None = None,
+        joined: bool = False,
+    ) -> Future[RunView]:
         """See :meth:`.base.Front.launch`."""
 
         async def work() -> RunView:
             found = await self._ours(pool)
-            run = found.launch.open("single" if one else "broadcast", [task])
+            id = new_id()
+            if request is not None:
+                from .launches import keep_before
+
+                keep_before(found.view.key, id, request, joined=joined)
+            try:
+                run = found.launch.open("single" if one else "broadcast", [task], id=id)
+            except BaseException:
+                if request is not None:
+                    from .launches import forget
+
+                    forget(found.view.key, id)
+                raise
             run.stays = stays
             return found.view.runs[run.id]
 
         return self._submit(work())
 
     def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
-        """Keep what a run was launched with, so that it can be launched again.
+        """Keep all of what a run was launched with, the state of its script's repository too.
 
         Args:
             pool: its key.
@@ -339,9 +361,10 @@ class Session(Insides, OutputFiles):
         """
 
         async def work() -> None:
-            from .launches import keep
+            from .launches import keep, state_of
 
-            await asyncio.to_thread(keep, pool, run, request, joined=joined)
+            source = await asyncio.to_thread(state_of, request)
+            await asyncio.to_thread(keep, pool, run, request, joined=joined, source=source)
 
         return self._submit(work())
 

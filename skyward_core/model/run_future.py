@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from .alert import Alert
     from .curves import Curves
     from .written_file import WrittenFile
 
@@ -22,6 +23,8 @@ class _Pool(Protocol):
     ) -> list[Path]: ...
 
     def metrics(self, run: str | None = None) -> Curves: ...
+
+    def alerts(self, run: str) -> list[Alert]: ...
 
 
 class RunFuture(Future[T]):
@@ -72,3 +75,12 @@ class RunFuture(Future[T]):
             PoolError: the pool is not up.
         """
         return self._pool.metrics(self.run)
+
+    def alerts(self) -> list[Alert]:
+        """What is amiss with it, the worst first: numbers that are none, ranks that stall or lag, a loss at rest,
+        memory that is nearly full, GPUs that are slowed down; see ``compute.alerts``.
+
+        Raises:
+            PoolError: the pool is not up.
+        """
+        return self._pool.alerts(self.run)

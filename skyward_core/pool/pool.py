@@ -36,6 +36,7 @@ from .pool_end import PoolEnd
 from .runs.book import RunBook
 from .runs.launch import Launcher
 from .setup_knowledge import SetupKnowledge
+from .standing_still import StandingStill
 from .starting import Starting
 from .teardown import check_now
 
@@ -83,6 +84,7 @@ class Pool:
         self._replacements = Replacements(context, news, roster, startup, upkeep.renewed)
         self.healing = Healing(context, news, roster, startup, upkeep.renewed)
         self._notices = Notices(context, news)
+        self._still = StandingStill(context, background)
         self._endings = Endings(context, news, background, book)
         self._expiry = Expiry(context, news)
         self.watch = Watch(
@@ -225,6 +227,7 @@ class Pool:
                 self._endings.by_others(PoolEnd.told(self.name, header))
             case "phase":
                 self.news.enter_phase(link, header)
+                self._still.look()
             case "notice":
                 self._notices.heard(link, header)
             case "metrics":
@@ -261,6 +264,7 @@ class Pool:
         self.news.learn_lease(link.welcome["lease"])
         self.book.check_welcome(link)
         self.news.learn_phases(link)
+        self._still.look()
         self.news.learn_unfetched(link, link.welcome)
         self._modules.learn(link, link.welcome.get("modules", {}))
         self.book.catch_up(link)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
 
+PIECE = 1 << 16
 PATIENCE = 20  # seconds; a disk that has to wake takes some
 REMEMBERED = 60  # seconds; who asks again about the same form is not kept waiting again
 
@@ -26,11 +28,16 @@ class Silence(Exception):
         self.seconds = seconds
 
 
-def answer(command: Sequence[str], unchanged: tuple[int, ...]) -> subprocess.CompletedProcess[bytes]:
+def answer(
+    command: Sequence[str], unchanged: tuple[int, ...], *, patience: float = PATIENCE, most: int | None = None
+) -> subprocess.CompletedProcess[bytes]:
     """Run a program that reads nothing, to its end.
 
     Args:
         unchanged: differs once the program does: one that was silent is waited for again then, and not before.
+        patience: seconds that it has.
+        most: bytes of its output that are wanted; it is ended once it has printed as much, and what it complains of is
+            not read. None for all.
 
     Raises:
         OSError: it cannot be run.
@@ -38,26 +45,51 @@ def answer(command: Sequence[str], unchanged: tuple[int, ...]) -> subprocess.Com
     """
     key = (*command, *unchanged)
     if monotonic() < _silent.get(key, 0):
-        raise Silence(PATIENCE)
+        raise Silence(patience)
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.PIPE if most is None else subprocess.DEVNULL,
         start_new_session=True,  # a script in the place of an interpreter starts others: they end with it
     ) as process:
         _asked.add(process)
         try:
             if _leaving:
                 raise Silence(0)
-            said, complaint = process.communicate(timeout=PATIENCE)
+            if most is None:
+                said, complaint = process.communicate(timeout=patience)
+            else:
+                said, complaint = _first(process, most, patience), b""
         except subprocess.TimeoutExpired:
             _silent[key] = monotonic() + REMEMBERED
-            raise Silence(PATIENCE) from None
+            raise Silence(patience) from None
         finally:
             _asked.discard(process)
             _kill(process)
     return subprocess.CompletedProcess(command, process.returncode, said, complaint)
+
+
+def _first(process: subprocess.Popen[bytes], most: int, patience: float) -> bytes:
+    """The first bytes that it prints; it is waited for where these are all.
+
+    Raises:
+        subprocess.TimeoutExpired: it took too long.
+    """
+    said, until = bytearray(), monotonic() + patience
+    if (out := process.stdout) is None:
+        return b""
+    ready = select.poll()
+    ready.register(out, select.POLLIN)
+    while len(said) < most:
+        if not ready.poll(1000 * max(0.0, until - monotonic())):
+            raise subprocess.TimeoutExpired(process.args, patience)
+        piece = os.read(out.fileno(), min(PIECE, most - len(said)))
+        if not piece:
+            process.wait(max(0.0, until - monotonic()))
+            break
+        said += piece
+    return bytes(said)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

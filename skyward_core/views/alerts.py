@@ -4,57 +4,21 @@ views keep up by themselves, and goes through no history."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
+from ..model.alert import Alert as Alert
 from ..model.figures import throttle_words
 from ..model.states import AlertKind
+from .machines import filled, slowed
 from .spread import median, outliers
 
 if TYPE_CHECKING:
-    from .machines import MachineBook, Track
+    from .machines import MachineBook
     from .views import PoolView, RunView
 
 KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
-FULL = 0.95  # of a memory
 AGAIN = 300.0  # seconds within which what comes back is the same, and not new
 OFF = 0.1  # of the median, that a rank's pace has to be worse by
-# Hardware slowdown, too hot (by driver, by hardware), power brake. A power cap is how a GPU is run at full load.
-SLOWED = 0x08 | 0x20 | 0x40 | 0x80
-
-
-@dataclass(frozen=True, slots=True)
-class Alert:
-    """One thing that is amiss.
-
-    Attributes:
-        rank: whose it is, or None: a machine's.
-        node: whose it is, or None: a rank's.
-        gpu: of that node, or None: the node's own.
-        name: of the number or figure, or "".
-        since: Unix time since when.
-        words: what it is, without who and since when.
-    """
-
-    kind: AlertKind
-    rank: int | None
-    node: int | None
-    gpu: int | None
-    name: str
-    since: float
-    words: str
-
-    @property
-    def who(self) -> str:
-        """``rank 5``, ``n1``, ``n1 GPU 4``."""
-        if self.rank is not None:
-            return f"rank {self.rank}"
-        return f"n{self.node}" if self.gpu is None else f"n{self.node} GPU {self.gpu}"
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """The same for the same trouble, whatever its figures are now."""
-        return (self.kind, self.rank, self.node, self.gpu, self.name)
 
 
 def alerts_of(pool: PoolView, run: RunView, now: float) -> list[Alert]:
@@ -119,20 +83,14 @@ def _machines(book: MachineBook, now: float) -> Iterator[Alert]:
     for node, machine in book.nodes.items():
         if not machine.is_fresh(now):
             continue
-        host = machine.host
-        if part := _full(host, "memory_used", "memory_total"):
-            yield Alert("memory", None, node, None, "memory_used", host.latest_at, f"memory {part} full")
-        for gpu, track in enumerate(list(machine.gpus)):
-            if part := _full(track, "mem_used", "mem_total"):
-                yield Alert("memory", None, node, gpu, "mem_used", track.latest_at, f"memory {part} full")
-            if bits := int(track.latest.get("throttle", 0)) & SLOWED:
-                said = f"slowed: {throttle_words(bits)}"
-                yield Alert("throttled", None, node, gpu, "throttle", track.latest_at, said)
-
-
-def _full(track: Track, used: str, total: str) -> str:
-    part, whole = track.latest.get(used), track.latest.get(total)
-    return f"{100 * part / whole:.0f} %" if part is not None and whole and part > FULL * whole else ""
+        for gpu, track in [(None, machine.host), *enumerate(list(machine.gpus))]:
+            if (since := track.full_since) is not None:
+                name = "memory_used" if gpu is None else "mem_used"
+                part = f"{100 * filled(track.latest):.0f} %"
+                yield Alert("memory", None, node, gpu, name, since, f"memory {part} full")
+            if (since := track.slowed_since) is not None:
+                said = f"slowed: {throttle_words(slowed(track.latest))}"
+                yield Alert("throttled", None, node, gpu, "throttle", since, said)
 
 
 def told_by(pool: PoolView, run: RunView, now: float) -> tuple[object, ...]:

@@ -5,18 +5,24 @@ all rows that have lines of that rank already. So a rank that says the same twic
 in their order, are its lines, in theirs. Texts that differ in anything, be it a number, are different.
 
 Rows never move. So where a rank's own line comes after a row of others, what it says next is below that row, and no
-part of it: lines of ranks that come one rank after another are folded less than those that come in turns.
+part of it. Lines are held for a moment first, and put side by side (:mod:`.held_lines`): ranks that print lines of
+their own between common ones, or one rank after another, fold all the same.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from time import monotonic
 
+from .held_lines import HeldLine, HeldLines
 from .logs import About, Line, LogRing
 
 MOMENT = 10.0  # seconds by the nodes' clocks between the first line of a row and another one
+HOLD = 1.0  # seconds for which a line waits for the same one of other ranks
+CHANGES = 64  # updates of which it is known from which row on they changed labels
 TRIED = 32  # rows of equal text that are looked at for one line; those further on are left alone
 NAMED = 4  # single ranks and ranges that a label names
 
@@ -133,6 +139,8 @@ class CollapsedRing:
         self._seen = 0
         self._state: tuple[int, int] | None = None
         self._world = 0
+        self._held = HeldLines()
+        self._changes: deque[tuple[int, int]] = deque(maxlen=CHANGES)  # version, and from which row on
 
     @property
     def first(self) -> int:
@@ -144,28 +152,50 @@ class CollapsedRing:
         """Number of the row that comes next."""
         return self._fold.end
 
-    def update(self, world: int) -> None:
-        """Take the lines that came since the last call.
+    def update(self, world: int, now: float | None = None) -> None:
+        """Take the lines that came since the last call; those of the last moment are shown by a later one.
 
         Args:
             world: how many ranks there are.
+            now: seconds by a clock that never goes back.
         """
-        state = self.source.version, world
-        if state == self._state:
+        now, state = monotonic() if now is None else now, (self.source.version, world)
+        if state == self._state and not self._held:
             return
+        first, version = self._state is None, self._state and self._state[0]
         self._state = state
-        self.version += 1
+        changed = before = self.end
         if world != self._world:
-            self._world = world
+            self._world, changed = world, self.first
             for row in self._fold.read(0, self.end):
                 row.shown = ""
         lines = self.source.read(self._seen, self.source.end)
         if lines and (missing := lines[0].number - self._seen):
+            changed = min(changed, self._give(self._held.rest()))
             self._fold.remark(f"⋯ {missing:,} lines before this are not held here")
         for line in lines:
             rank, text = split_prefix(line.text)
-            self._fold.add(rank, text, line.about)
+            self._held.put(rank, text, line.about, now)
             self._seen = line.number + 1
+        changed = min(changed, self._give(self._held.rest() if first else self._held.due(now - HOLD)))
+        if changed < before or self.end > before or version != state[0]:  # unfinished lines may be others
+            self.version += 1
+            self._changes.append((self.version, changed))
+
+    def changed_since(self, version: int) -> int:
+        """The number of the first row whose label another one than that version's may have."""
+        if not self._changes or self._changes[-1][0] <= version:
+            return self.end
+        if self._changes[0][0] > version + 1:
+            return self.first
+        return min(row for number, row in self._changes if number > version)
+
+    def _give(self, lines: Iterator[HeldLine]) -> int:
+        """Fold lines; the number of the first row that changed."""
+        changed = self.end
+        for line in lines:
+            changed = min(changed, self._fold.add(line.rank, line.text, line.about).number)
+        return changed
 
     def lines(self, start: int, stop: int) -> list[str]:
         """Rows as they show, by number."""

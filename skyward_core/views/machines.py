@@ -21,6 +21,21 @@ NAME = 40  # characters of a figure's name
 _KNOWN = NODE.keys() | GPU.keys()
 _NUMBERS = {int, float}
 FRESH = 10.0  # seconds after which a figure is not of now
+FULL = 0.95  # of a memory
+# Hardware slowdown, too hot (by driver, by hardware), power brake. A power cap is how a GPU is run at full load.
+SLOWED = 0x08 | 0x20 | 0x40 | 0x80
+
+
+def filled(figures: Mapping[str, float]) -> float:
+    """The part of a machine's or a GPU's memory that is in use; 0 where that is not told."""
+    used = figures.get("mem_used", figures.get("memory_used"))
+    whole = figures.get("mem_total", figures.get("memory_total"))
+    return used / whole if used is not None and whole else 0.0
+
+
+def slowed(figures: Mapping[str, float]) -> int:
+    """Why a GPU is slowed down, of the reasons that are trouble: bits as NVML has them."""
+    return int(figures.get("throttle", 0)) & SLOWED
 
 
 class Track:
@@ -34,14 +49,20 @@ class Track:
         latest_at: when they were taken, as a Unix time of this machine; 0.0 before the first.
         seen: how often something was taken.
         names: of all figures that it ever had, as they stand in a row.
+        full_since, slowed_since: since when its memory has been nearly full, and it has been slowed down, by each time
+            that it was measured; None where it is not.
     """
 
-    __slots__ = ("_at", "_rows", "_stride", "latest", "latest_at", "names", "seen")
+    __slots__ = (
+        "_at", "_rows", "_stride", "full_since", "latest", "latest_at", "names", "seen", "slowed_since",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.latest: Mapping[str, float] = {}
         self.latest_at = 0.0
         self.seen = 0
+        self.full_since: float | None = None
+        self.slowed_since: float | None = None
         self.names: tuple[str, ...] = ()
         self._at = array("d")
         self._rows = array("d")
@@ -51,6 +72,14 @@ class Track:
         """Take what was measured at once."""
         self.latest, self.latest_at = figures, at
         self.seen += 1
+        if filled(figures) <= FULL:
+            self.full_since = None
+        elif self.full_since is None:
+            self.full_since = at
+        if not slowed(figures):
+            self.slowed_since = None
+        elif self.slowed_since is None:
+            self.slowed_since = at
         if (self.seen - 1) % self._stride:
             return
         if len(self._at) >= POINTS:

@@ -32,6 +32,12 @@ class Rhythm:
         self.usual = 0.0
         self.signs = 0
 
+    def went_on(self, at: float) -> None:
+        """It stood still until then, or waited for one that did: no silence of its own, and nothing that is usual."""
+        self.last = max(self.last, at)
+        if self._sign:
+            self._sign = max(self._sign, at)
+
     def heard(self, at: float) -> None:
         """There was a line, or a number."""
         pause, self.last = at - self.last, max(self.last, at)
@@ -49,9 +55,15 @@ class Rhythm:
 
 
 class Rhythms:
-    """Of all ranks of a pool, in its latest runs. One thread writes, others may read."""
+    """Of all ranks of a pool, in its latest runs. One thread writes, others may read.
+
+    Attributes:
+        stands: whether a rank stands still at a breakpoint; the others wait for it sooner or later.
+    """
 
     def __init__(self) -> None:
+        self.stands = False
+        self._went_on = 0.0
         self._runs: dict[str, dict[int, Rhythm]] = {}
         self._spent: dict[int, tuple[float, float]] = {}  # when, and what of the processor by then
         self._worked: dict[int, float] = {}
@@ -77,14 +89,29 @@ class Rhythms:
         if seconds - spent > WORKS * (at - before):
             self._worked[rank] = at
 
+    def stand(self, still: bool, at: float) -> None:
+        """Some rank stands still, or none does any more; told with each phase of any.
+
+        Args:
+            at: Unix time by our clock.
+        """
+        if self.stands and not still:
+            self._went_on = at
+            for ranks in list(self._runs.values()):
+                for rhythm in list(ranks.values()):
+                    rhythm.went_on(at)
+        self.stands = still
+
     def quiet(self, run: str, rank: int, began: float, now: float) -> float | None:
         """For how many seconds a rank has been quiet, if that is longer than it usually is.
 
         Args:
             began: when its function did.
         """
+        if self.stands:
+            return None
         rhythm = self._runs.get(run, {}).get(rank) or _NEVER
-        silent = now - max(rhythm.last, began, self._worked.get(rank, 0.0))
+        silent = now - max(rhythm.last, began, self._worked.get(rank, 0.0), self._went_on)
         return silent if silent > rhythm.patience else None
 
 

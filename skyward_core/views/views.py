@@ -329,6 +329,10 @@ def _(event: ev.NodePhase, view: PoolView) -> None:
         node.phase, node.since = event.phase, event.at
     if event.phase == "gone":
         node.notice, node.notice_ends_at = "", None
+        first = event.node * view.ranks_per_node  # nobody tells of its ranks any more
+        gone = range(first, first + view.ranks_per_node)
+        view.rank_phases = {rank: phase for rank, phase in view.rank_phases.items() if rank not in gone}
+        _note_standing(view, event.at)
     node.detail, node.retry_at = safe(event.detail), event.retry_at
     node.address = safe(event.address) or node.address
 
@@ -378,6 +382,12 @@ def _(event: ev.RunOpened, view: PoolView) -> None:
 def _(event: ev.RankPhase, view: PoolView) -> None:
     phases = {rank: phase for rank, phase in view.rank_phases.items() if rank != event.rank}
     view.rank_phases = phases | ({event.rank: (safe(event.phase), event.at)} if event.phase else {})
+    _note_standing(view, event.at)
+
+
+def _note_standing(view: PoolView, at: float) -> None:
+    """Whether some rank stands still at a breakpoint, as far as is known now."""
+    view.rhythms.stand(any(phase == "paused" for phase, _ in view.rank_phases.values()), at)
 
 
 @_apply.register(ev.RankBegan)

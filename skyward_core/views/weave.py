@@ -143,49 +143,74 @@ class _Held:
             yield piece
 
 
-def weave(folder: Path, stem: str, start: Place, end: Place) -> Iterator[Piece]:
+def weave(folder: Path, stem: str, start: Place, end: Place, piece: int = PIECE) -> Iterator[Piece]:
     """What a worker wrote between two places, from stored files; little of it is in memory at any time.
 
     Args:
         stem: the files' name without its ending: "r003", or "r003.1" for another worker of the rank.
         start, end: offsets in the files of both streams; a file may also end sooner, or not be there.
+        piece: bytes of each file that are in memory at once.
     """
     weaver = Weaver(start)
-    sources = {name: _opened(folder / f"{stem}.{name}") for name in (*STREAMS, "marks")}
-    left = {name: to - at for name, at, to in zip(STREAMS, start, end, strict=True)}
-    try:
-        for name, at in zip(STREAMS, start, strict=True):
-            if (source := sources[name]) is not None:
-                source.seek(at)
-        marks = sources["marks"]
-        if marks is not None:
-            _seek(marks, start)
-        while True:
-            yield from weaver.ready()
-            name = weaver.lacks
-            if name == "marks":
-                if marks is not None and (lines := marks.read(PIECE)):
-                    weaver.learn(lines + marks.readline(WIDTH))
-                    continue
-            elif _feed(weaver, name, sources[name], left):
+    streams = {
+        name: _PieceFile(folder / f"{stem}.{name}", at, to)
+        for name, at, to in zip(STREAMS, start, end, strict=True)
+    }
+    path = folder / f"{stem}{MARKS}"
+    marks = _PieceFile(path, _place_before(path, start))
+    while True:
+        yield from weaver.ready()
+        name = weaver.lacks
+        if name == "marks":
+            if lines := marks.read(piece):
+                weaver.learn(lines + marks.line())
                 continue
-            break
-        for name in STREAMS:
-            while _feed(weaver, name, sources[name], left):
-                yield from weaver.rest()
-        yield from weaver.rest()
-    finally:
-        for source in sources.values():
-            if source is not None:
-                source.close()
+        elif _feed(weaver, name, streams[name], piece):
+            continue
+        break
+    for name in STREAMS:
+        while _feed(weaver, name, streams[name], piece):
+            yield from weaver.rest()
+    yield from weaver.rest()
 
 
-def _feed(weaver: Weaver, name: str, source: BinaryIO | None, left: dict[str, int]) -> bool:
+class _PieceFile:
+    """A file that is read piece by piece, and open only then: whoever puts 256 ranks together has three of each.
+
+    Args:
+        at: where reading begins.
+        end: where it ends at the latest; None for the file's end.
+    """
+
+    def __init__(self, path: Path, at: int, end: int | None = None) -> None:
+        self._path = path
+        self.at = at
+        self._end = end
+
+    def read(self, size: int) -> bytes:
+        """The next bytes; none at the end, or where there is no such file any more."""
+        if self._end is not None:
+            size = min(size, self._end - self.at)
+        if size <= 0 or (file := _opened(self._path)) is None:
+            return b""
+        with file:
+            file.seek(self.at)
+            data = file.read(size)
+        self.at += len(data)
+        return data
+
+    def line(self) -> bytes:
+        """The rest of a line of marks."""
+        before = self.at
+        rest, newline, _ = self.read(WIDTH).partition(b"\n")
+        self.at = before + len(rest + newline)
+        return rest + newline
+
+
+def _feed(weaver: Weaver, name: str, source: _PieceFile, size: int) -> bool:
     """Give the weaver some more of a stream, if there is more."""
-    data = source.read(min(PIECE, left[name])) if source is not None and left[name] > 0 else b""
-    if data and source is not None:
-        weaver.take(name, source.tell() - len(data), data)
-        left[name] -= len(data)
+    if data := source.read(size):
+        weaver.take(name, source.at - len(data), data)
     return bool(data)
 
 
@@ -220,17 +245,20 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _seek(marks: BinaryIO, start: Place) -> None:
-    """Go to the last mark that lies before a place, for what it tells of the bytes after it."""
-    low, high = 0, marks.seek(0, 2) // WIDTH
-    while low < high:
-        middle = (low + high) // 2
-        mark = _mark_at(marks, middle)
-        if mark is not None and mark.out <= start[0] and mark.err <= start[1]:
-            low = middle + 1
-        else:
-            high = middle
-    marks.seek(max(0, low - 2) * WIDTH)
+def _place_before(path: Path, start: Place) -> int:
+    """Where the last mark is that lies before a place, for what it tells of the bytes after it."""
+    if (marks := _opened(path)) is None:
+        return 0
+    with marks:
+        low, high = 0, marks.seek(0, 2) // WIDTH
+        while low < high:
+            middle = (low + high) // 2
+            mark = _mark_at(marks, middle)
+            if mark is not None and mark.out <= start[0] and mark.err <= start[1]:
+                low = middle + 1
+            else:
+                high = middle
+    return max(0, low - 2) * WIDTH
 
 
 def _mark_at(marks: BinaryIO, number: int) -> Mark | None:

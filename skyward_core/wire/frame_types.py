@@ -12,7 +12,7 @@ Names begin with who says it; unions of what each side says are at the end.
 # Without annotations from __future__: as text they would not say at run time, to the test, which keys may be missing.
 from typing import Any, Literal, NotRequired, TypedDict
 
-from .inside_frame_types import ClientDebug, ClientProfile, ClientStacks, RankStacksKeys
+from .inside_frame_types import ClientDebug, ClientProfile, ClientStacks, ClientStill, RankStacksKeys
 
 Blob = tuple[str, int]  # the name of some bytes, made of their content, and how many they are
 Place = dict[str, Any]  # a rank's InstanceInfo
@@ -575,6 +575,7 @@ FromClient = (
     | ClientStacks
     | ClientProfile
     | ClientDebug
+    | ClientStill
     | ClientPeers
     | ClientPull
     | ClientDrop

@@ -43,6 +43,11 @@ class ClientDebug(TypedDict):
     eof: NotRequired[bool]
 
 
+class ClientStill(TypedDict):
+    t: Literal["still"]
+    seconds: float
+
+
 class ClientProfile(TypedDict):
     t: Literal["profile"]
     id: int

@@ -46,7 +46,7 @@ NOTICES = ("terminate", "stop", "hibernate", "rebalance")
 LONGEST_NOTICE = 24 * 3600.0  # seconds ahead that are believed
 PREEMPTED = "Preempted"  # type of the error in outcomes of ranks that are lost to that
 # Requests that agents of this version may be too old for: each tells in its welcome which it knows.
-KNOWS = ("stacks", "profile", "metrics", "debug")
+KNOWS = ("stacks", "profile", "metrics", "debug", "still")
 HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
 RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
 
@@ -378,6 +378,11 @@ FROM_CLIENT: Forms = {
         "the same word each time; who asks nothing for 15 s has left.",
         _ASKED | {"rank": is_rank, "who": is_text},
         {"text": is_text, "eof": is_flag},
+    ),
+    "still": FrameForm(
+        "A rank of another node stands still at a breakpoint: for so many seconds, unless it is said again, the time "
+        "limits of calls here stand still, too; with 0 they go on. Only agents know it that say so in their greeting.",
+        {"seconds": is_number},
     ),
     "metrics": FrameForm(
         "Measure the node's machine, and send what comes of it, from this byte on or what is kept of the past, and go "

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any, TextIO
 
 from skyward_core.front.history import Printed
-from skyward_core.views.collapsed import Fold, Folded, members, shown
+from skyward_core.views.collapsed import HOLD, Fold, Folded, members, shown
+from skyward_core.views.held_lines import HeldLine, HeldLines
 from skyward_core.views.logs import About, Lines
 from skyward_core.wire.safe_text import closed
 
@@ -25,8 +26,9 @@ class Collapsed:
         self._console = console
         self._world = world
         self._fold = Fold(sys.maxsize)  # what is settled goes
+        self._held = HeldLines()
         self._begun: dict[tuple[int, str, str], Lines] = {}
-        self._latest: float | None = None
+        self._latest = 0.0
         self._rows: list[dict[str, Any]] = []
 
     def put(self, piece: Printed) -> None:
@@ -35,18 +37,24 @@ class Collapsed:
         self._add(piece.rank, piece.stream, lines.take(piece.data), piece.at)
         if piece.at is not None:
             self._latest = piece.at
-            self._give(self._fold.settled(piece.at))
+        self._take(self._held.due(self._latest - HOLD))
+        self._give(self._fold.settled(self._latest - HOLD))
 
     def finish(self, run: str) -> None:
         """Print what is left, the last lines that never ended among it."""
         for (rank, _, stream), lines in self._begun.items():
-            self._add(rank, stream, lines.end(), self._latest)
+            self._add(rank, stream, lines.end(), self._latest or None)
+        self._take(self._held.rest())
         self._give(self._fold.rest())
         self._console.result({"run": run, "rows": self._rows})
 
     def _add(self, rank: int, stream: str, texts: Iterable[str], at: float | None) -> None:
         for text in texts:
-            self._fold.add(rank, text, About(stream, at))
+            self._held.put(rank, text, About(stream, at), self._latest if at is None else at)
+
+    def _take(self, lines: Iterable[HeldLine]) -> None:
+        for line in lines:
+            self._fold.add(line.rank, line.text, line.about)
 
     def _give(self, rows: Iterable[Folded]) -> None:
         for row in rows:

@@ -36,7 +36,9 @@ def debug(word: str, console: Console) -> int:
         pool, _ = live_run(session, name if with_rank else word)
         visit = _Line(session, pool.key)
         rank, said = visit.begin(int(number) if with_rank else None)
-        console.note(f"debugging rank {rank}; q or Ctrl-D leaves, and has it go on")
+        console.note(
+            f"debugging rank {rank}; Ctrl-D leaves until its next breakpoint, q for good: it goes on"
+        )
         try:
             visit.go_on(said)
         except KeyboardInterrupt:

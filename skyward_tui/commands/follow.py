@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any, Literal, TypeVar
 
 from skyward_core.model.errors import what_of
-from skyward_core.views.events import Event, NodeLink, NodePhase, OutputFetched, PoolState
+from skyward_core.views.events import Event, NodeLink, NodePhase, OutputFetched, PoolState, RankPhase
 from skyward_core.wire.safe_text import field
 
 from ..hints import detail_of
@@ -51,6 +51,7 @@ class Follower:
         self._alone = False  # our reader has left, or the terminal is gone, and that was told
         self._waiting: dict[int, str] = {}  # by node: what it is at, not told yet
         self._told: dict[int, str] = {}  # by node: what was told last
+        self._stopped: set[int] = set()  # ranks whose first breakpoint was told
         self._held: PoolState | None = (
             None  # said of a start that may fail with just that, which is told as the error
         )
@@ -189,6 +190,12 @@ class Follower:
             case NodeLink(up=False) if not self._leaving:
                 self._release()
                 self._console.note(f"n{item.node} link down: {item.detail}".rstrip(": "))
+            case RankPhase(phase="paused") if item.rank not in self._stopped:
+                self._stopped.add(item.rank)
+                self._release()
+                self._console.note(
+                    f"rank {item.rank} is at a breakpoint: skyward-tui debug {item.pool}:{item.rank}"
+                )
             case OutputFetched():
                 self._release()
                 what = f"{field(item.path)} of node {item.node}"

@@ -12,6 +12,7 @@ from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.curves import Curves, curve_json
 from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.views.alerts import Alert, alerts_of
 from skyward_core.views.curves import curves_of
 from skyward_core.views.machines import MachineBook
 from skyward_core.views.prometheus import text_of
@@ -19,7 +20,7 @@ from skyward_core.views.views import PoolView
 
 from ..hints import words_of
 from ..machine_cells import HEAD, quantity, rows
-from ..words import number
+from ..words import clock, number
 from .console import Console
 from .reach import meant, opened
 from .report import table
@@ -44,13 +45,22 @@ def top(pool: str, once: bool, console: Console) -> int:
 def _show(view: PoolView, console: Console) -> None:
     book, now = view.machines or MachineBook(), time.time()
     if console.as_json:
+        told = {"pool": view.name, "at": now, "nodes": [_node_json(book, node) for node in book.nodes]}
         console.result(
-            {"pool": view.name, "at": now, "nodes": [_node_json(book, node) for node in book.nodes]}
+            told | {"alerts": [{"run": run} | alert.to_json() for run, alert in _alerts(view, now)]}
         )
         return
     for at, line in enumerate(table([HEAD, *rows(book, now)])):
         console.say(line, *([1] if not at else []))
+    for run, alert in _alerts(view, now):
+        console.say(f"! run {run}: {alert.kind}: {alert.who} since {clock(alert.since)}: {alert.words}")
     console.say("")
+
+
+def _alerts(view: PoolView, now: float) -> list[tuple[str, Alert]]:
+    """What is amiss with the runs that go on."""
+    going = [run for run in list(view.runs.values()) if run.state == "running"]
+    return [(run.id, alert) for run in going for alert in alerts_of(view, run, now)]
 
 
 def _node_json(book: MachineBook, node: int) -> dict[str, Any]:

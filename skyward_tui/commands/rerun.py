@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.launches import KeptLaunch, ScriptState, kept
+from skyward_core.front.launches import KeptLaunch, ScriptState, diff_of, kept
 from skyward_core.model.errors import UsageError
 
 from .console import Console
@@ -39,6 +39,7 @@ def rerun(
         row = meant(session, run)
         found = kept(session.ledger, row).changed_by(arguments, script_args or None)
         before = session.ledger.pool(row.token)
+        diff = diff_of(session.ledger, row)
     if pool is not None:
         request = found.request.on_pool(pool)
     elif before.ended_at is None:
@@ -51,8 +52,12 @@ def rerun(
     else:
         request = found.request
     _enter(found, console)
-    for said in ScriptState.of(Path(request.script)).since(found.source):
+    told = ScriptState.of(Path(request.script)).since(found.source)
+    for said in told:
         console.note(f"run {row.run}: {said}")
+    if told and found.source.diff:
+        cut = ", of which the end is cut off" if found.source.cut else ""
+        console.note(f"run {row.run}: how they differed: {diff}{cut}")
     return launch(replace(request, detach=detach or request.detach), console, dry_run=dry_run)
 
 
@@ -60,10 +65,9 @@ def _enter(found: KeptLaunch, console: Console) -> None:
     """Go to the folder from which the launch's paths are seen."""
     try:
         os.chdir(found.cwd)
-    except OSError as error:
-        raise UsageError(
-            f"it was launched in {found.cwd}, which cannot be entered: {error.strerror}"
-        ) from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"it was launched in {found.cwd}, which cannot be entered: {why}") from error
     console.note(f"in {found.cwd}: {_said(found.request)}")
 
 

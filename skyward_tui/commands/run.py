@@ -154,8 +154,9 @@ class Job:
         """Create the pool where a spec says how, run the task, report, and tear down where that is due."""
 
         def work() -> int:
-            run = self.launch(task, one=request.one, stays=request.detach)
-            self.kept = self.session.keep_launch(self.key, run.id, request, joined=spec is None)
+            joined = spec is None
+            run = self.launch(task, one=request.one, stays=request.detach, request=request, joined=joined)
+            self.kept = self.session.keep_launch(self.key, run.id, request, joined=joined)
             return self.see_out(run, request.detach)
 
         return self.through(spec, work)
@@ -186,9 +187,23 @@ class Job:
             self.leave |= isinstance(error, PoolExistsError)  # that one is somebody else's
         return self._finish(status)
 
-    def launch(self, task: Task, *, one: bool = False, stays: bool = False) -> RunView:
-        """Start a run on the pool."""
-        self.run = run = self.follower.wait(self.session.launch(self.key, task, one=one, stays=stays))
+    def launch(
+        self,
+        task: Task,
+        *,
+        one: bool = False,
+        stays: bool = False,
+        request: LaunchRequest | None = None,
+        joined: bool = False,
+    ) -> RunView:
+        """Start a run on the pool.
+
+        Args:
+            request: what it was launched with, to be kept; None where that is no script.
+            joined: whether the pool was up before.
+        """
+        launched = self.session.launch(self.key, task, one=one, stays=stays, request=request, joined=joined)
+        self.run = run = self.follower.wait(launched)
         self.console.note(f"run {run.id}: {task.name} on {count(run.total, 'rank')}")
         return run
 
@@ -273,7 +288,9 @@ class Job:
         try:
             self.follower.wait(self.kept, heed=False)
         except (OSError, SkywardError) as error:
-            self.console.note(f"how the run was launched is not kept, and rerun knows nothing of it: {error}")
+            self.console.note(
+                f"how the run was launched is not kept whole, and rerun may know nothing of it: {error}"
+            )
 
     def _is_ours(self, view: PoolView) -> bool:
         return self.key == view.key

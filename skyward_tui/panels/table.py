@@ -43,13 +43,13 @@ class Row:
 PANELS: tuple[Row, ...] = (
     Row(
         "ranks", 1, "ranks", "Go to the ranks", "skyward_tui.panels.ranks:RanksPanel",
-        hints=("panel.open", "run.errors", "run.cancel", "run.merge", "run.previous_rank", "run.zoom"),
+        hints=("run.debug", "panel.open", "run.errors", "run.cancel", "run.merge", "run.previous_rank", "run.zoom"),
     ),
     Row(
         "log", 2, "log", "Go to the log", "skyward_tui.panels.log:LogPanel",
         hints=(
-            "run.follow", "run.find", "run.errors", "run.cancel", "run.previous_rank", "run.merge", "run.filter",
-            "run.pause", "run.save", "run.copy", "run.zoom", "run.collapse",
+            "run.debug", "run.follow", "run.find", "run.errors", "run.cancel", "run.previous_rank", "run.merge",
+            "run.filter", "run.pause", "run.save", "run.copy", "run.zoom", "run.collapse",
         ),
         actions=(
             "run.find", "run.next_hit", "run.previous_hit", "run.filter", "run.follow", "run.pause", "run.times",

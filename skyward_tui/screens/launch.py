@@ -89,6 +89,7 @@ class LaunchScreen(BaseScreen[None]):
         super().__init__()
         self._pool = pool
         self._first = form
+        self._carried = Form()  # what of it no field shows
         self._recent: list[Form] = []
         self._filled = ""  # the arguments that we put there ourselves
         self._functions: list[FunctionInfo] = []
@@ -213,6 +214,8 @@ class LaunchScreen(BaseScreen[None]):
             outputs=self._text("outputs"),
             keep="keep" in chosen,
             one="one" in chosen,
+            timeout=self._carried.timeout,
+            debug_wait=self._carried.debug_wait,
         )
 
     def _text(self, field: str) -> str:
@@ -224,6 +227,7 @@ class LaunchScreen(BaseScreen[None]):
 
     def _fill(self, form: Form) -> None:
         """Have the fields say what a launch said."""
+        self._carried = form
         with self.prevent(Input.Changed, Select.Changed, Toggles.Changed):
             for field in _TEXTS:
                 self.query_one(f"#{field}", Input).value = getattr(form, field)

@@ -54,14 +54,14 @@ async def follow(
     app: AppFace, plan: LaunchPlan, task: Task, begun: BegunPool, request: LaunchRequest
 ) -> None:
     """Launch when the pool is ready; a pool that is not to be kept is torn down when the run has ended."""
-    session = app.session
+    session, joined = app.session, plan.spec is None
     if session is None:
         return
     try:
         if begun.created is not None and not await _is_up(app, plan, begun.created):
             return
-        run = await settled(session.launch(begun.key, task, one=plan.one))
-        await _keep(app, session, begun.key, run, request, joined=plan.spec is None)
+        run = await settled(session.launch(begun.key, task, one=plan.one, request=request, joined=joined))
+        await _keep(app, session, begun.key, run, request, joined=joined)
         if plan.keep or plan.spec is None:
             return
         await settled(session.wait(begun.key, run.id))
@@ -80,7 +80,7 @@ async def _keep(
     try:
         await settled(session.keep_launch(pool, run.id, request, joined=joined))
     except OSError as error:
-        app.flash(f"how run {run.id} was launched is not kept: {error}", "error")
+        app.flash(f"how run {run.id} was launched is not kept whole: {error}", "error")
 
 
 async def _is_up(app: AppFace, plan: LaunchPlan, created: Future[PoolView]) -> bool:

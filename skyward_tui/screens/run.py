@@ -29,7 +29,7 @@ from ..styles import beside
 from ..widgets.alert_strip import AlertStrip, notices
 from ..widgets.chrome import Crumbs
 from ..widgets.rank_panel import RankChosen
-from ..widgets.rank_state import FAILURES
+from ..widgets.rank_state import FAILURES, paused
 from ..words import failure, one_line
 from .base import BaseScreen, newest_run, pool_status
 
@@ -125,6 +125,8 @@ class RunScreen(BaseScreen[None]):
             return run is not None and run.state == "running"
         if action.id == "run.stacks":
             return run is not None and run.state == "running"
+        if action.id == "run.debug":
+            return self.pool is not None and bool(paused(self.pool))
         if action.id == "run.back":
             return self.context == "run.prompt"
         if action.id == "run.errors":
@@ -348,6 +350,26 @@ class RunScreen(BaseScreen[None]):
             return self.flash("there are no ranks any more whose stacks could be taken")
         self.app.show_stacks(pool.key, run.id if run is not None else "", self._go_to_rank)
         return None
+
+    def action_debug(self) -> None:
+        pool = self.pool
+        waiting = [] if pool is None else paused(pool)
+        if pool is None or not waiting:
+            return self.flash("no rank waits at a breakpoint")
+        rank = self.rank if self.rank in waiting else waiting[0]
+        self.run_worker(self._debug(f"{pool.name}:{rank}"), group="debug", exclusive=True)
+        return None
+
+    async def _debug(self, word: str) -> None:
+        from ..given_terminal import SuspendNotSupported, of_ours, run_in_terminal
+
+        command = of_ours("debug", word)
+        try:
+            await run_in_terminal(self.app, *command)
+        except SuspendNotSupported:
+            self.flash(f"this terminal cannot be given away: skyward-tui debug {word}", "error")
+        except OSError as error:
+            self.flash(f"the debugger cannot be started: {error}", "error")
 
     def action_cancel(self) -> None:
         from ..dialogs.ask import ChoiceScreen

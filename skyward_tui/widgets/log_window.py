@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from skyward_core.front.history import StoredLines
+from skyward_core.views.collapsed import CollapsedRing
 from skyward_core.views.logs import Line, Ring
 
 from ..sgr import plain
@@ -65,8 +66,15 @@ class Hits:
         self.numbers: list[int] = []
         self.begin = begin
         self._seen = begin
+        self._version = 0
 
     def update(self, window: LogWindow) -> None:
+        if isinstance(window.ring, CollapsedRing):  # who said a row is searched, too, and may grow
+            again = max(self.begin, window.ring.changed_since(self._version))
+            self._version = window.ring.version
+            if again < self._seen:
+                del self.numbers[bisect_left(self.numbers, again) :]
+                self._seen = again
         for line in window.raw(max(self._seen, window.oldest), window.end):
             if self.matcher.hits(line.text):
                 self.numbers.append(line.number)

@@ -103,6 +103,11 @@ def _before(pool: PoolView, run: RunView | None, rank: int) -> tuple[str, float]
     return (phase, since) if phase in BEFORE and (waited_for or phase != "starting") else None
 
 
+def paused(pool: PoolView) -> list[int]:
+    """The ranks that stand still at breakpoints."""
+    return sorted(rank for rank, (phase, _) in pool.rank_phases.items() if phase == "paused")
+
+
 def nothing_yet(states: Sequence[RankState], run: RunView) -> str:
     """Why ranks have printed nothing so far, in a run."""
     if run.state != "running":

@@ -15,6 +15,7 @@ import pytest
 import skyward_core as sky
 from tests.support.fates import gone, listening, pids
 from tests.support.hangs import hang_told
+from tests.support.pool_logs import last_run, log_of, settled
 
 NOT_INSTALLED = "torch._dynamo"  # what training uses of it has a stand-in
 PLUGINS = [sky.plugins.torch()]
@@ -268,3 +269,22 @@ def test_what_a_script_defines_is_saved_compiled_and_loaded_by_workers(tmp_path:
     (script := tmp_path / "own.py").write_text(OWN_CLASSES)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert done.stdout == "[True, True, True, [[1.0, 1.0], [5.0, 1.0]]]\n", done.stderr
+
+
+@sky.function
+def breaks() -> float:
+    import torch
+    import torch.distributed as dist
+
+    for _ in range(2):
+        dist.breakpoint()
+    together = torch.ones(1)
+    dist.all_reduce(together)
+    return float(together)
+
+
+def test_its_own_breakpoint_ends_no_rank_and_its_place_is_named(pool: sky.Compute) -> None:
+    assert breaks() @ pool == [2.0, 2.0]
+    settled(pool)
+    (said,) = log_of(pool, last_run(pool), 0, "err").decode().splitlines()
+    assert "rank 0 comes to a breakpoint at " in said and "test_torch.py:" in said and " in breaks()" in said

@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -136,6 +137,37 @@ def test_a_child_that_a_rank_forks_goes_on_too(pool: sky.Compute) -> None:
     assert sky.function(job)() @ pool == [5] * 4
 
 
+def test_a_child_of_multiprocessing_goes_on_too(pool: sky.Compute) -> None:
+    def job() -> int | None:
+        import multiprocessing
+
+        def work() -> None:
+            breakpoint()  # as in a DataLoader's workers
+            sys.exit(5)
+
+        child = multiprocessing.get_context("fork").Process(target=work)
+        child.start()
+        child.join()
+        return child.exitcode
+
+    assert sky.function(job)() @ pool == [5] * 4
+
+
+def test_who_cannot_say_it_goes_on_too(pool: sky.Compute) -> None:
+    def job() -> int:
+        before = sys.stdin, sys.stderr
+        sys.stdin, sys.stderr = open("/dev/null"), open("/dev/full", "w")  # noqa: SIM115  as on a disk that is full
+        try:
+            breakpoint()
+            sys.stdin = None  # type: ignore[assignment]
+            breakpoint()
+        finally:
+            sys.stdin, sys.stderr = before
+        return 7
+
+    assert sky.function(job)() @ pool == [7] * 4
+
+
 # -- with somebody there -----------------------------------------------------------------------------------
 
 
@@ -207,6 +239,27 @@ def test_quit_ends_no_rank_and_no_rank_that_waits_is_said(waiting: sky.Compute) 
     assert "no rank waits at a breakpoint" in refused.stderr
 
 
+def test_who_quits_is_waited_for_no_more_and_who_leaves_is(waiting: sky.Compute) -> None:
+    def job() -> int:
+        if sky.instance_info().rank:
+            return 0
+        number = 0
+        while number < 50:
+            breakpoint()
+            number += 1
+        return number
+
+    run = Running(waiting, sky.function(job)())
+    says(waiting, f"debug {run.id}:0")
+    assert "0\n" in debugged(f"{run.id}:0", "p number\n").stdout  # and leaves: it is the end of what is typed
+    wait_until(
+        lambda: sum("and waits up to" in line for line in errors_of(waiting)) == 2, what="that it waits again"
+    )
+    assert "1\n" in debugged(f"{run.id}:0", "p number\nq\n").stdout
+    assert run.result() == [50, 0]
+    assert sum("and waits up to" in line for line in errors_of(waiting)) == 2
+
+
 def test_where_an_exception_was_raised_can_be_looked_at(waiting: sky.Compute) -> None:
     def job() -> str:
         def inner(word: str) -> None:
@@ -244,6 +297,35 @@ def test_one_visit_sees_all_breakpoints_of_a_call_and_steps_not_beyond(waiting: 
     assert sky.function(stops)(7) @ waiting == [1, 1]
 
 
+def test_at_a_breakpoint_that_a_person_sets_it_stands_still_again(waiting: sky.Compute) -> None:
+    def job() -> int:
+        value = 1
+        if sky.instance_info().rank == 0:
+            breakpoint()
+            value = 2
+            value = 3
+        return value
+
+    STOP = job.__code__.co_firstlineno + 5
+    run = Running(waiting, sky.function(job)())
+    says(waiting, f"debug {run.id}:0")
+    command = [sys.executable, "-m", "skyward_tui", "debug", run.id]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdin is not None and client.stdout is not None
+        client.stdin.write(f"b {__file__}:{STOP}\nc\np 'here', value\n")
+        client.stdin.flush()
+        line = ""
+        while "'here'" not in line:
+            line = client.stdout.readline()
+            assert line
+        wait_until(lambda: waiting.pool.view.rank_phases[0][0] == "paused", what="that it stands still again")
+        client.stdin.write("q\n")
+        client.stdin.flush()
+        client.stdin.close()
+        client.stdout.read()
+    assert run.result() == [3, 1]
+
+
 def test_a_rank_that_waits_is_stopped_as_ever(waiting: sky.Compute) -> None:
     def job() -> None:
         breakpoint()
@@ -253,6 +335,51 @@ def test_a_rank_that_waits_is_stopped_as_ever(waiting: sky.Compute) -> None:
     wait_until(lambda: any(said in line for rank in (0, 1) for line in errors_of(waiting, rank)), what=said)
     assert future.cancel()
     assert sky.function(stops)(7) @ waiting == [1, 1]
+
+
+def test_code_with_a_debugger_of_its_own_has_this_one(waiting: sky.Compute) -> None:
+    def job() -> int:
+        import pdb
+
+        class Own(pdb.Pdb):  # as torch.distributed.breakpoint() does
+            def interaction(self, *args: Any, **kwargs: Any) -> None:
+                with open("/dev/stdin") as sys.stdin:
+                    super().interaction(*args, **kwargs)
+
+        value = 1
+        if sky.instance_info().rank == 0:
+            own = Own()
+            own.message("ATTENTION")
+            own.set_trace()
+        return value
+
+    run = Running(waiting, sky.function(job)())
+    says(waiting, f"debug {run.id}:0")
+    assert "41\n" in debugged(run.id, "p value + 40\nc\n").stdout
+    assert run.result() == [1, 1]
+
+
+def test_time_limits_stand_still_meanwhile(waiting: sky.Compute, tmp_path: Path) -> None:
+    def job(after: Path) -> str:
+        if sky.instance_info().rank == 0:
+            breakpoint()
+            after.touch()
+        while not after.exists():  # as in a collective
+            time.sleep(0.01)
+        return "done"
+
+    began = time.monotonic()
+    run = Running(waiting, sky.function(timeout=0.5)(job)(tmp_path / "after"))
+    says(waiting, f"debug {run.id}:0")
+    wait_until(lambda: time.monotonic() - began > 1.5, what="that three times as long has gone by")
+    assert debugged(run.id, "c\n").returncode == 0
+    assert run.result() == ["done", "done"]
+
+    def forever() -> None:
+        time.sleep(60)
+
+    with pytest.raises(sky.RunError, match=r"ran longer than its timeout of 0\.5 s"):
+        sky.function(timeout=0.5)(forever)() @ waiting
 
 
 def test_a_client_that_dies_leaves_a_rank_that_goes_on(waiting: sky.Compute) -> None:
@@ -270,6 +397,27 @@ def test_a_client_that_dies_leaves_a_rank_that_goes_on(waiting: sky.Compute) -> 
     client.kill()
     client.communicate()
     assert run.result() == [1, 1]
+
+
+def test_the_first_who_needs_pdb_may_be_a_child_or_read_another_input(world: Path) -> None:
+    def job() -> object:
+        import os
+
+        if sky.instance_info().rank == 0:
+            if child := os.fork():
+                return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            breakpoint()  # nobody can come to it here: it does not wait
+            os._exit(5)
+        before = sys.stdin, sys.stdout
+        sys.stdin, sys.stdout = io.StringIO("p 6 * 7\nc\n"), io.StringIO()
+        try:
+            breakpoint()
+            return "42" in sys.stdout.getvalue()
+        finally:
+            sys.stdin, sys.stdout = before
+
+    with sky.Compute(nodes=2, options=sky.Options(console=False, debug_wait=60)) as compute:
+        assert sky.function(job)() @ compute == [5, True]
 
 
 def test_after_its_time_a_rank_goes_on(world: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 import skyward_core as sky
 from skyward_core.front.session import Session
 from skyward_core.views.alerts import alerts_of
@@ -75,3 +77,32 @@ def test_a_rank_whose_loss_is_not_finite_is_named_with_its_first_step(pool: sky.
     (alert,) = alerts_of(view, run, time.time())
     assert (alert.kind, alert.who, alert.words) == ("nan", "rank 2", "loss is NaN from step 3 on")
     assert run.opened_at <= alert.since <= time.time()
+
+
+@sky.function
+def diverged_and_waits(until: Path) -> None:
+    sky.log(step=7, loss=float("nan"))
+    while not until.exists():
+        time.sleep(0.02)
+
+
+def test_scripts_and_programs_are_told_what_is_amiss(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", cli.env["SKYWARD_HOME"])
+    with sky.Compute(name="amiss", nodes=1, options=sky.Options(console=False)) as compute:
+        run = diverged_and_waits(tmp_path / "end") > compute
+        wait_until(lambda: compute.pool.view.metrics.latest(run.run, 0), what="its number")
+        found = [
+            alert for alert in run.alerts() if alert.kind == "nan"
+        ]  # this machine may be short of memory
+        assert [(alert.who, alert.words) for alert in found] == [("rank 0", "loss is NaN from step 7 on")]
+        told = cli.json("top", "amiss", "--once")["alerts"]
+        told = [alert for alert in told if alert["kind"] == "nan"]
+        assert told == [{"run": run.run} | found[0].to_json() | {"since": told[0]["since"]}]
+        assert f"! run {run.run}: nan: rank 0 since " in cli("top", "amiss", "--once").stdout
+        with pytest.raises(sky.UsageError, match="has had no run nothing"):
+            compute.alerts("nothing")
+        (tmp_path / "end").touch()
+        run.result(60)
+        assert [alert.kind for alert in run.alerts()] == ["nan"]

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -177,3 +178,20 @@ def test_a_worker_that_greets_too_late_is_none_of_the_new_gang(home: Path) -> No
         ((*_, after),) = result.result(60)
         assert after != worker
         assert not exists(worker)
+
+
+@sky.function(timeout=1.5)
+def sits(begun: Path) -> None:
+    begun.touch()
+    time.sleep(600)
+
+
+def test_a_time_limit_outlives_the_agent_that_began_it(home: Path, tmp_path: Path) -> None:
+    with sky.Compute(nodes=1, options=sky.Options(console=False, grace=0.5)) as compute:
+        (agent,) = agent_pids(compute)
+        future = sits(tmp_path / "begun") > compute
+        wait_until((tmp_path / "begun").exists, what="that it runs")
+        kill(agent)
+        with pytest.raises(sky.RunError, match="sits failed"):
+            future.result(60)
+        assert agent_pids(compute) != [agent]

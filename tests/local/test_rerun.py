@@ -80,3 +80,24 @@ def test_what_cannot_be_launched_again_is_refused_in_words(cli: Cli) -> None:
     refused = cli("rerun", run, status=None)
     assert refused.returncode and "maths.py" in refused.stderr
     cli.folder.joinpath("moved.py").rename(cli.folder / "maths.py")
+
+
+def test_a_client_that_dies_as_its_run_starts_has_kept_its_launch(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = cli.write("git", "#!/bin/sh\nexec sleep 60\n")  # it has not come to that yet
+    git.chmod(0o700)
+    monkeypatch.setitem(cli.env, "PATH", f"{cli.folder}:{cli.env['PATH']}")
+    with cli.start("run", "maths.py", "--pool", "cut", "--arg", "n=4") as client:
+        assert client.stderr is not None
+        line = ""
+        while "run " not in line[:4]:
+            line = client.stderr.readline()
+            assert line, "it ended"
+        client.kill()
+    git.unlink()
+    cli("attach", "cut")  # should the ledger not have had it yet: the agents know of it
+    told = cli("rerun", line.split()[1].rstrip(":"), "--dry-run")
+    assert "product(n=4) on 1 rank" in told.stdout
+    assert "the pool stays up" in told.stdout, "it was up before"
+    cli("down", "cut", "--yes")

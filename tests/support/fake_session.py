@@ -99,7 +99,16 @@ class FakeSession:
             self.bring_up(view)
         return future
 
-    def launch(self, pool: str, task: Task, *, one: bool = False, stays: bool = False) -> Future[RunView]:
+    def launch(
+        self,
+        pool: str,
+        task: Task,
+        *,
+        one: bool = False,
+        stays: bool = False,
+        request: LaunchRequest | None = None,
+        joined: bool = False,
+    ) -> Future[RunView]:
         view = self.view(pool)
         self.launched.append((view.name, task))
         run = self.open_run(view, task.name, kind="single" if one else "broadcast")

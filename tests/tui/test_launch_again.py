@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,19 +72,42 @@ async def test_a_run_is_launched_again_on_its_pool_where_that_is_up(
         assert [each.joined for each in session.kept_launches.values()] == [False, True]
 
 
+async def test_what_no_field_shows_is_launched_again_too(
+    app: SkywardApp, session: FakeSession, launch: KeptLaunch
+) -> None:
+    live = session.pool("old", 3, 2)
+    run = session.open_run(live)
+    request = replace(launch.request, timeout=90.0, debug_wait="10m", detach=True, plugins=())
+    session.kept_launches[run.id] = KeptLaunch(request=request, cwd=launch.cwd)
+    async with app.run_test(size=(160, 48)) as pilot:
+        app.show_pool(live.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run is not None)
+        await pilot.press("A")
+        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+        app.screen.query_one("#pool", Select).value = ""
+        await until(pilot, lambda: "a rank may take 90 s" in screen_text(app))
+        assert "at a breakpoint a rank waits 10:00 for somebody" in screen_text(app)
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: len(session.kept_launches) == 2)
+        (again,) = [each.request for id, each in session.kept_launches.items() if id != run.id]
+        assert (again.timeout, again.debug_wait, again.keep) == (90.0, "10m", True)
+
+
 @pytest.mark.parametrize("lacks", ["record", "field", "pool"])
 async def test_what_the_form_cannot_do_is_said(
     app: SkywardApp, session: FakeSession, launch: KeptLaunch, lacks: str
 ) -> None:
     view = session.pool("old")
     run = session.open_run(view)
-    asked = LaunchRequest(script=str(launch.cwd / "train.py"), timeout=5 if lacks == "field" else None)
+    asked = LaunchRequest(script=str(launch.cwd / "train.py"), provider="ssh" if lacks == "field" else None)
+    if lacks == "field":
+        asked = replace(asked, settings={"hosts": "a", "user": "me"})
     if lacks != "record":
         session.kept_launches[run.id] = KeptLaunch(request=asked, cwd=launch.cwd, joined=True)
     session.emit(view, ev.PoolEnded(pool="old", receipt={}, at=session.now))
     said = {
         "record": "nothing is kept of how run old-1 was launched",
-        "field": "the form has no field that could say this: timeout",
+        "field": "the form has no field that could say this: user",
         "pool": "its pool was made by another launch",
     }
     async with app.run_test(size=(160, 48)) as pilot:

@@ -15,6 +15,7 @@ from skyward_core.front.sweeping import Sweep
 from skyward_core.model.errors import UsageError
 from skyward_core.model.spec import PoolSpec
 from skyward_core.providers.local.provider import Local
+from skyward_core.views import events as ev
 from skyward_core.views.views import PoolView
 from skyward_tui.actions import ACTIONS
 from skyward_tui.app import SkywardApp
@@ -64,7 +65,7 @@ async def test_the_form_can_be_read_and_launches_nothing(app: SkywardApp, sessio
 
 def test_every_action_that_ends_something_is_more_than_a_look() -> None:
     assert all(not action.looks for action in ACTIONS if action.dangerous)
-    assert {action.id for action in ACTIONS if action.changes} == {"launch.launch", "run.fetch"}
+    assert {action.id for action in ACTIONS if action.changes} == {"launch.launch", "run.fetch", "run.debug"}
 
 
 @pytest.fixture
@@ -102,3 +103,15 @@ def test_commands_do_not_know_the_app_s_option() -> None:
     done = CliRunner().invoke(cli, ["--read-only", "ls"], standalone_mode=False)
     assert isinstance(done.exception, click.UsageError)
     assert "--read-only is the app's: ls does not know it" in str(done.exception)
+
+
+async def test_who_only_looks_debugs_no_rank(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("train")
+    session.open_run(view)
+    session.emit(view, ev.RankPhase(pool=view.name, rank=1, phase="paused", at=session.now))
+    async with app.run_test(size=(160, 48)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: "paused" in screen_text(app))
+        assert "D debug" not in screen_text(app)
+        await pilot.press("D")
+        await until(pilot, lambda: REFUSED in screen_text(app))

@@ -399,3 +399,19 @@ async def test_a_small_screen_counts_down_to_a_machine_s_end(
         await until(pilot, lambda: "! n1 taken back in 1:43" in screen_text(app))
         session.now += 3
         await until(pilot, lambda: "! n1 taken back in 1:40" in screen_text(app))
+
+
+async def test_the_key_that_debugs_says_what_else_does(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("train", 3)
+    session.open_run(view)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+        await pilot.press("D")
+        await until(pilot, lambda: "no rank waits at a breakpoint" in screen_text(app))
+        for rank in (1, 2):
+            session.emit(view, ev.RankPhase(pool=view.name, rank=rank, phase="paused", at=session.now))
+        await pilot.press("D")  # no terminal here that could be given away
+        await until(pilot, lambda: "skyward-tui debug train:1" in screen_text(app))
+        await pilot.press("right_square_bracket", "right_square_bracket", "D")
+        await until(pilot, lambda: "skyward-tui debug train:2" in screen_text(app))

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import skyward_core as sky
 from skyward_core.front.session import Session
 from skyward_core.model.spec import Options, PoolSpec
 from skyward_core.providers.local.provider import Local
+from skyward_core.tasks.payload import make_task
 from tests.support.terminal import PATIENCE, Terminal
 
 
@@ -44,6 +46,44 @@ def wait(true: Callable[[], bool], terminal: Terminal) -> None:
 
 def stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def stops_there() -> int:
+    value = 1
+    breakpoint()
+    return value
+
+
+def test_one_key_debugs_a_rank_that_waits_and_leaves_the_app_as_it_was(tmp_path: Path) -> None:
+    session = Session()
+    options = Options(console=False, debug_wait=60)
+    session.create(PoolSpec(name="stops", provider=Local(), nodes=1, options=options)).result(90)
+    run = session.launch("stops", make_task(sky.function(stops_there)())).result(30)
+    terminal = Terminal(tmp_path / "home", cwd=tmp_path)
+    try:
+        terminal.press("enter")
+        terminal.until(lambda text: "paused" in text and "D debug" in text)
+        (tmp_path / "click.py").write_text(
+            "raise SystemExit('a module of the person, called as one of ours is')"
+        )
+        terminal.press("D")
+        terminal.until("(Pdb)")
+        assert is_sane(terminal)
+        for typed, said in (
+            ("p 6 * 7\r", "42"),
+            ("\x03", "pools › stops"),
+        ):  # ctrl+c leaves, and ends nothing else
+            terminal.press(typed)
+            terminal.until(said)
+        assert session.wait("stops", run.id).result(60).state == "done"
+        terminal.until(lambda text: "✓ DONE" in text and "D debug" not in text)
+        assert not is_sane(terminal)
+        terminal.press("D")
+        terminal.until("no rank waits at a breakpoint")
+    finally:
+        terminal.close()
+        session.down("stops").result(90)
+        session.detach()
 
 
 def test_early_keys_are_heard_and_a_signal_leaves_the_terminal_as_it_was(

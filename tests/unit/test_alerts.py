@@ -175,6 +175,23 @@ def test_machines(node: dict[str, Any], gpu: dict[str, Any], told: list[tuple[st
     assert alerts_of(view, run, session.now + 60) == [], "figures are of now, or none"
 
 
+def test_who_comes_later_sees_since_when_by_what_was_measured() -> None:
+    session, view, run = running()
+    view.machines = MachineBook()
+    full, calm = {"mem_used": 97, "mem_total": 100, "throttle": 0x20}, {"mem_used": 9, "mem_total": 100}
+    past = [(60, full), (50, calm), (40, full), (20, full), (1, full)]
+    lines = [json.dumps({"at": session.now - ago, "node": {}, "gpus": [gpu]}) for ago, gpu in past]
+    view.machines.feed(1, "\n".join(lines).encode())
+    found = alerts_of(view, run, session.now)
+    assert [(alert.kind, alert.since) for alert in found] == [
+        ("memory", session.now - 40), ("throttled", session.now - 40),
+    ]  # fmt: skip
+    assert json.loads(json.dumps(found[0].to_json())) == {
+        "kind": "memory", "rank": None, "node": 1, "gpu": 0, "name": "mem_used", "since": session.now - 40,
+        "words": "memory 97 % full",
+    }  # fmt: skip
+
+
 def test_the_worst_is_first_and_each_is_new_once() -> None:
     session, view, run = running()
     watch = AlertWatch()

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.views.collapsed import MOMENT, CollapsedRing, Fold, Folded, label, members
+from skyward_core.views.collapsed import HOLD, MOMENT, CollapsedRing, Fold, Folded, label, members
 from skyward_core.views.logs import About, LogBook
+from skyward_tui.widgets.log_window import LogWindow, Matcher
 
 
 def rows_of(ring: CollapsedRing) -> list[str]:
@@ -71,16 +72,38 @@ def test_who_deviates_is_named_and_a_label_grows() -> None:
     for rank in (0, 1, 2, 4, 5):
         book.feed(rank, "out", b"ready\n", at=100.0)
     book.feed(3, "out", b"out of memory\n", at=101.0)
-    ring.update(6)
+    ring.update(6, 0.0)
     assert rows_of(ring) == ["x5, not r3| ready", "r3| out of memory"]
     before = ring.version
-    ring.update(6)
+    ring.update(6, 1.0)
     assert ring.version == before
     book.feed(3, "out", b"ready\n", at=102.0)
-    ring.update(6)
+    ring.update(6, 1.1)
+    assert ring.end == 2, "it waits for others"
+    ring.update(6, 1.1 + HOLD)
     assert rows_of(ring) == ["x5, not r3| ready", "r3| out of memory", "r3| ready"]
     ring.update(5)
     assert ring.version > before
+
+
+def test_a_search_finds_who_said_a_row_as_that_grows() -> None:
+    book = LogBook()
+    ring = CollapsedRing(book.merged)
+    window = LogWindow(ring)
+    now, found = 0.0, list[list[int]]()
+    window.set_search(Matcher.parse("x[23]|r1"))
+    for rank in range(4):
+        book.feed(rank, "out", b"ready\n", at=100.0)
+        book.feed(0, "out", f"own {rank}\n".encode(), at=100.0)
+        for _ in range(2):
+            ring.update(4, now)
+            window.update()
+            now += HOLD
+        assert window.search is not None
+        found.append(list(window.search.numbers))
+    assert rows_of(ring) == ["x4| ready", *(f"r0| own {rank}" for rank in range(4))]
+    assert found == [[], [0], [0], []], "it was r0 r1, then x3, then x4"
+    assert (ring.changed_since(ring.version), ring.changed_since(-100)) == (ring.end, ring.first)
 
 
 def test_the_same_at_another_time_or_on_the_other_stream_is_another_row() -> None:
@@ -96,10 +119,11 @@ def test_lines_that_had_gone_before_they_were_looked_at_are_told() -> None:
     book = LogBook(capacity=4)
     ring = CollapsedRing(book.merged)
     book.feed(0, "out", b"1\n2\n")
-    ring.update(2)
+    ring.update(2, 0.0)
     book.feed(0, "out", b"3\n4\n5\n6\n7\n8\n")
     book.feed(1, "out", b"6\n")
-    ring.update(2)
+    ring.update(2, 1.0)
+    ring.update(2, 1.0 + HOLD)
     assert ring.end == 6
     assert rows_of(ring) == ["⋯ 3 lines before this are not held here", "x2| 6", "r0| 7", "r0| 8"]
 

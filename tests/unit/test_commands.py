@@ -285,8 +285,8 @@ class Session:
         self.is_heard = True
         return done(None)
 
-    def launch(self, pool: str, task: Task, *, one: bool = False, stays: bool = False) -> Future[Any]:
-        assert pool == "p.t" and self.is_heard
+    def launch(self, pool: str, task: Task, *, request: LaunchRequest, **_: Any) -> Future[Any]:
+        assert pool == "p.t" and self.is_heard and request.script == "train.py"
         self._called("launch")
         return done(self.run)
 
@@ -351,7 +351,7 @@ def test_a_launch_that_cannot_be_kept_is_told_and_the_run_goes_on(capsys: pytest
     session = Session(a_run(state="done"), GONE)
     session.unkept = OSError(28, "No space left on device")
     assert execute(session, console=Console(as_json=False)) == exit_status.OK
-    assert "rerun knows nothing of it: [Errno 28] No space left on device" in capsys.readouterr().err
+    assert "rerun may know nothing of it: [Errno 28] No space left on device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -303,11 +303,7 @@ def test_an_option_that_only_another_program_has_is_not_used(monkeypatch: pytest
 @settings(max_examples=50)
 @given(request=requests())
 def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
-    only_of_commands: dict[str, Any] = {
-        "detach": False,
-        "timeout": None,
-        "debug_wait": None,
-    }
+    only_of_commands: dict[str, Any] = {"detach": False, "keep": request.keep or request.detach}
     usual = {name: None for name in ("allocation", "selection") if getattr(request, name) in USUAL}
     request = replace(request, **only_of_commands | usual)  # the form says nothing of what holds anyway
     form = form_of(request)
@@ -334,8 +330,6 @@ def test_a_form_launches_what_its_command_line_does(request: LaunchRequest) -> N
         replace(
             request,
             detach=False,
-            timeout=None,
-            debug_wait=None,
             pool="mine",
             nodes=request.nodes or 1,
             provider=request.provider or "local",
@@ -344,12 +338,13 @@ def test_a_form_launches_what_its_command_line_does(request: LaunchRequest) -> N
     plan, of_command = check(form, ()), said(shlex.split(command_line(form))[2:]).plan()
     assert plan.spec is not None and of_command.spec is not None
     assert repr(plan.values) == repr(of_command.values)
-    assert (plan.script, plan.function, plan.whole, plan.one, plan.keep) == (
+    assert (plan.script, plan.function, plan.whole, plan.one, plan.keep, plan.timeout) == (
         of_command.script,
         of_command.function,
         of_command.whole,
         of_command.one,
         of_command.keep,
+        of_command.timeout,
     )
     here = plan.spec.provider.name == "local"
     assert (plan.spec.options.nice, of_command.spec.options.nice) == (5 if here else 0, 0), (
@@ -364,8 +359,6 @@ def test_a_form_launches_what_its_command_line_does(request: LaunchRequest) -> N
 @pytest.mark.parametrize(
     "more",
     [
-        {"detach": True},
-        {"timeout": 1.0},
         {"provider": "ssh", "settings": {"hosts": "a", "user": "me"}},
         {"script": " x.py"},
     ],

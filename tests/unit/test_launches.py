@@ -8,13 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from skyward_core.front import launches
 from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.launches import MOST_CHANGED, KeptLaunch, ScriptState, keep, kept
-from skyward_core.model.errors import UsageError
+from skyward_core.front.launches import (
+    MOST_CHANGED,
+    MOST_DIFF,
+    KeptLaunch,
+    ScriptState,
+    diff_of,
+    forget,
+    keep,
+    keep_before,
+    kept,
+    state_of,
+)  # fmt: skip
+from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.store.home import pool_dir, pool_path
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
+from skyward_tui.form_of_request import form_of
 
 REQUEST = LaunchRequest(
     script="train.py", function="train", arguments=["lr=0.1", "n=2"], plugins=["torch"], nodes="2:4",
@@ -49,7 +64,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def test_what_is_kept_is_read_again_as_it_was(world: World, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("x = 1\n")
-    keep(world.key, "ab12", REQUEST, joined=True)
+    keep(world.key, "ab12", REQUEST, joined=True, source=state_of(REQUEST))
     found = world.kept()
     assert found.request == REQUEST
     assert (found.cwd, found.joined, len(found.source.script)) == (tmp_path, True, 32)
@@ -59,7 +74,7 @@ def test_what_is_kept_is_read_again_as_it_was(world: World, tmp_path: Path) -> N
 
 def test_of_a_pool_whose_files_are_gone_nothing_is_kept(world: World) -> None:
     pool_path(world.key).rmdir()
-    keep(world.key, "ab12", REQUEST, joined=False)
+    keep_before(world.key, "ab12", REQUEST, joined=False)
     assert not pool_path(world.key).exists()
     with pytest.raises(UsageError, match="nothing is kept of how run ab12 was launched"):
         world.kept()
@@ -85,6 +100,33 @@ def test_what_makes_no_sense_is_said_so(world: World, text: Any, said: str) -> N
     world.file.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(UsageError, match=said):
         world.kept()
+
+
+@given(st.data())
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_a_file_that_was_tampered_with_is_refused_or_makes_sense(
+    world: World, tmp_path: Path, data: st.DataObject
+) -> None:
+    source = ScriptState(script="ab", commit="c" * 40, changed=("a.py",))
+    keep(world.key, "ab12", REQUEST, joined=True, source=source)
+    told = json.loads(world.file.read_bytes())
+    into = data.draw(st.sampled_from([told, told["request"], told["source"]]))
+    name = data.draw(st.sampled_from(sorted(into)))
+    value: Any = data.draw(
+        st.sampled_from([None, True, 5, -1.5, "x", "\0", [], ["y"], [1], {}, {"k": "v"}, {"k": 1}])
+    )
+    into[name] = value
+    world.file.write_text(json.dumps(told))
+    try:
+        found = world.kept()
+        state_of(found.request).since(found.source)
+        found.from_anywhere()
+        request = found.changed_by(["n=5"], None).request
+        request.command_line("skyward-tui", "run")
+        form_of(request)
+        request.on_pool("dev").call()
+    except (UsageError, SkywardError):
+        pass
 
 
 def test_arguments_take_the_place_of_those_of_their_names() -> None:
@@ -165,7 +207,79 @@ def test_what_git_names_is_bounded_and_nothing_of_the_repository_is_run(tmp_path
     found = ScriptState.of(tmp_path / "f000")
     assert len(found.changed) == MOST_CHANGED
     assert not (tmp_path / "ran").exists()
-    assert found.since(found)[-1].endswith("f000, f001, f002, …")
+    assert found.since(found) == [], "what differs as it did is no news"
+    names[0].write_text("333")
+    assert ScriptState.of(tmp_path / "f000").since(found)[-1].endswith("f000, f001, f002, …")
+
+
+def test_how_files_differed_is_kept_for_its_owner_alone_and_applies(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_API_KEY", "s3cr3t-of-mine")
+    (tmp_path / "train.py").write_text("x = 1\n")
+    (tmp_path / "raw.bin").write_bytes(b"\0" * 100)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "train.py", "raw.bin")
+    git(tmp_path, "commit", "-qm", "one")
+    # What a repository, or a file's attributes, name to be run is not.
+    git(tmp_path, "config", "diff.external", f"touch {tmp_path}/ran;")
+    git(tmp_path, "config", "diff.mine.textconv", f"touch {tmp_path}/ran;")
+    for name in ("color.ui", "diff.noprefix", "diff.relative"):
+        git(tmp_path, "config", name, "always" if name == "color.ui" else "true")
+    (tmp_path / ".gitattributes").write_text("*.py diff=mine\n")
+    (tmp_path / "train.py").write_text("x = 2\nkey = 's3cr3t-of-mine'\nurl = 'https://me:hunter22@host/'\n")
+    (tmp_path / "raw.bin").write_bytes(b"\1" * 100)
+    keep(world.key, "ab12", REQUEST, joined=False, source=state_of(REQUEST))
+    path = diff_of(world.ledger, world.row)
+    assert path.stat().st_mode & 0o777 == 0o600
+    text = path.read_text()
+    assert "-x = 1\n+x = 2\n" in text and "Binary files" in text
+    assert "--- a/train.py\n+++ b/train.py\n" in text, "git apply takes it"
+    assert "s3cr3t" not in text and "hunter22" not in text
+    found = world.kept().source
+    assert (found.changed, found.diff.decode(), found.cut) == (("raw.bin", "train.py"), text, False)
+    assert ScriptState.of(tmp_path / "train.py").since(found) == []
+    (tmp_path / "train.py").write_text("x = 3\n")
+    assert "files that differed from their commit then: raw.bin, train.py" in state_of(REQUEST).since(found)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_of_much_that_differed_the_beginning_is_kept(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("x = 1\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "train.py")
+    git(tmp_path, "commit", "-qm", "one")
+    script.write_text("".join(f"line {number}\n" for number in range(200_000)))
+    found = ScriptState.of(script)
+    assert found.cut and MOST_DIFF - 100 < len(found.diff) <= MOST_DIFF
+    assert found.diff.endswith(b"\n") and found.changed == ("train.py",)
+    assert found.since(found) == ["files that differed from their commit then: train.py"], "who knows?"
+
+
+def test_who_dies_right_after_the_start_has_it_kept_and_what_never_began_is_forgotten(world: World) -> None:
+    keep_before(world.key, "ab12", REQUEST, joined=True)
+    assert world.kept().request == REQUEST
+    forget(world.key, "ab12")
+    with pytest.raises(UsageError, match="nothing is kept"):
+        world.kept()
+
+
+def test_a_launch_that_cannot_be_kept_begins(world: World) -> None:
+    world.file.parent.write_text("in its place")
+    keep_before(world.key, "ab12", REQUEST, joined=True)
+    with pytest.raises(OSError):
+        keep(world.key, "ab12", REQUEST, joined=True, source=ScriptState())
+
+
+def test_git_that_does_not_answer_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "git").write_text("#!/bin/sh\nsleep 60\n")
+    (tmp_path / "git").chmod(0o700)
+    (tmp_path / "t.py").write_text("")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(launches, "PATIENCE", 0.1)
+    found = ScriptState.of(tmp_path / "t.py")
+    assert found.commit == "" and found.script
 
 
 def test_without_git_or_a_repository_there_is_no_commit(

@@ -183,7 +183,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "ack": {"calls": {"r": [0], "s": None}}, "credit": ONE | {"next": 1}, "stop": {"run": "r"},
         "fetch": ASKED | {"f": "x.result"}, "written": ASKED | {"patterns": ["out/**"]}, "output": ASKED | OUTPUT,
         "stacks": ASKED, "profile": ASKED | {"rank": 0, "seconds": 1.5}, "peers": ASKED | PAPERS,
-        "debug": ASKED | {"rank": 0, "who": "w"},
+        "debug": ASKED | {"rank": 0, "who": "w"}, "still": {"seconds": 1.5},
         "pull": ASKED | {"hash": "ab", "size": 1, "from": ["10.0.0.1", 7]}, "drop": ASKED | {"blobs": ["ab"]},
         "ports": ASKED, "setup": ASKED, "where": ASKED, "halt": ASKED, "shutdown": {},
         "gang": {"epoch": 1, "info": {}}, "hello": {}, "use": {},

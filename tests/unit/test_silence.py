@@ -100,3 +100,26 @@ def test_a_quiet_rank_says_so_on_its_card() -> None:
     session.end_rank(view, run, 0)
     (ended, _) = rank_states(view, run, session.now)
     assert ended.quiet is None
+
+
+def test_while_a_rank_stands_at_a_breakpoint_nobody_is_quiet_and_the_wait_is_not_learned() -> None:
+    session = FakeSession()
+    view = session.pool("llama-ft", 2)
+    run = session.open_run(view)
+    at = session.now
+    for _ in range(10):
+        at += 5
+        for rank in (0, 1):
+            view.rhythms.heard(run.id, rank, at)
+    session.emit(view, ev.RankPhase(pool=view.name, rank=1, phase="paused", at=at))
+    assert [view.rhythms.quiet(run.id, rank, BEGAN, at + 3600) for rank in (0, 1)] == [None, None]
+    at += 3600
+    session.emit(view, ev.RankPhase(pool=view.name, rank=1, phase="running", at=at))
+    assert view.rhythms.quiet(run.id, 0, BEGAN, at + FLOOR - 1) is None
+    for rank in (0, 1):
+        view.rhythms.heard(run.id, rank, at + 5)
+    assert [view.rhythms.quiet(run.id, rank, BEGAN, at + 6 + FLOOR) for rank in (0, 1)] == [FLOOR + 1] * 2
+    session.emit(view, ev.RankPhase(pool=view.name, rank=1, phase="paused", at=at + 6))
+    session.emit(view, ev.NodePhase(pool=view.name, node=1, phase="gone", at=at + 7))
+    assert view.rhythms.quiet(run.id, 0, BEGAN, at + 8 + FLOOR) == FLOOR + 1, "it stands nowhere any more"
+    assert view.rank_phases == {}

@@ -190,3 +190,14 @@ def test_marks_of_what_was_cut_off_say_nothing_of_what_comes_in_its_place() -> N
     weaver.take("out", 0, b"x" * 200)
     told = [(len(p.data), p.run) for p in [*weaver.ready(), *weaver.rest()]]
     assert told == [(100, "one"), (100, "two")]
+
+
+def test_files_are_open_only_while_they_are_read(tmp_path: Path) -> None:
+    spool = Spool([("out", b"one\n"), ("err", b"two\n")] * 5, [])
+    spool.store(tmp_path)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    many = [weave(tmp_path, "r000", (0, 0), spool.end, 7) for _ in range(50)]
+    firsts = [next(pieces) for pieces in many]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before, "256 ranks have three files each"
+    for first, pieces in zip(firsts, many, strict=True):
+        spool.check([first, *pieces])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,6 +17,7 @@ from ...model.states import RunKind
 from ...transport.background_loop import background, submit, this_process
 
 if TYPE_CHECKING:
+    from ...model.alert import Alert
     from ...model.curves import Curves
     from ...model.stacks import Stacks
     from ...model.written_file import WrittenFile
@@ -257,6 +259,34 @@ class Dispatching:
 
         async def work() -> Curves:
             return await pool.measures.curves(run)
+
+        return submit(work()).result()
+
+    def alerts(self, run: str) -> list[Alert]:
+        """What is amiss with a run, as the app shows it: of one that goes on, all there is; of one that has ended,
+        numbers that are none. Measures machines as ``metrics`` does, and waits as long.
+
+        Args:
+            run: its id.
+
+        Returns:
+            The worst first. Each has a ``kind`` ("nan", "stall", "memory", "throttled", "straggler" or "plateau"), says
+            ``who`` it is (``rank``; or ``node``, and ``gpu``), ``since`` when (Unix time by this machine's clock) and
+            what, in ``words``.
+
+        Raises:
+            UsageError: the pool has had no such run.
+            PoolError: the pool is not up.
+        """
+        pool = self.pool
+
+        async def work() -> list[Alert]:
+            from ...views.alerts import alerts_of
+
+            await pool.measures.wait()
+            if (found := pool.view.runs.get(run)) is None:
+                raise UsageError(f"pool {pool.name} has had no run {run}, as far as is known here")
+            return alerts_of(pool.view, found, time.time())
 
         return submit(work()).result()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ...wire.inside_frame_types import ClientDebug
+    from ...wire.redact import Redactor
     from .connection import Connection
     from .node_state import NodeState
     from .slots import Slots
@@ -58,9 +59,9 @@ class DebugDesk:
             if "text" in header or header.get("eof"):
                 visit.type(header.get("text", ""), end=header.get("eof", False))
             else:
-                data = await visit.read()
+                data = visit.blanked(await visit.read(), self._state.redactor)
             told = {"over": visit.over}
-        connection.send({"t": "known", "id": header["id"]} | told, self._state.redactor.data(data))
+        connection.send({"t": "known", "id": header["id"]} | told, data)
 
     def _places(self, rank: int) -> list[str]:
         paths = self._state.config.paths
@@ -81,6 +82,9 @@ class _Visit:
         self.over = False
         self._line: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._turn = asyncio.Lock()
+        self._said = self._held = (
+            b""  # the last of what was given out, and what may be the beginning of a secret
+        )
         self._timer = asyncio.get_running_loop().call_later(PATIENCE, self.end)
 
     async def begin(self, places: list[str]) -> None:
@@ -122,6 +126,17 @@ class _Visit:
             if not data:
                 self.end()
             return data
+
+    def blanked(self, data: bytes, redactor: Redactor) -> bytes:
+        """What may be given out of what has been printed, with secrets blanked, those over two pieces too.
+
+        The beginning of one is held back as long as more comes; then it goes out, and its rest is blanked all the same.
+        """
+        whole, before = self._said + self._held + data, len(self._said)
+        held = redactor.begun(whole) if data and not self.over else 0
+        end = max(before, len(whole) - held)
+        self._held, self._said = whole[end:], whole[max(0, end - redactor.reach) : end]
+        return redactor.data(whole)[before:end]
 
     def wait(self, seconds: float) -> None:
         """Take it as over unless they are heard of within that time."""

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         ClientWritten,
         FromClient,
     )
-    from ...wire.inside_frame_types import ClientDebug, ClientProfile, ClientStacks
+    from ...wire.inside_frame_types import ClientDebug, ClientProfile, ClientStacks, ClientStill
     from .debug_desk import DebugDesk
     from .looks import LookDesk
     from .meter import Meter
@@ -106,6 +106,7 @@ class Requests:
             "stacks": self._take_stacks,
             "profile": self._take_profile,
             "debug": self._debug,
+            "still": self._stand_still,
             "use": self._use,
             "warn": self._warn,
             "ping": self._ping,
@@ -331,6 +332,9 @@ class Requests:
 
             self._debugs = DebugDesk(self._state, self._slots)
         self._debugs.debug(connection, header)
+
+    def _stand_still(self, connection: Connection, header: ClientStill, body: bytes) -> None:
+        self._slots.still.elsewhere(header["seconds"])
 
     def _inside(self) -> LookDesk:
         if self._looks is None:

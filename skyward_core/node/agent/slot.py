@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ...wire.node_frame_types import WorkerHello, WorkerOutcome
 
 START_ATTEMPTS = 2
+LEAST = 0.05  # seconds between two looks at whether a call's time is over
 UNUSABLE = "its plugins could not be entered"
 ENDING = 60.0  # seconds, at least, that one has to end which nobody stops: its exit handlers may upload what it logged
 SPENT = -1  # the epoch of a process that has left its gang, and takes no other call
@@ -112,6 +113,10 @@ def decide(slot: Place, node: Node, apps: Around) -> Step:
 
 class Others(Protocol):
     """What a slot asks of all of them; see :class:`.slots.Slots`."""
+
+    def stand(self, slot: Slot, stands: bool) -> None: ...
+
+    def stood(self, slot: Slot, call: Call) -> float: ...
 
     def break_gang(self, why: str) -> None: ...
 
@@ -228,9 +233,11 @@ class Slot:
         when_ended(pid, lambda: self.ended(None))
 
     def adopt_call(self, call: Call) -> None:
-        """Take over a call that another agent gave to the process here; it has ended where there is none."""
+        """Take over a call that another agent gave to the process here; it has ended where there is none. When it
+        began is not known: its time limit begins anew."""
         if self.process is not None:
             self.running[call.key] = call
+            self._arm(call)
         else:
             self._desk.died(call, Process(0), None, self.logs)
 
@@ -263,6 +270,7 @@ class Slot:
 
     def enter(self, phase: str, age: float = 0.0) -> None:
         """Its process is at that since so many seconds; a rank's further workers are nobody's news."""
+        self._others.stand(self, phase == "paused")
         if self.number == 0:
             self._phases.enter(self.rank, phase, age)
 
@@ -392,9 +400,20 @@ class Slot:
     def _arm(self, call: Call) -> None:
         """Start the clock of a call's time limit."""
         if call.timeout is not None and call.outcome is None:
-            loop = asyncio.get_running_loop()
-            grace = self._state.config.grace
-            call.timers.append(loop.call_later(call.timeout, self._others.stop, call, "timeout", grace))
+            self._limit(call, call.timeout, self._others.stood(self, call))
+
+    def _limit(self, call: Call, seconds: float, stood: float) -> None:
+        call.disarm()
+        timer = asyncio.get_running_loop().call_later(seconds, self._out_of_time, call, stood)
+        call.timers.append(timer)
+
+    def _out_of_time(self, call: Call, stood: float) -> None:
+        """Its time is over, unless some of it went by while a rank stood still."""
+        now = self._others.stood(self, call)
+        if now > stood:
+            self._limit(call, max(now - stood, LEAST), now)
+        else:
+            self._others.stop(call, "timeout", self._state.config.grace)
 
     def outcome(self, call: Call, header: WorkerOutcome, body: bytes) -> None:
         """Its process tells what came of a call."""

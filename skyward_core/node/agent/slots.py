@@ -21,6 +21,7 @@ from .slot import Slot
 
 if TYPE_CHECKING:
     from ...wire.node_frame_types import FromWorker, WorkerHello
+    from .stand_still import StandStill
 
 PAUSE = 0.01  # seconds between looks at whether those that were told to end have
 
@@ -36,6 +37,7 @@ class Slots:
         self._state, self._audience, self._desk = state, audience, desk
         self._workers: dict[Connection, Slot] = {}
         self.news = asyncio.Event()
+        self._still: StandStill | None = None  # while no rank was at a breakpoint
         self.apps = Apps(state, self.pump, self.break_gang)
         config = state.config
         first = config.node * config.ranks_per_node
@@ -88,6 +90,26 @@ class Slots:
                 slot.queue.remove(call)
                 self._desk.not_run(call)
                 return
+
+    @property
+    def still(self) -> StandStill:
+        """For how long ranks stood still."""
+        if self._still is None:
+            from .stand_still import StandStill
+
+            self._still = StandStill()
+        return self._still
+
+    def stand(self, slot: Slot, stands: bool) -> None:
+        """A slot's rank stands still at a breakpoint, or goes on."""
+        if stands or self._still is not None:
+            self.still.tell(slot, stands)
+
+    def stood(self, slot: Slot, call: Call) -> float:
+        """For how many seconds what a call needs stood still so far."""
+        if self._still is None:
+            return 0.0
+        return self._still.seconds("all" if call.gang else slot)  # ranks of a gang wait for each other
 
     def pump(self) -> None:
         """Have each move on."""

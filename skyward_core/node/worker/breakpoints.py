@@ -20,26 +20,33 @@ from typing import Any
 from ...runtime.info import instance_info
 from ...runtime.phase import enter
 
+LATE = 10.0  # seconds after which a rank says that nobody has come
+
 _told: set[tuple[str, str, int]] = (
     set()
 )  # run, file and line, where nobody came, and of which the log has a line
-_stdin = sys.stdin
+_stdin = sys.__stdin__  # what is sys.stdin now may be in its place already
+_left: set[str] = set()  # runs whose debugging somebody has ended: none waits there any more
 _visitors: dict[int, Any] = {}  # debuggers with a person there, by thread
 _turn = threading.Lock()  # one socket for all threads
-_process = os.getpid()
+_process = 0
 
 
-def catch(pdb: Any, wait: float, path: str) -> None:
+def catch(pdb: Any, wait: float, path: str, process: int) -> None:
     """Put ours in the place of pdb's functions; who has put a file in the place of standard input has pdb's.
 
     Args:
         pdb: the module, as soon as it is imported.
         wait: seconds that a rank waits for somebody who debugs it.
         path: where it listens meanwhile.
+        process: number of the rank's process: a child that it forks may be the first that needs pdb.
     """
+    global _process
+    _process = process
     set_trace, post_mortem = getattr(pdb, "set_trace", None), getattr(pdb, "post_mortem", None)
-    if set_trace is None or post_mortem is None:
+    if set_trace is None or post_mortem is None or not isinstance(getattr(pdb, "Pdb", None), type):
         return  # another module of that name
+    of_plain = pdb.Pdb.set_trace
 
     def debugger(at: FrameType, line: int, does: str) -> Any:
         """One with a person there; None where nobody comes."""
@@ -48,10 +55,9 @@ def catch(pdb: Any, wait: float, path: str) -> None:
         found = _visitors.get(threading.get_ident()) if wanted else None
         if found is not None:
             if found.is_there():
-                enter("paused")
                 return found
             found.leave()
-        if place.key in _told:
+        if place.key in _told or place.run in _left:
             return None
         connection = _visitor(path, wanted, place) if wanted else None
         if connection is None:
@@ -66,15 +72,17 @@ def catch(pdb: Any, wait: float, path: str) -> None:
     def at_line(**given: Any) -> None:
         """Stop here; with a ``header`` that is said first."""
         at = sys._getframe(1)
-        own = debugger(at, at.f_lineno, "comes to a breakpoint at") if _reads_nothing() else pdb.Pdb()
+        own = (
+            debugger(at, at.f_lineno, "comes to a breakpoint at") if _reads_nothing(sys.stdin) else pdb.Pdb()
+        )
         if own is not None:
-            if given.get("header") is not None:
-                own.message(given["header"])
-            own.set_trace(at)
+            if (header := given.pop("header", None)) is not None:
+                own.message(header)
+            own.set_trace(at, **given)
 
     def at_error(*given: Any) -> None:
         """Stop where an exception was raised, the one that is being handled unless one, or its traceback, is given."""
-        if not _reads_nothing():
+        if not _reads_nothing(sys.stdin):
             post_mortem(*given)
             return
         error: Any = given[0] if given else sys.exc_info()[1]
@@ -89,7 +97,18 @@ def catch(pdb: Any, wait: float, path: str) -> None:
             own.reset()
             own.interaction(None, whole)
 
-    pdb.set_trace, pdb.post_mortem = at_line, at_error
+    def of_object(self: Any, *given: Any, **named: Any) -> None:
+        """Code has made a debugger of its own, as ``torch.distributed.breakpoint()`` does: it would read nothing."""
+        at: FrameType = (*given, named.pop("frame", None))[0] or sys._getframe(1)
+        if not _reads_nothing(self.stdin):
+            of_plain(self, at, **named)
+            return
+        # Of torch.distributed.breakpoint() the line that calls it is the place.
+        place = (at.f_globals.get("__name__") == "torch.distributed" and at.f_back) or at
+        if (own := debugger(place, place.f_lineno, "comes to a breakpoint at")) is not None:
+            own.set_trace(at, **named)
+
+    pdb.set_trace, pdb.post_mortem, pdb.Pdb.set_trace = at_line, at_error, of_object
 
 
 def over() -> None:
@@ -101,14 +120,15 @@ def over() -> None:
         found.leave()
 
 
-def _reads_nothing() -> bool:
-    """Whether standard input is what each rank has."""
-    if sys.stdin is not _stdin:
-        return False
-    try:
-        found, null = os.fstat(0), os.stat(os.devnull)
-    except OSError:
+def _reads_nothing(file: Any) -> bool:
+    """Whether a debugger that reads a file would read its end at once: what each rank has as standard input, and
+    multiprocessing gives its children."""
+    if file is None or getattr(file, "closed", False):
         return True
+    try:
+        found, null = os.fstat(file.fileno()), os.stat(os.devnull)
+    except (OSError, ValueError, AttributeError):  # no file of the system, or that is closed
+        return file is _stdin
     return found.st_rdev == null.st_rdev and found.st_ino == null.st_ino
 
 
@@ -129,18 +149,24 @@ class _Stop:
             f"debug {self.run}:{self.rank}"
         )
 
+    def still(self, waited: float, left: float) -> None:
+        _say(
+            f"rank {self.rank} has waited for {waited:g} s at {self._words}, and nobody has come; it goes on in "
+            f"{left:g} s: debug {self.run}:{self.rank}"
+        )
+
     def go_on(self, waited: float) -> None:
         if waited:
             _say(f"nobody came within {waited:g} s to debug rank {self.rank} at {self._words}: it goes on")
         else:
             _say(
-                f"rank {self.rank} {self._does} {self._words} and goes on: with sky.Options(debug_wait=600) it waits "
-                "600 s for somebody who debugs it"
+                f'rank {self.rank} {self._does} {self._words} and goes on: with sky.Options(debug_wait="10m"), or '
+                "run --debug-wait 10m, it waits for somebody who debugs it"
             )
 
 
 def _say(what: str) -> None:
-    if sys.stderr is not None:
+    with suppress(OSError, ValueError, AttributeError):  # the disk is full, or code has closed it
         sys.stderr.write(f"skyward: {what}\n")
         sys.stderr.flush()
 
@@ -162,10 +188,9 @@ def _visitor(path: str, wait: float, place: _Stop) -> Any:
                 listener.bind(f"/proc/self/fd/{at}/{name}")
                 try:
                     listener.listen(1)
-                    listener.settimeout(wait)
                     enter("paused")
                     place.wait(wait)
-                    connection, _ = listener.accept()
+                    connection = _first_of(listener, wait, place)
                 finally:
                     os.unlink(path)
                 connection.settimeout(None)
@@ -178,6 +203,23 @@ def _visitor(path: str, wait: float, place: _Stop) -> Any:
         return None
     finally:
         _turn.release()
+
+
+def _first_of(listener: Any, wait: float, place: _Stop) -> Any:
+    """The first who comes; that nobody has so far is said once.
+
+    Raises:
+        TimeoutError: nobody has.
+    """
+    if wait > LATE:
+        listener.settimeout(LATE)
+        try:
+            return listener.accept()[0]
+        except TimeoutError:
+            place.still(LATE, wait - LATE)
+            wait -= LATE
+    listener.settimeout(wait)
+    return listener.accept()[0]
 
 
 class _Input:
@@ -244,6 +286,12 @@ def _debugger(pdb: Any) -> Any:
                 readrc=False,
             )
 
+        def interaction(self, *given: Any, **named: Any) -> None:
+            """The rank stands still, and then goes on: to the next line, or breakpoint, or for good."""
+            enter("paused")
+            super().interaction(*given, **named)
+            enter("running")
+
         def is_there(self) -> bool:
             return self._typed.is_open()
 
@@ -261,12 +309,16 @@ def _debugger(pdb: Any) -> Any:
 
         def do_continue(self, arg: str) -> int:
             """The rank goes on to its next breakpoint."""
-            enter("running")
             self.set_continue()
             return 1
 
+        def do_quit(self, arg: str) -> int:
+            """The person has seen enough: the rank goes on, and waits nowhere any more during this run."""
+            _left.add(instance_info().run)
+            return self.do_EOF(arg)
+
         do_c = do_cont = do_continue
-        do_q = do_quit = do_exit = do_EOF
+        do_q = do_exit = do_quit
 
         def do_run(self, arg: str) -> None:
             self.error("a rank cannot be run anew from here")

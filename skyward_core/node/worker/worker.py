@@ -61,12 +61,12 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     # The first to be registered is called last: what is left then is memory to be freed, and a busy machine may need
     # long for that of a large framework. No frame of Python would tell where it is.
     atexit.register(faulthandler.cancel_dump_traceback_later)
-    orders = Orders(os.environ)
+    orders, process = Orders(os.environ), os.getpid()
 
     def catch_breakpoints(pdb: Any) -> None:
         from .breakpoints import catch
 
-        catch(pdb, orders.debug_wait, paths.debugger(int(rank), int(number)))
+        catch(pdb, orders.debug_wait, paths.debugger(int(rank), int(number)), process)
 
     if "pdb" in sys.modules:
         catch_breakpoints(sys.modules["pdb"])

@@ -27,6 +27,11 @@ from .run import Run
 from .turns import Turns
 
 
+def new_id() -> str:
+    """A run's, which no other one has."""
+    return secrets.token_hex(5)
+
+
 class Launcher:
     """Sends the runs of one pool, as one client dispatches them, on their way."""
 
@@ -51,12 +56,14 @@ class Launcher:
         *,
         consumed: bool = False,
         future: Future[Run] | None = None,
+        id: str = "",
     ) -> Run:
         """Dispatch a run: "broadcast" (one task to every rank), "single", or "gather".
 
         Args:
             consumed: a reader takes a generator's values one by one.
             future: set when the run has ended.
+            id: of :func:`new_id`; "" for a new one.
 
         Raises:
             PoolGone: the pool has ended.
@@ -72,7 +79,7 @@ class Launcher:
             _discard(tasks)
             raise
         total = len(context.links) * context.ranks_per_node if kind == "broadcast" else len(tasks)
-        run = self._book.add(secrets.token_hex(5), kind, tasks, total, future)
+        run = self._book.add(id or new_id(), kind, tasks, total, future)
         run.consumed = consumed
         leaving = kind == "broadcast" and self._roster.expects_losses
         whole = not (self._roster.under_way or leaving or any(link.gone for link in context.links))

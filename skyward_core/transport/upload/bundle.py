@@ -73,12 +73,18 @@ SELDOM = (
     "skyward_core/node/agent/debug_desk.py",
     "skyward_core/node/agent/looks.py",
     "skyward_core/node/agent/meter.py",
+    "skyward_core/node/agent/old_bytecode.py",
+    "skyward_core/node/agent/output_file.py",
     "skyward_core/node/agent/outputs.py",
+    "skyward_core/node/agent/stand_still.py",
+    "skyward_core/node/boot/markers.py",
     "skyward_core/node/boot/neighbour.py",
     "skyward_core/node/boot/probe.py",
     "skyward_core/node/stacks/",
+    "skyward_core/node/worker/around_app_process.py",
     "skyward_core/node/worker/breakpoints.py",
     "skyward_core/plugins/built_in/mig.py",
+    "skyward_core/runtime/devices.py",
     "skyward_core/runtime/post_mortem.py",
 )
 # What only clients load, as a script in a rank may be one; what measures machines, once somebody wants to know; and
