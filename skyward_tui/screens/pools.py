@@ -16,7 +16,7 @@ from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.roll import Roll
-from ..words import ago, clip, count, duration, money, next_to_go, one_line, taken_back
+from ..words import ago, clip, count, duration, hourly, money, next_to_go, one_line, taken_back
 from .base import BaseScreen, newest_run
 
 if TYPE_CHECKING:
@@ -73,7 +73,13 @@ class PoolList(Roll):
         name = self._name_width(width)
         more = f"{'RANKS':<7}{'PROVIDER':<10}" if width >= _ROOMY else ""
         text = f"  {'POOL':<{name}} {'STATE':<14}{'NODES':<8}{more}{'AGE/ENDED':>10}"
-        return [Content.styled(clip(f"{text} {'$/H':>8}  RUN", width), "$muted")]
+        price = f" {'$/H':>8}" if self._costs else " "
+        return [Content.styled(clip(f"{text}{price}  RUN", width), "$muted")]
+
+    @property
+    def _costs(self) -> bool:
+        """Whether one of them costs something; else no column says that none does."""
+        return any(map(hourly, self.pools))
 
     def _name_width(self, width: int) -> int:
         longest = max((len(pool.name) for pool in self.pools), default=4)
@@ -102,7 +108,7 @@ class PoolList(Roll):
             (f"{pool.world_size:<7,}" if width >= _ROOMY else "", ""),
             (f"{pool.provider:<10}" if width >= _ROOMY else "", "$muted"),
             (f"{age:>10} ", "$muted"),
-            (f"{'$?' if pool.rents else money(pool.price_hourly):>8}  ", "$muted"),
+            (f"{hourly(pool).removesuffix('/h'):>8}  " if self._costs else "  ", "$muted"),
         ]
         left = pool.lease_left(self._now)
         if left is not None:  # before what may be cut off
@@ -156,12 +162,13 @@ class PoolsScreen(BaseScreen[None]):
         app = self.app
         pools = app.pools()
         live = [pool for pool in pools if pool.is_live]
-        unknown = " + $?" if any(pool.rents for pool in live) else ""
-        status = [
-            Content.styled(count(len(live), "pool") + " up", "$text-success" if live else "$muted"),
-            Content.styled(f"{money(sum(pool.price_hourly for pool in live))}/h{unknown}", "$muted"),
-            Content.styled(f"spent {money(sum(pool.spent(now) for pool in live))}", "$muted"),
-        ]
+        status = [Content.styled(count(len(live), "pool") + " up", "$text-success" if live else "$muted")]
+        if costing := [pool for pool in live if hourly(pool)]:
+            unknown = " + $?" if any(pool.rents for pool in costing) else ""
+            status += [
+                Content.styled(f"{money(sum(pool.price_hourly for pool in costing))}/h{unknown}", "$muted"),
+                Content.styled(f"spent {money(sum(pool.spent(now) for pool in costing))}", "$muted"),
+            ]
         if app.leftovers is not None and app.leftovers.left:
             status.insert(0, Content.styled(f"! {amount_of(app.leftovers.left)} left", "$text-error"))
         self.query_one(Crumbs).show(["pools"], status)
