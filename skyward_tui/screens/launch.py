@@ -42,6 +42,7 @@ from ..widgets.chrome import Crumbs, Panel
 from ..widgets.form_fields import Choice, Plugins, inner, line, row, setting_row
 from ..widgets.toggles import Toggles
 from ..words import one_line
+from . import launch_presets
 from .base import BaseScreen
 from .launching import BegunPool, create, follow
 
@@ -50,6 +51,13 @@ if TYPE_CHECKING:
     from skyward_core.front.scripts import FunctionInfo, Task
     from skyward_core.model.setting import Setting
 
+_EDITS = (
+    "launch",
+    "files",
+    "pythons",
+    "accelerators",
+    "presets",
+)  # what changes the form, which a launch holds still
 _NEW = "new pool"
 _WHOLE = ":whole"  # stands among the names of functions, and is none
 ARGUMENTS, WORDS = "name=value …", "words of its own, such as --epochs 3"
@@ -99,6 +107,8 @@ class LaunchScreen(BaseScreen[None]):
         self._wait: Wait | None = None  # for the plan, or for what a launch is at
         self._busy = False
         self._creating = False
+        self._preset = ""  # its name, where the form was filled from one
+        self._remarks: Sequence[str] = ()  # what of that is not there any more
 
     def body(self) -> ComposeResult:
         from skyward_core.front.plugins import available
@@ -391,7 +401,8 @@ class LaunchScreen(BaseScreen[None]):
     def _show_plan(self, told: Sequence[tuple[str, str]], form: Form, why: str = "") -> None:
         self._shown = form
         parts: list[tuple[str, str]] = []
-        styles = {"cost": "bold", "note": "$text-warning"}
+        styles = {"cost": "bold", "note": "$text-warning", "preset": "$text-warning"}
+        told = [*(("preset", remark) for remark in self._remarks), *told]
         room = max(20, self.query_one("#why").size.width - 9)
         for heading, text in told:
             lines = ("\n" + " " * 9).join(textwrap.wrap(text, room))
@@ -427,7 +438,7 @@ class LaunchScreen(BaseScreen[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "back":
             return not self._creating
-        return not (action in ("launch", "files", "pythons", "accelerators") and self._busy)
+        return not (action in _EDITS and self._busy)
 
     def on_button_pressed(self) -> None:
         self.action_launch()
@@ -546,6 +557,24 @@ class LaunchScreen(BaseScreen[None]):
         pools = self.app.pools()
         text = await self._planner.work(form, lambda: python_script(form, pools))
         self.app.copy(text, "the Python script")
+
+    @work(exclusive=True, group="presets")
+    async def action_presets(self) -> None:
+        await launch_presets.pick(self.app, self._fill_from)
+
+    @work(exclusive=True, group="presets")
+    async def action_save_preset(self) -> None:
+        await launch_presets.ask_to_save(self.app, self.form(), self._preset)
+
+    def _fill_from(self, form: Form, remarks: Sequence[str], preset: str) -> None:
+        self._preset, self._remarks = preset, remarks
+        with self.prevent(Select.Changed):
+            self.query_one("#pool", Select).value = ""
+        self._fill(form)
+        if remarks:
+            self.flash(f"preset {preset}: {remarks[0]}", "error")
+        else:
+            self.flash(f"filled from preset {preset}", "done")
 
     def action_back(self) -> None:
         self.app.pop_screen()
