@@ -150,6 +150,13 @@ ACTIONS: tuple[Action, ...] = (
         "Save what the form says as a preset, in skyward.toml",
         changes=True,
     ),
+    Action(
+        "launch.view",
+        "f2",
+        "turn_plan",
+        "turn plan",
+        "Plan, command line or Python, where not all of it fits",
+    ),
     Action("launch.next", "down", "app.focus_next", "", "Next field (tab too)"),
     Action("launch.previous", "up", "app.focus_previous", "", "Previous field (shift+tab too)"),
     Action("launch.plan_down", "pagedown", "scroll_plan(1)", "", "Scroll the plan down"),

@@ -149,10 +149,19 @@ def _understood(entry: Mapping[str, Any], said: list[str]) -> Iterator[tuple[str
             said.append(f"there is no {field(name)} any more in a launch")
         elif not _FITS[wanted](value):
             said.append(f"{name} is {wanted}, not {field(repr(value))[:40]}")
+        elif not _can_be_seen(value):
+            said.append(f"{name} holds characters that cannot be shown, and is left out")
         elif wanted == _TABLE:
             yield name, {key: _as_text(each) for key, each in value.items()}
         else:
             yield name, value
+
+
+def _can_be_seen(value: Any) -> bool:
+    """Fields hand their text to the terminal as it is."""
+    if isinstance(value, dict):
+        return _can_be_seen([*value, *value.values()])
+    return all(map(_can_be_seen, value)) if isinstance(value, list) else str(value).isprintable()
 
 
 def _as_text(value: str | bool | float) -> str:

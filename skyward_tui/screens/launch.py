@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.containers import Container, Horizontal, Vertical, VerticalScroll
-from textual.content import Content
+from textual.containers import Container, Horizontal, Vertical
 from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Button, Input, Select, Static
@@ -19,8 +17,9 @@ from textual.widgets import Button, Input, Select, Static
 from skyward_core.front.providers import DEFAULT
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.views import PoolView
+from skyward_core.wire.safe_text import field as field_text
 
-from ..actions import bindings
+from ..actions import bindings, first_key
 from ..hints import words_of
 from ..launch_form import (
     FieldError,
@@ -38,8 +37,10 @@ from ..packaged import named
 from ..planning import Planned, Planner, Wait, loaded, planned
 from ..recent import recent, remember
 from ..styles import beside
+from ..widgets.argument_fields import ArgumentFields
 from ..widgets.chrome import Crumbs, Panel
-from ..widgets.form_fields import Choice, Plugins, inner, line, row, setting_row
+from ..widgets.form_fields import Choice, FormFields, Plugins, inner, line, row, setting_row
+from ..widgets.plan_panel import PlanPanel
 from ..widgets.toggles import Toggles
 from ..words import one_line
 from . import launch_presets
@@ -117,56 +118,56 @@ class LaunchScreen(BaseScreen[None]):
         with Container(id="sides"):
             with Panel(id="form") as form:
                 form.border_title = "launch"
-                yield row("Script", line("script", "path of a script; ctrl+o picks one"))
-                functions = Choice([], prompt="its functions", id="function", compact=True)
-                python = line("python", "its own; ctrl+n lists")
-                yield row("Function", functions, inner("python"), python)
-                with Vertical(id="call"):
-                    yield row("Arguments", line("arguments", ARGUMENTS))
-                    yield Static(id="hint", markup=False)
-                used = self._pool if self._pool in dict(live).values() else ""  # it may be over by now
-                pools = Choice([(_NEW, ""), *live], value=used, allow_blank=False, id="pool", compact=True)
-                yield row("Pool", pools, inner("name"), line("name", "from the script's name"))
-                choices = [(choice.label, choice.name) for choice in provider_choices().values()]
-                yield row(
-                    "Provider",
-                    Choice(choices, value=DEFAULT, allow_blank=False, id="provider", compact=True),
-                )
-                for id, setting in self._settings().items():
-                    yield setting_row(id, setting)
-                yield row(
-                    "Nodes",
-                    line("nodes", value=USUAL_NODES),
-                    inner("ranks per node"),
-                    line("ranks", value="1", type="integer"),
-                    inner("accelerator"),
-                    line("accelerator", "any; ctrl+g lists"),
-                )
-                markets = Choice(_MARKETS, value="", allow_blank=False, id="allocation", compact=True)
-                orders = Choice(_ORDERS, value="", allow_blank=False, id="selection", compact=True)
-                yield row(
-                    "Market", markets, inner("at most $/h"), line("max_hourly", "any"), inner("tries"), orders,
-                    id="market",
-                )  # fmt: skip
-                yield row(
-                    "Budget $", line("budget", "none"),
-                    inner("wait for machines", id="wait-label"), line("wait", "not; or 2h"), id="money",
-                )  # fmt: skip
-                yield row("Plugins", Plugins(available(), id="plugins"))
-                packages = Choice(
-                    choices_for(None, ""), value="", allow_blank=False, id="packages", compact=True
-                )
-                yield row("Packages", packages, inner("outputs"), line("outputs", "such as out/** *.pt"))
-                options = [("keep", "keep the pool afterwards"), ("one", "one rank only")]
-                yield row("Options", Toggles(options, {"keep"}, id="options"))
+                with FormFields(id="fields"):
+                    yield row("Script", line("script", "path of a script; ctrl+o picks one"))
+                    functions = Choice([], prompt="its functions", id="function", compact=True)
+                    python = line("python", "its own; ctrl+n lists")
+                    yield row("Function", functions, inner("python"), python)
+                    with Vertical(id="call"):
+                        yield row("Arguments", line("arguments", ARGUMENTS))
+                        yield Static(id="hint", markup=False)
+                        yield ArgumentFields(id="argument-fields")
+                    used = self._pool if self._pool in dict(live).values() else ""  # it may be over by now
+                    pools = Choice(
+                        [(_NEW, ""), *live], value=used, allow_blank=False, id="pool", compact=True
+                    )
+                    yield row("Pool", pools, inner("name"), line("name", "from the script's name"))
+                    choices = [(choice.label, choice.name) for choice in provider_choices().values()]
+                    yield row(
+                        "Provider",
+                        Choice(choices, value=DEFAULT, allow_blank=False, id="provider", compact=True),
+                    )
+                    for id, setting in self._settings().items():
+                        yield setting_row(id, setting)
+                    yield row(
+                        "Nodes",
+                        line("nodes", value=USUAL_NODES),
+                        inner("ranks per node"),
+                        line("ranks", value="1", type="integer"),
+                        inner("accelerator"),
+                        line("accelerator", "any; ctrl+g lists"),
+                    )
+                    markets = Choice(_MARKETS, value="", allow_blank=False, id="allocation", compact=True)
+                    orders = Choice(_ORDERS, value="", allow_blank=False, id="selection", compact=True)
+                    yield row(
+                        "Market", markets, inner("at most $/h"), line("max_hourly", "any"), inner("tries"), orders,
+                        id="market",
+                    )  # fmt: skip
+                    yield row(
+                        "Budget $", line("budget", "none"),
+                        inner("wait for machines", id="wait-label"), line("wait", "not; or 2h"), id="money",
+                    )  # fmt: skip
+                    yield row("Plugins", Plugins(available(), id="plugins"))
+                    packages = Choice(
+                        choices_for(None, ""), value="", allow_blank=False, id="packages", compact=True
+                    )
+                    yield row("Packages", packages, inner("outputs"), line("outputs", "such as out/** *.pt"))
+                    options = [("keep", "keep the pool afterwards"), ("one", "one rank only")]
+                    yield row("Options", Toggles(options, {"keep"}, id="options"))
                 with Horizontal(id="last"):
                     yield Button("Launch", id="launch", variant="primary", compact=True)
                     yield Static(id="message", markup=False)
-            with Panel(id="plan") as box:
-                box.border_title = "plan"
-                with VerticalScroll(can_focus=False) as scroll:
-                    self.watch(scroll, "show_vertical_scrollbar", self._tell_of_more, init=False)
-                    yield Static(id="why")
+            yield PlanPanel(first_key("launch.view", self.app.keys))
 
     def on_mount(self) -> None:
         self._recent = recent()
@@ -363,15 +364,28 @@ class LaunchScreen(BaseScreen[None]):
         for field in (*_OF_POOL, *self._settings()):
             self.query_one(f"#{field}").disabled = bool(form.pool)
         self.query_one("#arguments", Input).placeholder = WORDS if form.whole else ARGUMENTS
-        self.query_one("#hint", Static).update(self._hint(form))
+        self._show_call(form)
         self._wait = self._wait or Wait("looking for the Python of the script")
         self._plan(form)
 
-    def _hint(self, form: Form) -> str:
-        """What the arguments are for."""
-        if form.whole:
-            return "the main program of every rank; the words are its sys.argv"
-        return next((str(info) for info in self._functions if info.name == form.function), "")
+    def _show_call(self, form: Form) -> None:
+        """What the arguments are for, and a field for each."""
+        from skyward_core.front.scripts import argument_fields
+
+        called = next((info for info in self._functions if info.name == form.function), None)
+        asked = [] if form.whole or called is None else argument_fields(called)
+        said = "the main program of every rank; the words are its sys.argv" if form.whole else ""
+        if called is not None and not form.whole:
+            said = field_text(one_line(called.doc)) if asked else str(called)
+        hint = self.query_one("#hint", Static)
+        hint.update(said)
+        hint.display = bool(said)
+        script = path_of(form.script) if self._readable else Path()
+        self.query_one(ArgumentFields).show(asked, form.arguments, script)
+
+    @on(ArgumentFields.Edited)
+    def _argument_edited(self, event: ArgumentFields.Edited) -> None:
+        self.query_one("#arguments", Input).value = event.line
 
     @work(exclusive=True, group="plan")
     async def _plan(self, form: Form) -> None:
@@ -393,33 +407,24 @@ class LaunchScreen(BaseScreen[None]):
         self._mark(error.field if error and form.script.strip() else "")
         if error is None:
             self._say("")
-            self._show_plan(found.told, form)
+            self._show_plan(found.told, form, script=found.script)
         else:
             self._say(one_line(str(error)), error=bool(form.script.strip()))
             self._show_plan([], form, str(error) if "\n" in str(error) or len(str(error)) > ROOM else "")
 
-    def _show_plan(self, told: Sequence[tuple[str, str]], form: Form, why: str = "") -> None:
+    def _show_plan(
+        self, told: Sequence[tuple[str, str]], form: Form, why: str = "", script: str = ""
+    ) -> None:
         self._shown = form
-        parts: list[tuple[str, str]] = []
-        styles = {"cost": "bold", "note": "$text-warning", "preset": "$text-warning"}
-        told = [*(("preset", remark) for remark in self._remarks), *told]
-        room = max(20, self.query_one("#why").size.width - 9)
-        for heading, text in told:
-            lines = ("\n" + " " * 9).join(textwrap.wrap(text, room))
-            parts += [(f"{heading:<9}", "$muted"), (f"{lines}\n", styles.get(heading, ""))]
-        if why:
-            parts.append((f"{why}\n", "$text-error"))
-        apart = "\n" if parts and not self.has_class("-narrow") else ""  # where lines are few, none is empty
-        parts += [(f"{apart}as a command\n", "$muted"), (command_line(form), "$text-accent")]
-        self.query_one("#why", Static).update(Content.assemble(*parts))
-
-    def _tell_of_more(self, more: bool) -> None:
-        """No key goes to the plan by itself, as the fields have the focus."""
-        self.query_one("#plan").border_subtitle = "pgdn, pgup scroll" if more else ""
+        remarks = [("preset", remark) for remark in self._remarks]
+        plan = self.query_one(PlanPanel)
+        plan.show([*remarks, *told], trouble=why, command=command_line(form), script=script)
 
     def action_scroll_plan(self, pages: int) -> None:
-        scroll = self.query_one("#plan VerticalScroll")
-        (scroll.scroll_page_down if pages > 0 else scroll.scroll_page_up)(animate=False)
+        self.query_one(PlanPanel).page(pages)
+
+    def action_turn_plan(self) -> None:
+        self.query_one(PlanPanel).turn()
 
     def _mark(self, wrong: str) -> None:
         """Have one field stand out: the message beside the button is about that."""
@@ -438,6 +443,8 @@ class LaunchScreen(BaseScreen[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "back":
             return not self._creating
+        if action == "turn_plan":
+            return not self.query(PlanPanel) or not self.query_one(PlanPanel).fits
         return not (action in _EDITS and self._busy)
 
     def on_button_pressed(self) -> None:
@@ -457,7 +464,7 @@ class LaunchScreen(BaseScreen[None]):
         try:
             found = await self._work_out(form)
             if found.plan is not None:
-                self._show_plan(found.told, form)
+                self._show_plan(found.told, form, script=found.script)
                 await self._begin(form, found.plan)
                 return
         except SkywardError as error:

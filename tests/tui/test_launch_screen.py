@@ -320,7 +320,9 @@ async def test_hosts_that_did_not_answer_can_be_changed(
 async def test_arrows_go_through_all_fields(app: SkywardApp, script: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
-        fields = [screen.query_one(f"#{id}") for id in ("function", "python", "arguments", "pool", "name")]
+        around = [screen.query_one(f"#{id}") for id in ("function", "python", "arguments", "pool", "name")]
+        fields = [*around[:3], *screen.query("ArgumentRow Input"), *around[3:]]
+        assert len(fields) == 7
         for key, ahead in (("down", fields), ("up", fields[-2::-1])):
             for field in ahead:
                 await pilot.press(key)
@@ -519,7 +521,7 @@ async def test_hosts_are_a_list_or_a_group(
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
-        for _ in range(6):
+        for _ in range(8):
             await pilot.press("tab")
         await until(pilot, lambda: app.focused is screen.query_one("#provider"))
         await pilot.press("enter", "down", "enter", "tab")

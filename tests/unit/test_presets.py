@@ -69,8 +69,8 @@ def test_a_person_has_some_for_all_folders_and_those_of_the_folder_come_first(
 
 def test_what_there_is_not_any_more_is_told_and_the_rest_is_there() -> None:
     entry = {
-        "script": "train.py", "provider": "cupboard", "settings": {"shelf": 3}, "nodes": True, "colour": "red",
-        "plugins": ["torch", "magic\x1b[2J"], "keep": True,
+        "script": "train.py", "provider": "cupboard", "settings": {"shelf": 3}, "nodes": True, "colour\x1b[2J": "red",
+        "plugins": ["torch", "magic"], "keep": True,
     }  # fmt: skip
     request, said = Preset("p", Path(), entry).request()
     assert request == LaunchRequest(script="train.py", plugins=["torch"], keep=True)
@@ -83,6 +83,8 @@ def test_what_there_is_not_any_more_is_told_and_the_rest_is_there() -> None:
     ):
         assert each in told
     assert "\x1b" not in told
+    request, said = Preset("p", Path(), {"pool": "a\x1b[2J", "outputs": ["a\nb"], "keep": True}).request()
+    assert (request.pool, request.outputs, request.keep) == (None, (), True) and len(said) == 2
     request, said = Preset(
         "p", Path(), {"settings": {"hosts": "x", "spares": 2}, "provider": "ssh"}
     ).request()
