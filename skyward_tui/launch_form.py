@@ -32,6 +32,7 @@ OTHER_IDS = frozenset(
         "form",
         "argument-fields",
         "call",
+        "check",
         "fields",
         "hint",
         "options",
@@ -39,6 +40,7 @@ OTHER_IDS = frozenset(
         "launch",
         "message",
         "plan",
+        "where",
         "why",
         "market",
         "money",
@@ -281,7 +283,7 @@ def request_of(form: Form) -> LaunchRequest:
 
     rows = _ROWS if form.pool else rows_of(form.provider)
     said = {name: row.read(getattr(form, row.field)) for name, row in rows.items()}
-    pool = {"pool": _name_of(form.pool)} if form.pool else {"settings": dict(_settings(form))}
+    pool = {"pool": _name_of(form.pool)} if form.pool else {"settings": dict(settings_of(form))}
     whole = {"function": None, "arguments": (), "script_args": said["arguments"]} if form.whole else {}
     return LaunchRequest(script=str(path_of(form.script)), **said | pool | whole)
 
@@ -296,7 +298,7 @@ def _name_of(pool: str) -> str:
     return pool.partition(".")[0]
 
 
-def _settings(form: Form) -> Iterator[tuple[str, str]]:
+def settings_of(form: Form) -> Iterator[tuple[str, str]]:
     """What the provider's fields say, by the settings' names."""
     for id, setting in fields_of(form.provider).items():
         text = setting.written(form.settings.get(id, ""))

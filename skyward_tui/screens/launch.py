@@ -17,7 +17,6 @@ from textual.widgets import Button, Input, Select, Static
 from skyward_core.front.providers import DEFAULT
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.views import PoolView
-from skyward_core.wire.safe_text import field as field_text
 
 from ..actions import bindings, first_key
 from ..hints import words_of
@@ -37,14 +36,16 @@ from ..packaged import named
 from ..planning import Planned, Planner, Wait, loaded, planned
 from ..recent import recent, remember
 from ..styles import beside
-from ..widgets.argument_fields import ArgumentFields
+from ..widgets.call_fields import CallFields
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.form_fields import Choice, FormFields, Plugins, inner, line, row, setting_row
 from ..widgets.plan_panel import PlanPanel
+from ..widgets.provider_field import CheckLines, ProviderField
 from ..widgets.toggles import Toggles
 from ..words import one_line
 from . import launch_presets
 from .base import BaseScreen
+from .launch_checks import ProviderChecks
 from .launching import BegunPool, create, follow
 
 if TYPE_CHECKING:
@@ -61,7 +62,6 @@ _EDITS = (
 )  # what changes the form, which a launch holds still
 _NEW = "new pool"
 _WHOLE = ":whole"  # stands among the names of functions, and is none
-ARGUMENTS, WORDS = "name=value …", "words of its own, such as --epochs 3"
 _OF_POOL = (
     "name", "provider", "nodes", "ranks", "accelerator", "allocation", "max_hourly", "selection", "budget", "wait",
     "plugins", "packages", "outputs",
@@ -104,6 +104,7 @@ class LaunchScreen(BaseScreen[None]):
         self._readable = False  # whether there is a script
         self._plugins_touched = False
         self._planner = Planner()
+        self._checks = ProviderChecks(self)
         self._shown: Form | None = None  # what the plan is about
         self._wait: Wait | None = None  # for the plan, or for what a launch is at
         self._busy = False
@@ -123,20 +124,16 @@ class LaunchScreen(BaseScreen[None]):
                     functions = Choice([], prompt="its functions", id="function", compact=True)
                     python = line("python", "its own; ctrl+n lists")
                     yield row("Function", functions, inner("python"), python)
-                    with Vertical(id="call"):
-                        yield row("Arguments", line("arguments", ARGUMENTS))
-                        yield Static(id="hint", markup=False)
-                        yield ArgumentFields(id="argument-fields")
+                    yield CallFields(id="call")
                     used = self._pool if self._pool in dict(live).values() else ""  # it may be over by now
                     pools = Choice(
                         [(_NEW, ""), *live], value=used, allow_blank=False, id="pool", compact=True
                     )
                     yield row("Pool", pools, inner("name"), line("name", "from the script's name"))
-                    choices = [(choice.label, choice.name) for choice in provider_choices().values()]
-                    yield row(
-                        "Provider",
-                        Choice(choices, value=DEFAULT, allow_blank=False, id="provider", compact=True),
-                    )
+                    choices = {choice.name: choice.label for choice in provider_choices().values()}
+                    with Vertical(id="where"):
+                        yield row("Provider", ProviderField(choices, DEFAULT, id="provider"))
+                        yield CheckLines(id="check")
                     for id, setting in self._settings().items():
                         yield setting_row(id, setting)
                     yield row(
@@ -185,6 +182,13 @@ class LaunchScreen(BaseScreen[None]):
             if self._shown != (form := self.form()):
                 self._show_plan([], form)  # what stands there is about another
         super().pulse(now)
+
+    def on_descendant_blur(self) -> None:
+        self.call_after_refresh(self._left_field)
+
+    def _left_field(self) -> None:
+        if self.is_attached and not self._busy:
+            self._checks.look(self.form())
 
     def _live(self) -> list[PoolView]:
         return [pool for pool in self.app.pools() if pool.is_live and pool.state == "up"]
@@ -363,29 +367,12 @@ class LaunchScreen(BaseScreen[None]):
         form = self.form()
         for field in (*_OF_POOL, *self._settings()):
             self.query_one(f"#{field}").disabled = bool(form.pool)
-        self.query_one("#arguments", Input).placeholder = WORDS if form.whole else ARGUMENTS
-        self._show_call(form)
+        called = next((info for info in self._functions if info.name == form.function), None)
+        script = path_of(form.script) if self._readable else Path()
+        self.query_one(CallFields).show(called, script, whole=form.whole)
+        self._checks.look(form)
         self._wait = self._wait or Wait("looking for the Python of the script")
         self._plan(form)
-
-    def _show_call(self, form: Form) -> None:
-        """What the arguments are for, and a field for each."""
-        from skyward_core.front.scripts import argument_fields
-
-        called = next((info for info in self._functions if info.name == form.function), None)
-        asked = [] if form.whole or called is None else argument_fields(called)
-        said = "the main program of every rank; the words are its sys.argv" if form.whole else ""
-        if called is not None and not form.whole:
-            said = field_text(one_line(called.doc)) if asked else str(called)
-        hint = self.query_one("#hint", Static)
-        hint.update(said)
-        hint.display = bool(said)
-        script = path_of(form.script) if self._readable else Path()
-        self.query_one(ArgumentFields).show(asked, form.arguments, script)
-
-    @on(ArgumentFields.Edited)
-    def _argument_edited(self, event: ArgumentFields.Edited) -> None:
-        self.query_one("#arguments", Input).value = event.line
 
     @work(exclusive=True, group="plan")
     async def _plan(self, form: Form) -> None:

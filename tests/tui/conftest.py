@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from textual.screen import Screen
 
+from skyward_tui import planning
 from skyward_tui.app import SkywardApp
 from skyward_tui.panels.log import LogPanel
 from tests.support.app_driver import paint_on_demand, parse_once, screen_svg, screen_text, settled
@@ -50,6 +51,15 @@ def app(session: FakeSession) -> SkywardApp:
 def log_of(screen: Screen[Any]) -> LogPanel:
     """The log of a run screen."""
     return screen.query_one(LogPanel)
+
+
+@pytest.fixture
+def in_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is shown of a launch as Python names no folder of this test."""
+    written = planning.python_script
+    monkeypatch.setattr(
+        planning, "python_script", lambda *given: written(*given).replace(str(Path.cwd()), "/home/me/llama")
+    )
 
 
 @pytest.fixture
