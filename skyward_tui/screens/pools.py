@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
 
@@ -15,6 +16,7 @@ from ..leftovers import amount_of
 from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
+from ..widgets.pool_preview import PoolPreview
 from ..widgets.roll import Roll
 from ..words import ago, clip, count, duration, hourly, money, next_to_go, one_line, taken_back
 from .base import BaseScreen, newest_run
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from skyward_core.views.views import PoolView
 
 _ROOMY = 96  # columns from which every fact of a pool is shown
+_BESIDE = 120  # columns from which the pool under the cursor shows beside the list
 _WELCOME = """
   No pools yet.
 
@@ -47,6 +50,7 @@ class PoolList(Roll):
         self.cursor = 0
         self.note = ""
         self._now = 0.0
+        self._costs = False  # whether one of them costs something; else no column says that none does
         self._state: object = None
 
     @property
@@ -60,6 +64,7 @@ class PoolList(Roll):
         # The cursor stays on its pool while others come above it.
         chosen = self.chosen.key if self.chosen else ""
         self._state, self.pools, self.note, self._now = state, pools, note, now
+        self._costs = any(map(hourly, pools))
         places = [i for i, pool in enumerate(pools) if pool.key == chosen]
         self.cursor = places[0] if places else min(self.cursor, max(0, len(pools) - 1))
         self.refresh()
@@ -75,11 +80,6 @@ class PoolList(Roll):
         text = f"  {'POOL':<{name}} {'STATE':<14}{'NODES':<8}{more}{'AGE/ENDED':>10}"
         price = f" {'$/H':>8}" if self._costs else " "
         return [Content.styled(clip(f"{text}{price}  RUN", width), "$muted")]
-
-    @property
-    def _costs(self) -> bool:
-        """Whether one of them costs something; else no column says that none does."""
-        return any(map(hourly, self.pools))
 
     def _name_width(self, width: int) -> int:
         longest = max((len(pool.name) for pool in self.pools), default=4)
@@ -152,7 +152,7 @@ class PoolsScreen(BaseScreen[None]):
     def body(self) -> ComposeResult:
         panel = Panel(PoolList())
         panel.border_title = "pools"
-        yield panel
+        yield Horizontal(panel, Panel(PoolPreview(), id="preview"), id="sides")
 
     def on_mount(self) -> None:
         self.query_one(PoolList).focus()
@@ -177,8 +177,18 @@ class PoolsScreen(BaseScreen[None]):
             note = f"✗ {app.session_error}"
         elif app.session is None:
             note = "reading the ledger …"
-        self.query_one(PoolList).update(pools, note, now)
+        listed = self.query_one(PoolList)
+        listed.update(pools, note, now)
+        self._show_preview(listed.chosen, now)
         super().pulse(now)
+
+    def _show_preview(self, chosen: PoolView | None, now: float) -> None:
+        """Beside the list, where there is room for both."""
+        there = chosen is not None and self.size.width >= _BESIDE
+        self.set_class(there, "-preview")
+        if chosen is not None and there:
+            self.query_one("#preview", Panel).retitle(Content(chosen.name))
+            self.query_one(PoolPreview).update(chosen, newest_run(chosen), now)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         chosen = self.query(PoolList).first().chosen if self.is_mounted else None

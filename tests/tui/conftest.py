@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.screen import Screen
 
-from skyward_tui import planning
+from skyward_core.views.views import PoolView
 from skyward_tui.app import SkywardApp
+from skyward_tui.launch_form import Form, python_script
 from skyward_tui.panels.log import LogPanel
 from tests.support.app_driver import paint_on_demand, parse_once, screen_svg, screen_text, settled
 from tests.support.fake_session import FakeSession
@@ -56,10 +57,11 @@ def log_of(screen: Screen[Any]) -> LogPanel:
 @pytest.fixture
 def in_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is shown of a launch as Python names no folder of this test."""
-    written = planning.python_script
-    monkeypatch.setattr(
-        planning, "python_script", lambda *given: written(*given).replace(str(Path.cwd()), "/home/me/llama")
-    )
+
+    def written(form: Form, pools: Collection[PoolView]) -> str:
+        return python_script(form, pools).replace(str(Path.cwd()), "/home/me/llama")
+
+    monkeypatch.setattr("skyward_tui.planning.python_script", written)
 
 
 @pytest.fixture
