@@ -15,6 +15,7 @@ from skyward_core.wire.safe_text import field
 
 from ..hints import detail_of
 from ..sgr import plain
+from ..styles import beside
 from ..theme import look, node_look
 from ..words import ago, clip, count, duration, failure, next_to_go, number, one_line, taken_back, took
 from .braille import Canvas, bounds
@@ -35,7 +36,7 @@ Part = tuple[str, str]
 class PoolPreview(Widget, can_focus=False):
     """One pool. It asks nobody: what the pool's view has not, is not shown."""
 
-    DEFAULT_CSS = "PoolPreview { height: 1fr; width: 1fr; }"
+    DEFAULT_CSS = beside(__file__)
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,12 +166,11 @@ def _chart(pool: PoolView, run: RunView, width: int) -> list[Content]:
     canvas = Canvas(width, _CHART, *spans)
     canvas.line(points, 1)
     low, high = min(found.middle), max(found.middle)
-    whose = f"median of {len(traces)} ranks, " if len(traces) > 1 else ""
-    head = Content.assemble(
-        (f"{field(name)} ", "bold"),
-        number(points[-1][1]),
-        (f"  {whose}{number(low)} to {number(high)}", "$muted"),
-    )
+    newest = (f"{field(name)} ", "bold"), (number(points[-1][1]), "")
+    whose = f"  median of {len(traces)} ranks" if len(traces) > 1 else ""
+    head = Content.assemble(*newest, (f"{whose}  {number(low)} to {number(high)}", "$muted"))
+    if head.cell_length > width:
+        head = Content.assemble(*newest, (whose, "$muted"))
     drawn = ["".join(text for text, _ in canvas.runs(row)) for row in range(_CHART)]
     return [head, *(Content.styled(row, "$text-primary") for row in drawn)]
 

@@ -76,7 +76,7 @@ async def test_pools(app: SkywardApp, session: FakeSession, snap: Snap, size: tu
     starting = session.pool("fresh", 4, state="starting", phase="installed", age=12)
     session.emit(starting, ev.PoolState(pool="fresh", state="starting", detail="2 of 4 nodes installed"))
     view.detail = "node 1 was lost"
-    training(session)
+    logged(*training(session), session)
     await show(app, snap, "pools", size, [], "llama-ft")
 
 
