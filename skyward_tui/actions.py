@@ -26,6 +26,7 @@ SCOPES = {
     "errors": "Errors",
     "stacks": "Stacks (where every rank is)",
     "files": "Pickers (file, Python, accelerator)",
+    "presets": "Presets (of the launch form)",
     "choice": "Lists (function, pool, provider, packages)",
     "toggles": "Check boxes (plugins, options)",
     "dialog": "Dialogs",
@@ -140,6 +141,22 @@ ACTIONS: tuple[Action, ...] = (
         "launch.copy", "ctrl+y,y", "copy_command", "copy command", "Copy the same thing as a command line"
     ),
     Action("launch.script", "ctrl+t,Y", "copy_script", "", "Copy the same thing as a Python script"),
+    Action("launch.presets", "ctrl+l", "presets", "presets", "Fill the form from a preset of skyward.toml"),
+    Action(
+        "launch.save",
+        "ctrl+s",
+        "save_preset",
+        "",
+        "Save what the form says as a preset, in skyward.toml",
+        changes=True,
+    ),
+    Action(
+        "launch.view",
+        "f2",
+        "turn_plan",
+        "turn plan",
+        "Plan, command line or Python, where not all of it fits",
+    ),
     Action("launch.next", "down", "app.focus_next", "", "Next field (tab too)"),
     Action("launch.previous", "up", "app.focus_previous", "", "Previous field (shift+tab too)"),
     Action("launch.plan_down", "pagedown", "scroll_plan(1)", "", "Scroll the plan down"),
@@ -260,6 +277,16 @@ ACTIONS: tuple[Action, ...] = (
     Action("files.up", "up", "step(-1)", "", "Up"),
     Action("files.down", "down", "step(1)", "", "Down"),
     Action("files.back", "escape", "close", "back", "Back, nothing chosen"),
+    # Presets: a picker, too
+    Action(
+        "presets.delete",
+        "ctrl+x",
+        "delete",
+        "",
+        "Delete the preset under the cursor",
+        dangerous=True,
+        priority=True,
+    ),
     # Lists that open
     Action("choice.open", "enter,space", "show_overlay", "", "Open the list; enter chooses, esc closes it"),
     # Check boxes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from skyward_core.front.launch_request import PACKAGES, LaunchRequest
@@ -37,6 +37,16 @@ _WRITTEN: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+def without_field(request: LaunchRequest) -> list[str]:
+    """What is said in a request, and has no field in the form: names of its own, and of settings of the provider."""
+    provider = request.provider or DEFAULT
+    rows = rows_of(provider)
+    own = {"script", "script_args", "settings", "detach", *rows}
+    said = [each.name for each in fields(request) if each.name not in own and getattr(request, each.name)]
+    shown = {setting.name for setting in fields_of(provider).values()}
+    return said + [name for name in request.settings if name not in shown]
+
+
 def form_of(request: LaunchRequest) -> Form:
     """The form that asks for the same.
 
@@ -54,12 +64,12 @@ def form_of(request: LaunchRequest) -> Form:
     if request.script_args is not None:
         values |= {"whole": True, "arguments": shlex.join(request.script_args)}
     ids = {setting.name: id for id, setting in fields_of(values["provider"]).items()}
-    values["keep"] = (
-        request.keep or request.detach
-    )  # what is left as soon as it runs: nobody waits for the app
-    others = {name: True for name in request.settings if name not in ids}
-    others["script"] = str(path_of(request.script)) != request.script
-    if lacking := [name for name, is_said in others.items() if is_said]:
+    # What is left as soon as it runs: nobody waits for the app.
+    values["keep"] = request.keep or request.detach
+    lacking = without_field(request)
+    if str(path_of(request.script)) != request.script:
+        lacking.append("script")
+    if lacking:
         raise UsageError(f"the form has no field that could say this: {', '.join(lacking)}")
     settings = {ids[name]: text for name, text in request.settings.items()}
     form = Form(script=request.script, settings=settings, **values)

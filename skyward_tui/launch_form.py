@@ -31,13 +31,17 @@ OTHER_IDS = frozenset(
         "label",
         "sides",
         "form",
+        "argument-fields",
         "call",
+        "check",
+        "fields",
         "hint",
         "options",
         "last",
         "launch",
         "message",
         "plan",
+        "where",
         "why",
         "market",
         "money",
@@ -303,7 +307,7 @@ def request_of(form: Form) -> LaunchRequest:
 
     rows = _ROWS if form.pool else rows_of(form.provider)
     said = {name: row.read(getattr(form, row.field)) for name, row in rows.items()}
-    pool = {"pool": _name_of(form.pool)} if form.pool else {"settings": dict(_settings(form))}
+    pool = {"pool": _name_of(form.pool)} if form.pool else {"settings": dict(settings_of(form))}
     whole = {"function": None, "arguments": (), "script_args": said["arguments"]} if form.whole else {}
     return LaunchRequest(script=str(path_of(form.script)), **said | pool | whole)
 
@@ -318,7 +322,7 @@ def _name_of(pool: str) -> str:
     return pool.partition(".")[0]
 
 
-def _settings(form: Form) -> Iterator[tuple[str, str]]:
+def settings_of(form: Form) -> Iterator[tuple[str, str]]:
     """What the provider's fields say, by the settings' names."""
     for id, setting in fields_of(form.provider).items():
         text = setting.written(form.settings.get(id, ""))

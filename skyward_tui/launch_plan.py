@@ -134,10 +134,10 @@ def _rented(plan: LaunchPlan, may_remember: bool, as_options: bool) -> Iterator[
     try:
         rental = plan.rental(may_remember=may_remember)
     except SkywardError as error:
-        yield "cost", hourly(plan)
+        yield from _cost(hourly(plan))
         yield "note", what_of(error)
         return
-    yield "cost", rental.cost if rental.attempts else hourly(plan)
+    yield from _cost(rental.cost if rental.attempts else hourly(plan))
     for number, each in enumerate(rental.attempts[:ATTEMPTS_SHOWN], 1):
         yield "tries" if number == 1 else "or", field(each.priced)
     if (more := len(rental.attempts) - ATTEMPTS_SHOWN) > 0:
@@ -156,6 +156,12 @@ def _rented(plan: LaunchPlan, may_remember: bool, as_options: bool) -> Iterator[
         yield "note", field(note)
 
 
+def _cost(hourly: str) -> Iterator[tuple[str, str]]:
+    """Where nothing costs, there is nothing to say of it."""
+    if hourly:
+        yield "cost", hourly
+
+
 def _sent(request: Mapping[str, object]) -> Iterator[str]:
     """What a line has room for of a request; ``--json`` has all."""
     for name, value in request.items():
@@ -165,7 +171,7 @@ def _sent(request: Mapping[str, object]) -> Iterator[str]:
 
 def _used(pool: PoolView) -> Iterator[tuple[str, str]]:
     yield "uses", f"pool {pool.name}: {count(len(pool.nodes), 'node')}, world size {pool.world_size:,}"
-    yield "cost", "nothing new"
+    yield from _cost("nothing new" if hourly(pool) else "")
 
 
 def _call(plan: LaunchPlan) -> str:

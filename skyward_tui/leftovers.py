@@ -22,7 +22,8 @@ def amount_of(found: Sequence[Found]) -> str:
     """How many machines and other things, and what they cost an hour."""
     prices = [each.thing.hourly for each in found if each.thing.is_machine]
     machines = len(prices)
-    parts = [f"{count(machines, 'machine')} ({_total(prices)})"] if machines else []
+    total = f" ({said})" if (said := _total(prices)) else ""
+    parts = [f"{count(machines, 'machine')}{total}"] if machines else []
     parts += [count(len(found) - machines, "other thing")] if len(found) > machines else []
     return " and ".join(parts)
 
@@ -127,8 +128,8 @@ def cells_of(found: Found, now: float) -> dict[str, str]:
         "ID": thing.id,
         "WHERE": thing.place,
         "AGE": _age(thing, now),
-        "COST": _total([thing.hourly]) if thing.is_machine else "-",
-        "SO FAR": "-" if thing.spent_by(now) is None else money(thing.spent_by(now) or 0.0),
+        "COST": (_total([thing.hourly]) if thing.is_machine else "") or "-",
+        "SO FAR": money(spent) if (spent := thing.spent_by(now)) else "-",
         "EXPIRES": _expires(found, now),
     }
 
@@ -141,9 +142,9 @@ def detail_of_row(row: LeftoverRow, now: float) -> str:
         return f"{row.text}\nNothing of it is touched. Enter has it looked at, as if it were made from here."
     thing = row.found.thing
     price = ""
-    if thing.is_machine:
-        spent = "" if thing.spent_by(now) is None else f", {money(thing.spent_by(now) or 0.0)} so far"
-        price = f", {_total([thing.hourly])} when it was made{spent}"
+    if thing.is_machine and (total := _total([thing.hourly])):
+        spent = thing.spent_by(now)
+        price = f", {total} when it was made" + ("" if spent is None else f", {money(spent)} so far")
     verb = "expired" if _is_expired(thing, now) else "expires"
     end = "" if thing.expires is None else f", {verb} {_expires(row.found, now)}"
     age = "" if thing.since is None else f", {duration(now - thing.since)} old"
@@ -164,8 +165,8 @@ def named(found: Sequence[Found], now: float) -> Iterator[str]:
             yield f"pool {thing.pool}: {state_of(each).removeprefix('left: ')}"
         facts = [f"{thing.what} {thing.id} in {thing.place}"]
         facts += [] if thing.since is None else [f"{duration(now - thing.since)} old"]
-        if thing.is_machine:
-            facts.append(_total([thing.hourly]))
+        if thing.is_machine and (total := _total([thing.hourly])):
+            facts.append(total)
             spent = thing.spent_by(now)
             facts += [] if spent is None else [f"{money(spent)} so far"]
         yield f"  {', '.join(facts)}"
@@ -186,16 +187,18 @@ def _is_expired(thing: Leftover, now: float) -> bool:
 
 
 def _total(prices: Sequence[float | None]) -> str:
-    """Of machines, an hour."""
-    return "$?/h" if None in prices else f"{money(sum(filter(None, prices)))}/h"
+    """Of machines, an hour; "" where they cost nothing."""
+    if None in prices:
+        return "$?/h"
+    return f"{money(total)}/h" if (total := sum(filter(None, prices))) else ""
 
 
 def _cost(thing: Leftover) -> str:
     """By the price when it was made; what costs nothing worth a word has none."""
-    if not thing.is_machine:
+    if not thing.is_machine or not (total := _total([thing.hourly])):
         return "-"
     spent = "" if thing.spent is None else f", {money(thing.spent)} so far"
-    return _total([thing.hourly]) + spent
+    return total + spent
 
 
 def _expires(found: Found, now: float) -> str:

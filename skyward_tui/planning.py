@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from skyward_core.views.views import PoolView
 
 from .ends import beside
-from .launch_form import FieldError, Form, check
+from .launch_form import FieldError, Form, check, python_script
 from .launch_plan import rows
 from .words import duration
 
@@ -32,6 +32,7 @@ class Planned:
     plan: LaunchPlan | None = None
     told: Sequence[tuple[str, str]] = ()
     error: FieldError | None = None
+    script: str = ""  # the same as Python
 
 
 def planned(form: Form, pools: Collection[PoolView]) -> Planned:
@@ -40,7 +41,7 @@ def planned(form: Form, pools: Collection[PoolView]) -> Planned:
         plan = check(form, pools)
     except FieldError as error:
         return Planned(form, error=error)
-    return Planned(form, plan, rows(plan, may_remember=True))
+    return Planned(form, plan, rows(plan, may_remember=True), script=python_script(form, pools))
 
 
 class Planner:

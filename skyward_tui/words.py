@@ -64,8 +64,10 @@ class Costs(Protocol):
 
 
 def hourly(of: Costs) -> str:
-    """What it costs; what is rented at an unknown price is not shown as free."""
-    return "$?/h" if of.rents else f"{money(of.price_hourly)}/h"
+    """What it costs; what is rented at an unknown price is not shown as free. "" of what costs nothing."""
+    if of.rents:
+        return "$?/h"
+    return f"{money(of.price_hourly)}/h" if of.price_hourly else ""
 
 
 def number(value: float) -> str:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
+    from ..model.machine import Check
     from ..model.spec import PoolSpec
     from ..model.stacks import Stacks
     from ..model.written_file import Unfetched
@@ -108,6 +109,9 @@ class Front(Protocol):
 
     def raise_budget(self, pool: str, dollars: float) -> Future[None]:
         """Let a pool cost more."""
+
+    def check_provider(self, name: str, settings: Mapping[str, str]) -> Future[list[Check]]:
+        """What a provider's own check-up says, with settings as texts; done within seconds, whoever does not answer."""
 
     def sweep(
         self,

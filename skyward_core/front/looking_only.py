@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -11,6 +11,7 @@ from ..model.errors import UsageError
 from .session import Session
 
 if TYPE_CHECKING:
+    from ..model.machine import Check
     from ..model.spec import PoolSpec
     from ..model.stacks import Stacks
     from ..pool.pool import Pool
@@ -47,6 +48,10 @@ class LookingOnly(Session):
         return _refused()
 
     def end_left(self, sweep: Sweep, tell: Callable[[str], None] = lambda said: None) -> Future[list[str]]:
+        return _refused()
+
+    def check_provider(self, name: str, settings: Mapping[str, str]) -> Future[list[Check]]:
+        # A host that is checked gets a folder of ours.
         return _refused()
 
     def stacks(

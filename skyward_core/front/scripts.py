@@ -10,6 +10,7 @@ from pathlib import Path
 from ..model.errors import ScriptError, UsageError
 from ..model.interpreter import Interpreter
 from ..store.working_folder import workdir
+from ..tasks.argument_fields import ArgumentField, argument_fields
 from ..tasks.arguments import Text
 from ..tasks.inline_metadata import inline_metadata
 from ..tasks.interpreter import OfferedPython, interpreter_of, offered
@@ -35,6 +36,7 @@ from ..tasks.task import Task
 GANG_FRAMEWORKS = ("torch", "jax")
 
 __all__ = [
+    "ArgumentField",
     "FunctionInfo",
     "Interpreter",
     "NoPython",
@@ -44,6 +46,7 @@ __all__ = [
     "Task",
     "Text",
     "advice",
+    "argument_fields",
     "build_task",
     "find_function",
     "gang_frameworks_of",

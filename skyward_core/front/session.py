@@ -38,6 +38,7 @@ from ..views.events import Event, PoolEnded
 from ..views.views import PoolView, RunView
 from . import sweeping
 from .back_off import BackOff
+from .check_ups import CheckUps
 from .insides import Insides
 from .output_files import OutputFiles
 from .sweeping import Sweep
@@ -53,7 +54,7 @@ T = TypeVar("T")
 OnEvent = Callable[[Event], None]
 
 
-class Session(Insides, OutputFiles):
+class Session(Insides, OutputFiles, CheckUps):
     """All that an app or a command needs of the core.
 
     Pools that this session did not create are watched as an observer: looking at a pool does not keep it alive.

@@ -121,9 +121,10 @@ def _left(found: list[Found]) -> str:
     if not found:
         return ""
     prices = [each.thing.hourly for each in found if each.thing.is_machine]
-    price = "$?/h" if None in prices else f"${sum(filter(None, prices)):,.2f}/h"
+    total = sum(filter(None, prices))
+    price = " ($?/h)" if None in prices else f" (${total:,.2f}/h)" if total else ""
     others = len(found) - len(prices)
-    parts = [f"{len(prices)} machine{'s' * (len(prices) != 1)} ({price})"] if prices else []
+    parts = [f"{len(prices)} machine{'s' * (len(prices) != 1)}{price}"] if prices else []
     parts += [f"{others} other thing{'s' * (others != 1)}"] if others else []
     first = sorted(found, key=lambda each: not each.thing.is_machine)[:_NAMED]
     ids = ", ".join(f"{each.thing.id} in {each.thing.place}" for each in first)

@@ -42,7 +42,7 @@ def ls(everything: bool, console: Console) -> int:
         ends = "" if left is None else f"in {duration(left)}"
         if pool.ended_at is not None:
             ready, ends = str(len(pool.nodes)), time.strftime("%Y-%m-%d %H:%M", time.localtime(pool.ended_at))
-        price = hourly(pool)
+        price = hourly(pool) or "-"
         rows.append((pool.name, pool.state, pool.provider, ready, price, ends, runs))
     if console.as_json:
         told = [kept_json(*each) for each in kept]

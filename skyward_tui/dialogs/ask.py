@@ -11,14 +11,19 @@ from .base import Dialog
 
 
 class AskScreen(Dialog[str | None]):
-    """Asks for one line; escape gives None."""
+    """Asks for one line; escape gives None.
 
-    def __init__(self, question: str) -> None:
+    Args:
+        value: what the line holds at first.
+    """
+
+    def __init__(self, question: str, value: str = "") -> None:
         super().__init__()
         self.heading = question
+        self._value = value
 
     def body(self) -> ComposeResult:
-        answer = Input(compact=True)
+        answer = Input(self._value, compact=True)
         answer.cursor_blink = False
         yield answer
 

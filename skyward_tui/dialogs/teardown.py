@@ -112,7 +112,7 @@ class TeardownScreen(TypedWord[bool]):
         parts: list[tuple[str, str]] = [
             (view.name, "bold"),
             (f": {count(len(view.nodes), 'node')}, {count(view.world_size, 'rank')}, ", ""),
-            (f"up {duration(now - view.created_at)}, {hourly(view)}.", ""),
+            (f"up {', '.join(filter(None, (duration(now - view.created_at), hourly(view))))}.", ""),
         ]
         running = [run for run in view.runs.values() if run.state == "running"]
         for run in running:

@@ -129,12 +129,12 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
             numbers = pool.metrics.latest(run.id, ranks[0])
             parts.append(Content(numbers_line(dict(list(numbers.items())[:NUMBERS]))))
     mark = look(pool.state)
-    cost = hourly(pool)
-    if pool.price_hourly:
-        cost += f" spent {money(pool.spent(now))}"
-        cost += f" of {money(pool.budget)}" if pool.budget is not None else ""
-        cost += f", {money(end)} by its end" if (end := pool.will_cost()) is not None else ""
-    parts.append(Content.styled(cost, "$muted"))
+    if cost := hourly(pool):
+        if pool.price_hourly:
+            cost += f" spent {money(pool.spent(now))}"
+            cost += f" of {money(pool.budget)}" if pool.budget is not None else ""
+            cost += f", {money(end)} by its end" if (end := pool.will_cost()) is not None else ""
+        parts.append(Content.styled(cost, "$muted"))
     state = Content.styled(f"pool {mark.text}", mark.style)
     parts.append(state)
     parts.append(Content.styled(f"{pool.nodes_ready}/{count(len(pool.nodes), 'node')}", "$muted"))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.containers import Container, Horizontal, Vertical, VerticalScroll
-from textual.content import Content
+from textual.containers import Container, Horizontal, Vertical
 from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Button, Input, Select, Static
@@ -20,7 +18,7 @@ from skyward_core.front.providers import DEFAULT
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.views import PoolView
 
-from ..actions import bindings
+from ..actions import bindings, first_key
 from ..hints import words_of
 from ..launch_form import (
     FieldError,
@@ -38,11 +36,16 @@ from ..packaged import named
 from ..planning import Planned, Planner, Wait, loaded, planned
 from ..recent import recent, remember
 from ..styles import beside
+from ..widgets.call_fields import CallFields
 from ..widgets.chrome import Crumbs, Panel
-from ..widgets.form_fields import Choice, Plugins, inner, line, row, setting_row
+from ..widgets.form_fields import Choice, FormFields, Plugins, inner, line, row, setting_row
+from ..widgets.plan_panel import PlanPanel
+from ..widgets.provider_field import CheckLines, ProviderField
 from ..widgets.toggles import Toggles
 from ..words import one_line
+from . import launch_presets
 from .base import BaseScreen
+from .launch_checks import ProviderChecks
 from .launching import BegunPool, create, follow
 
 if TYPE_CHECKING:
@@ -50,9 +53,15 @@ if TYPE_CHECKING:
     from skyward_core.front.scripts import FunctionInfo, Task
     from skyward_core.model.setting import Setting
 
+_EDITS = (
+    "launch",
+    "files",
+    "pythons",
+    "accelerators",
+    "presets",
+)  # what changes the form, which a launch holds still
 _NEW = "new pool"
 _WHOLE = ":whole"  # stands among the names of functions, and is none
-ARGUMENTS, WORDS = "name=value …", "words of its own, such as --epochs 3"
 _OF_POOL = (
     "name", "provider", "nodes", "ranks", "accelerator", "allocation", "max_hourly", "selection", "budget", "wait",
     "plugins", "packages", "outputs",
@@ -96,10 +105,13 @@ class LaunchScreen(BaseScreen[None]):
         self._readable = False  # whether there is a script
         self._plugins_touched = False
         self._planner = Planner()
+        self._checks = ProviderChecks(self)
         self._shown: Form | None = None  # what the plan is about
         self._wait: Wait | None = None  # for the plan, or for what a launch is at
         self._busy = False
         self._creating = False
+        self._preset = ""  # its name, where the form was filled from one
+        self._remarks: Sequence[str] = ()  # what of that is not there any more
 
     def body(self) -> ComposeResult:
         from skyward_core.front.plugins import available
@@ -108,56 +120,52 @@ class LaunchScreen(BaseScreen[None]):
         with Container(id="sides"):
             with Panel(id="form") as form:
                 form.border_title = "launch"
-                yield row("Script", line("script", "path of a script; ctrl+o picks one"))
-                functions = Choice([], prompt="its functions", id="function", compact=True)
-                python = line("python", "its own; ctrl+n lists")
-                yield row("Function", functions, inner("python"), python)
-                with Vertical(id="call"):
-                    yield row("Arguments", line("arguments", ARGUMENTS))
-                    yield Static(id="hint", markup=False)
-                used = self._pool if self._pool in dict(live).values() else ""  # it may be over by now
-                pools = Choice([(_NEW, ""), *live], value=used, allow_blank=False, id="pool", compact=True)
-                yield row("Pool", pools, inner("name"), line("name", "from the script's name"))
-                choices = [(choice.label, choice.name) for choice in provider_choices().values()]
-                yield row(
-                    "Provider",
-                    Choice(choices, value=DEFAULT, allow_blank=False, id="provider", compact=True),
-                )
-                for id, setting in self._settings().items():
-                    yield setting_row(id, setting)
-                yield row(
-                    "Nodes",
-                    line("nodes", value=USUAL_NODES),
-                    inner("ranks per node"),
-                    line("ranks", value="1", type="integer"),
-                    inner("accelerator"),
-                    line("accelerator", "any; ctrl+g lists"),
-                )
-                markets = Choice(_MARKETS, value="", allow_blank=False, id="allocation", compact=True)
-                orders = Choice(_ORDERS, value="", allow_blank=False, id="selection", compact=True)
-                yield row(
-                    "Market", markets, inner("at most $/h"), line("max_hourly", "any"), inner("tries"), orders,
-                    id="market",
-                )  # fmt: skip
-                yield row(
-                    "Budget $", line("budget", "none"),
-                    inner("wait for machines", id="wait-label"), line("wait", "not; or 2h"), id="money",
-                )  # fmt: skip
-                yield row("Plugins", Plugins(available(), id="plugins"))
-                packages = Choice(
-                    choices_for(None, ""), value="", allow_blank=False, id="packages", compact=True
-                )
-                yield row("Packages", packages, inner("outputs"), line("outputs", "such as out/** *.pt"))
-                options = [("keep", "keep the pool afterwards"), ("one", "one rank only")]
-                yield row("Options", Toggles(options, {"keep"}, id="options"))
+                with FormFields(id="fields"):
+                    yield row("Script", line("script", "path of a script; ctrl+o picks one"))
+                    functions = Choice([], prompt="its functions", id="function", compact=True)
+                    python = line("python", "its own; ctrl+n lists")
+                    yield row("Function", functions, inner("python"), python)
+                    yield CallFields(id="call")
+                    used = self._pool if self._pool in dict(live).values() else ""  # it may be over by now
+                    pools = Choice(
+                        [(_NEW, ""), *live], value=used, allow_blank=False, id="pool", compact=True
+                    )
+                    yield row("Pool", pools, inner("name"), line("name", "from the script's name"))
+                    choices = {choice.name: choice.label for choice in provider_choices().values()}
+                    with Vertical(id="where"):
+                        yield row("Provider", ProviderField(choices, DEFAULT, id="provider"))
+                        yield CheckLines(id="check")
+                    for id, setting in self._settings().items():
+                        yield setting_row(id, setting)
+                    yield row(
+                        "Nodes",
+                        line("nodes", value=USUAL_NODES),
+                        inner("ranks per node"),
+                        line("ranks", value="1", type="integer"),
+                        inner("accelerator"),
+                        line("accelerator", "any; ctrl+g lists"),
+                    )
+                    markets = Choice(_MARKETS, value="", allow_blank=False, id="allocation", compact=True)
+                    orders = Choice(_ORDERS, value="", allow_blank=False, id="selection", compact=True)
+                    yield row(
+                        "Market", markets, inner("at most $/h"), line("max_hourly", "any"), inner("tries"), orders,
+                        id="market",
+                    )  # fmt: skip
+                    yield row(
+                        "Budget $", line("budget", "none"),
+                        inner("wait for machines", id="wait-label"), line("wait", "not; or 2h"), id="money",
+                    )  # fmt: skip
+                    yield row("Plugins", Plugins(available(), id="plugins"))
+                    packages = Choice(
+                        choices_for(None, ""), value="", allow_blank=False, id="packages", compact=True
+                    )
+                    yield row("Packages", packages, inner("outputs"), line("outputs", "such as out/** *.pt"))
+                    options = [("keep", "keep the pool afterwards"), ("one", "one rank only")]
+                    yield row("Options", Toggles(options, {"keep"}, id="options"))
                 with Horizontal(id="last"):
                     yield Button("Launch", id="launch", variant="primary", compact=True)
                     yield Static(id="message", markup=False)
-            with Panel(id="plan") as box:
-                box.border_title = "plan"
-                with VerticalScroll(can_focus=False) as scroll:
-                    self.watch(scroll, "show_vertical_scrollbar", self._tell_of_more, init=False)
-                    yield Static(id="why")
+            yield PlanPanel(first_key("launch.view", self.app.keys))
 
     def on_mount(self) -> None:
         self._recent = recent()
@@ -175,6 +183,13 @@ class LaunchScreen(BaseScreen[None]):
             if self._shown != (form := self.form()):
                 self._show_plan([], form)  # what stands there is about another
         super().pulse(now)
+
+    def on_descendant_blur(self) -> None:
+        self.call_after_refresh(self._left_field)
+
+    def _left_field(self) -> None:
+        if self.is_attached and not self._busy:
+            self._checks.look(self.form())
 
     def _live(self) -> list[PoolView]:
         return [pool for pool in self.app.pools() if pool.is_live and pool.state == "up"]
@@ -356,16 +371,12 @@ class LaunchScreen(BaseScreen[None]):
         form = self.form()
         for field in (*_OF_POOL, *self._settings()):
             self.query_one(f"#{field}").disabled = bool(form.pool)
-        self.query_one("#arguments", Input).placeholder = WORDS if form.whole else ARGUMENTS
-        self.query_one("#hint", Static).update(self._hint(form))
+        called = next((info for info in self._functions if info.name == form.function), None)
+        script = path_of(form.script) if self._readable else Path()
+        self.query_one(CallFields).show(called, script, whole=form.whole)
+        self._checks.look(form)
         self._wait = self._wait or Wait("looking for the Python of the script")
         self._plan(form)
-
-    def _hint(self, form: Form) -> str:
-        """What the arguments are for."""
-        if form.whole:
-            return "the main program of every rank; the words are its sys.argv"
-        return next((str(info) for info in self._functions if info.name == form.function), "")
 
     @work(exclusive=True, group="plan")
     async def _plan(self, form: Form) -> None:
@@ -387,32 +398,24 @@ class LaunchScreen(BaseScreen[None]):
         self._mark(error.field if error and form.script.strip() else "")
         if error is None:
             self._say("")
-            self._show_plan(found.told, form)
+            self._show_plan(found.told, form, script=found.script)
         else:
             self._say(one_line(str(error)), error=bool(form.script.strip()))
             self._show_plan([], form, str(error) if "\n" in str(error) or len(str(error)) > ROOM else "")
 
-    def _show_plan(self, told: Sequence[tuple[str, str]], form: Form, why: str = "") -> None:
+    def _show_plan(
+        self, told: Sequence[tuple[str, str]], form: Form, why: str = "", script: str = ""
+    ) -> None:
         self._shown = form
-        parts: list[tuple[str, str]] = []
-        styles = {"cost": "bold", "note": "$text-warning"}
-        room = max(20, self.query_one("#why").size.width - 9)
-        for heading, text in told:
-            lines = ("\n" + " " * 9).join(textwrap.wrap(text, room))
-            parts += [(f"{heading:<9}", "$muted"), (f"{lines}\n", styles.get(heading, ""))]
-        if why:
-            parts.append((f"{why}\n", "$text-error"))
-        apart = "\n" if parts and not self.has_class("-narrow") else ""  # where lines are few, none is empty
-        parts += [(f"{apart}as a command\n", "$muted"), (command_line(form), "$text-accent")]
-        self.query_one("#why", Static).update(Content.assemble(*parts))
-
-    def _tell_of_more(self, more: bool) -> None:
-        """No key goes to the plan by itself, as the fields have the focus."""
-        self.query_one("#plan").border_subtitle = "pgdn, pgup scroll" if more else ""
+        remarks = [("preset", remark) for remark in self._remarks]
+        plan = self.query_one(PlanPanel)
+        plan.show([*remarks, *told], trouble=why, command=command_line(form), script=script)
 
     def action_scroll_plan(self, pages: int) -> None:
-        scroll = self.query_one("#plan VerticalScroll")
-        (scroll.scroll_page_down if pages > 0 else scroll.scroll_page_up)(animate=False)
+        self.query_one(PlanPanel).page(pages)
+
+    def action_turn_plan(self) -> None:
+        self.query_one(PlanPanel).turn()
 
     def _mark(self, wrong: str) -> None:
         """Have one field stand out: the message beside the button is about that."""
@@ -431,7 +434,9 @@ class LaunchScreen(BaseScreen[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "back":
             return not self._creating
-        return not (action in ("launch", "files", "pythons", "accelerators") and self._busy)
+        if action == "turn_plan":
+            return not self.query(PlanPanel) or not self.query_one(PlanPanel).fits
+        return not (action in _EDITS and self._busy)
 
     def on_button_pressed(self) -> None:
         self.action_launch()
@@ -450,7 +455,7 @@ class LaunchScreen(BaseScreen[None]):
         try:
             found = await self._work_out(form)
             if found.plan is not None:
-                self._show_plan(found.told, form)
+                self._show_plan(found.told, form, script=found.script)
                 await self._begin(form, found.plan)
                 return
         except SkywardError as error:
@@ -550,6 +555,24 @@ class LaunchScreen(BaseScreen[None]):
         pools = self.app.pools()
         text = await self._planner.work(form, lambda: python_script(form, pools))
         self.app.copy(text, "the Python script")
+
+    @work(exclusive=True, group="presets")
+    async def action_presets(self) -> None:
+        await launch_presets.pick(self.app, self._fill_from)
+
+    @work(exclusive=True, group="presets")
+    async def action_save_preset(self) -> None:
+        await launch_presets.ask_to_save(self.app, self.form(), self._preset)
+
+    def _fill_from(self, form: Form, remarks: Sequence[str], preset: str) -> None:
+        self._preset, self._remarks = preset, remarks
+        with self.prevent(Select.Changed):
+            self.query_one("#pool", Select).value = ""
+        self._fill(form)
+        if remarks:
+            self.flash(f"preset {preset}: {remarks[0]}", "error")
+        else:
+            self.flash(f"filled from preset {preset}", "done")
 
     def action_back(self) -> None:
         self.app.pop_screen()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
 
@@ -15,14 +16,16 @@ from ..leftovers import amount_of
 from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
+from ..widgets.pool_preview import PoolPreview
 from ..widgets.roll import Roll
-from ..words import ago, clip, count, duration, money, next_to_go, one_line, taken_back
+from ..words import ago, clip, count, duration, hourly, money, next_to_go, one_line, taken_back
 from .base import BaseScreen, newest_run
 
 if TYPE_CHECKING:
     from skyward_core.views.views import PoolView
 
 _ROOMY = 96  # columns from which every fact of a pool is shown
+_BESIDE = 120  # columns from which the pool under the cursor shows beside the list
 _WELCOME = """
   No pools yet.
 
@@ -47,6 +50,7 @@ class PoolList(Roll):
         self.cursor = 0
         self.note = ""
         self._now = 0.0
+        self._costs = False  # whether one of them costs something; else no column says that none does
         self._state: object = None
 
     @property
@@ -60,6 +64,7 @@ class PoolList(Roll):
         # The cursor stays on its pool while others come above it.
         chosen = self.chosen.key if self.chosen else ""
         self._state, self.pools, self.note, self._now = state, pools, note, now
+        self._costs = any(map(hourly, pools))
         places = [i for i, pool in enumerate(pools) if pool.key == chosen]
         self.cursor = places[0] if places else min(self.cursor, max(0, len(pools) - 1))
         self.refresh()
@@ -73,7 +78,8 @@ class PoolList(Roll):
         name = self._name_width(width)
         more = f"{'RANKS':<7}{'PROVIDER':<10}" if width >= _ROOMY else ""
         text = f"  {'POOL':<{name}} {'STATE':<14}{'NODES':<8}{more}{'AGE/ENDED':>10}"
-        return [Content.styled(clip(f"{text} {'$/H':>8}  RUN", width), "$muted")]
+        price = f" {'$/H':>8}" if self._costs else " "
+        return [Content.styled(clip(f"{text}{price}  RUN", width), "$muted")]
 
     def _name_width(self, width: int) -> int:
         longest = max((len(pool.name) for pool in self.pools), default=4)
@@ -102,7 +108,7 @@ class PoolList(Roll):
             (f"{pool.world_size:<7,}" if width >= _ROOMY else "", ""),
             (f"{pool.provider:<10}" if width >= _ROOMY else "", "$muted"),
             (f"{age:>10} ", "$muted"),
-            (f"{'$?' if pool.rents else money(pool.price_hourly):>8}  ", "$muted"),
+            (f"{hourly(pool).removesuffix('/h'):>8}  " if self._costs else "  ", "$muted"),
         ]
         left = pool.lease_left(self._now)
         if left is not None:  # before what may be cut off
@@ -146,7 +152,7 @@ class PoolsScreen(BaseScreen[None]):
     def body(self) -> ComposeResult:
         panel = Panel(PoolList())
         panel.border_title = "pools"
-        yield panel
+        yield Horizontal(panel, Panel(PoolPreview(), id="preview"), id="sides")
 
     def on_mount(self) -> None:
         self.query_one(PoolList).focus()
@@ -156,12 +162,13 @@ class PoolsScreen(BaseScreen[None]):
         app = self.app
         pools = app.pools()
         live = [pool for pool in pools if pool.is_live]
-        unknown = " + $?" if any(pool.rents for pool in live) else ""
-        status = [
-            Content.styled(count(len(live), "pool") + " up", "$text-success" if live else "$muted"),
-            Content.styled(f"{money(sum(pool.price_hourly for pool in live))}/h{unknown}", "$muted"),
-            Content.styled(f"spent {money(sum(pool.spent(now) for pool in live))}", "$muted"),
-        ]
+        status = [Content.styled(count(len(live), "pool") + " up", "$text-success" if live else "$muted")]
+        if costing := [pool for pool in live if hourly(pool)]:
+            unknown = " + $?" if any(pool.rents for pool in costing) else ""
+            status += [
+                Content.styled(f"{money(sum(pool.price_hourly for pool in costing))}/h{unknown}", "$muted"),
+                Content.styled(f"spent {money(sum(pool.spent(now) for pool in costing))}", "$muted"),
+            ]
         if app.leftovers is not None and app.leftovers.left:
             status.insert(0, Content.styled(f"! {amount_of(app.leftovers.left)} left", "$text-error"))
         self.query_one(Crumbs).show(["pools"], status)
@@ -170,8 +177,18 @@ class PoolsScreen(BaseScreen[None]):
             note = f"✗ {app.session_error}"
         elif app.session is None:
             note = "reading the ledger …"
-        self.query_one(PoolList).update(pools, note, now)
+        listed = self.query_one(PoolList)
+        listed.update(pools, note, now)
+        self._show_preview(listed.chosen, now)
         super().pulse(now)
+
+    def _show_preview(self, chosen: PoolView | None, now: float) -> None:
+        """Beside the list, where there is room for both."""
+        there = chosen is not None and self.size.width >= _BESIDE
+        self.set_class(there, "-preview")
+        if chosen is not None and there:
+            self.query_one("#preview", Panel).retitle(Content(chosen.name))
+            self.query_one(PoolPreview).update(chosen, newest_run(chosen), now)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         chosen = self.query(PoolList).first().chosen if self.is_mounted else None

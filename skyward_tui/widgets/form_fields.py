@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from textual.containers import Horizontal
+from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.suggester import SuggestFromList
 from textual.widget import Widget
@@ -26,6 +26,10 @@ class Choice(Select[str], inherit_bindings=False):
     """A list that opens by enter: the arrows go from field to field, past it as past all others."""
 
     BINDINGS = bindings("choice")
+
+
+class FormFields(VerticalScroll, can_focus=False, inherit_bindings=False):
+    """Scrolls to the field that has the focus; the keys that scroll are the plan's."""
 
 
 class Plugins(Toggles):

@@ -45,11 +45,11 @@ class Toggles(Widget, can_focus=True):
         for place, ((name, label), (_, y)) in enumerate(zip(self.options, self._places(), strict=True)):
             here = self.has_focus and place == self._cursor
             style = "$block-cursor-foreground on $block-cursor-background bold" if here else ""
-            parts.append(("\n" * (y - row), ""))
+            # Nothing stands behind the last one of a row: there may be no room for it.
+            parts.append(("\n" * (y - row) if y > row else "  " if place else "", ""))
             parts.append(
                 (_box(name in self.chosen, label), style or ("$text-success" if name in self.chosen else ""))
             )
-            parts.append(("  ", ""))
             row = y
         return Content.assemble(*parts) if parts else Content.styled("none installed", "$muted")
 

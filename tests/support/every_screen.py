@@ -8,6 +8,7 @@ from typing import Any
 
 from textual.screen import Screen
 
+from skyward_core.front.presets import Preset
 from skyward_tui.dialogs.accelerators import AcceleratorsScreen
 from skyward_tui.dialogs.ask import AskScreen, ChoiceScreen
 from skyward_tui.dialogs.budget import BudgetScreen
@@ -15,6 +16,7 @@ from skyward_tui.dialogs.end_left import EndLeftScreen
 from skyward_tui.dialogs.files import FilesScreen
 from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.dialogs.host_key import HostKeyScreen
+from skyward_tui.dialogs.presets import PresetsScreen
 from skyward_tui.dialogs.pythons import PythonsScreen
 from skyward_tui.dialogs.quit import QuitScreen
 from skyward_tui.dialogs.teardown import TeardownScreen
@@ -52,5 +54,6 @@ def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
         lambda: ChoiceScreen("Sure?", "It ends.", [("no", "No", False), ("yes", "Yes", True)], "no"),
         lambda: FilesScreen(Path.cwd()),
         lambda: PythonsScreen(None),
+        lambda: PresetsScreen([Preset("small", Path("skyward.toml"), {"script": "train.py"})]),
         lambda: HostKeyScreen(shown()),
     ]

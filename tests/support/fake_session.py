@@ -26,6 +26,7 @@ from skyward_core.views.views import PoolView, RunView, apply
 if TYPE_CHECKING:
     from skyward_core.front.base import Ask, Front
     from skyward_core.front.launch_request import LaunchRequest
+    from skyward_core.model.machine import Check
 
 NOW = 1_800_000_000.0
 
@@ -58,6 +59,8 @@ class FakeSession:
     raised: list[tuple[str, float]] = field(default_factory=list)
     swept: Sweep = field(default_factory=Sweep)
     sweeps: int = 0
+    checked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    check_ups: dict[str, Future[list[Check]]] = field(default_factory=dict)
     looks: list[Any] = field(default_factory=list)
     ended_left: list[list[str]] = field(default_factory=list)
     ending_left: Future[list[str]] = field(default_factory=Future)
@@ -173,6 +176,10 @@ class FakeSession:
         self.raised.append((view.name, dollars))
         self.emit(view, ev.BudgetNews(pool=view.name, budget=dollars, state="within", at=self.now))
         return done(None)
+
+    def check_provider(self, name: str, settings: Mapping[str, str]) -> Future[list[Check]]:
+        self.checked.append((name, dict(settings)))
+        return self.check_ups.setdefault(name, done([]))
 
     def sweep(
         self,

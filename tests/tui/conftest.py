@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.screen import Screen
 
+from skyward_core.views.views import PoolView
 from skyward_tui.app import SkywardApp
+from skyward_tui.launch_form import Form, python_script
 from skyward_tui.panels.log import LogPanel
 from tests.support.app_driver import (
     ask_who_is_busy,
@@ -58,6 +60,16 @@ def app(session: FakeSession) -> SkywardApp:
 def log_of(screen: Screen[Any]) -> LogPanel:
     """The log of a run screen."""
     return screen.query_one(LogPanel)
+
+
+@pytest.fixture
+def in_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is shown of a launch as Python names no folder of this test."""
+
+    def written(form: Form, pools: Collection[PoolView]) -> str:
+        return python_script(form, pools).replace(str(Path.cwd()), "/home/me/llama")
+
+    monkeypatch.setattr("skyward_tui.planning.python_script", written)
 
 
 @pytest.fixture

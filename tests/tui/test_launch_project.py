@@ -263,6 +263,7 @@ async def test_a_pool_that_is_up_brings_what_it_was_made_for(
 
 
 @at_every_size
+@pytest.mark.usefixtures("in_a_home_folder")
 async def test_a_whole_script_with_all_that_can_be_said(
     app: SkywardApp, project: Path, snap: Snap, size: tuple[int, int]
 ) -> None:

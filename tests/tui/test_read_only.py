@@ -65,7 +65,12 @@ async def test_the_form_can_be_read_and_launches_nothing(app: SkywardApp, sessio
 
 def test_every_action_that_ends_something_is_more_than_a_look() -> None:
     assert all(not action.looks for action in ACTIONS if action.dangerous)
-    assert {action.id for action in ACTIONS if action.changes} == {"launch.launch", "run.fetch", "run.debug"}
+    assert {action.id for action in ACTIONS if action.changes} == {
+        "launch.launch",
+        "launch.save",
+        "run.debug",
+        "run.fetch",
+    }
 
 
 @pytest.fixture

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
+from skyward_core.model.machine import Check
 from skyward_core.views import events as ev
 from skyward_core.views.views import PoolView, RunView
 from skyward_tui.app import SkywardApp
 from tests.support.app_driver import Snap, at_every_size, screen_text, until
-from tests.support.fake_session import FakeSession, failed_run, logged, value
+from tests.support.fake_session import FakeSession, done, failed_run, logged, value
 from tests.support.leftovers import leftovers
 from tests.support.machines import measured
 from tests.support.some_stacks import hung
@@ -73,7 +76,7 @@ async def test_pools(app: SkywardApp, session: FakeSession, snap: Snap, size: tu
     starting = session.pool("fresh", 4, state="starting", phase="installed", age=12)
     session.emit(starting, ev.PoolState(pool="fresh", state="starting", detail="2 of 4 nodes installed"))
     view.detail = "node 1 was lost"
-    training(session)
+    logged(*training(session), session)
     await show(app, snap, "pools", size, [], "llama-ft")
 
 
@@ -194,17 +197,23 @@ async def test_accelerators(app: SkywardApp, session: FakeSession, snap: Snap, s
 
 
 @at_every_size
+@pytest.mark.usefixtures("in_a_home_folder")
 async def test_launch(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     Path("train.py").write_text(SCRIPT)
+    session.check_ups["local"] = done(
+        [Check("local", "ok", "8 cores"), Check("local disk", "ok", "52 GB free")]
+    )
     await show(app, snap, "launch", size, ["n", "ctrl+o", *"train", "enter", *"epochs=3"], "train(epochs=3)")
 
 
 @at_every_size
+@pytest.mark.usefixtures("in_a_home_folder")
 async def test_launch_on_hosts(
     app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
 ) -> None:
     Path("train.py").write_text(SCRIPT)
     Path("skyward.toml").write_text('[hosts]\nlab = ["gpu1", "gpu2", "me@gpu3:2222"]\n')
+    session.check_ups["ssh"] = done([Check("gpu2", "fail", "no answer within 5 s")])
     keys = [
         "n",
         *"train.py",
@@ -212,14 +221,13 @@ async def test_launch_on_hosts(
         "tab",
         "tab",
         *"epochs=3",
-        "tab",
-        "tab",
-        "tab",
+        *["tab"] * 6,  # past the fields of its arguments, too
         "enter",
         "down",
         "enter",
         "tab",
         *"lab",
+        "tab",
     ]
     await show(app, snap, "launch-ssh", size, keys, "hosts    gpu1")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,14 @@ import pytest
 import skyward_core as sky
 from skyward_core.front.launch_plan import LaunchPlan
 from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.front.sweeping import Found
+from skyward_core.model.leftover import Leftover
 from skyward_core.model.spec import PoolSpec
 from skyward_core.providers.aws.calls import calls_of
 from skyward_core.views.views import PoolView
 from skyward_tui.as_json import pool_json
 from skyward_tui.launch_plan import rows
+from skyward_tui.leftovers import amount_of
 from skyward_tui.words import hourly
 
 
@@ -24,7 +28,7 @@ def test_a_pool_of_rented_machines_is_precious_and_its_price_unknown() -> None:
     assert hourly(view) == "$?/h" and pool_json(view)["price_hourly"] is None
     free = PoolView("p", spec=PoolSpec(name="p", provider=sky.Local()).describe())
     assert not free.rents and not free.is_precious
-    assert hourly(free) == "$0.00/h" and pool_json(free)["price_hourly"] == 0
+    assert hourly(free) == "" and pool_json(free)["price_hourly"] == 0
     view.price_hourly = 7.5
     assert hourly(view) == "$7.50/h" and not view.rents
 
@@ -96,6 +100,14 @@ def test_a_price_that_nobody_knows_is_not_shown_as_none(tmp_path: Path, nobody: 
 
 
 def test_machines_that_are_there_are_not_rented(tmp_path: Path, nobody: None) -> None:
-    assert ("cost", "$0.00/h") in rows(plan_of(tmp_path, "", None, "local"))
+    assert "cost" not in dict(rows(plan_of(tmp_path, "", None, "local")))
     plan = sky.Compute(provider=sky.Local(), nodes=2).plan()
     assert (plan.attempts, plan.hourly, str(plan)) == ((), 0.0, "nothing is rented")
+
+
+def test_what_was_left_and_costs_nothing_is_given_no_price() -> None:
+    thing = Leftover(
+        "instance", "i-1", "here", "p", "t", "led", ours=True, owner="me", is_machine=True, hourly=0.0
+    )
+    assert amount_of([Found(thing, "left", 0)]) == "1 machine"
+    assert amount_of([Found(replace(thing, hourly=1.5), "left", 0)]) == "1 machine ($1.50/h)"

@@ -1,0 +1,187 @@
+"""What a pool is at, beside the list of pools: what it waits for, its ranks, its newest numbers, its last lines."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from time import monotonic
+
+from textual.content import Content
+from textual.widget import Widget
+
+from skyward_core.views.spread import band
+from skyward_core.views.views import NodeView, PoolView, RunView
+from skyward_core.wire.safe_text import field
+
+from ..hints import detail_of
+from ..sgr import plain
+from ..styles import beside
+from ..theme import look, node_look
+from ..words import ago, clip, count, duration, failure, next_to_go, number, one_line, taken_back, took
+from .braille import Canvas, bounds
+from .numbers import COUNTERS
+from .rank_state import RankState, nothing_yet, rank_states
+
+LOOK_SECONDS = 0.5  # between two looks at a pool of which something keeps coming
+_WRAPPED = 4  # lines of one thing that is said
+_NODES = 4  # that are not ready, of which each has a line
+_STRIP = 4  # rows of ranks
+_CHART = 6  # rows of a chart
+_LEAST_LOG = 4  # rows below which a chart gives way to lines
+
+Part = tuple[str, str]
+"""Text, and its style."""
+
+
+class PoolPreview(Widget, can_focus=False):
+    """One pool. It asks nobody: what the pool's view has not, is not shown."""
+
+    DEFAULT_CSS = beside(__file__)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: object = None
+        self._looked = 0.0
+        self._content = Content("")
+
+    def update(self, pool: PoolView, run: RunView | None, now: float) -> None:
+        """Look at a pool, at most twice a second however much comes; what shows no other thing is not painted again.
+
+        Args:
+            now: Unix time in seconds.
+        """
+        goes_on = pool.state in ("starting", "stopping") or (run is not None and run.state == "running")
+        before, seen = (
+            self._seen,
+            (pool.key, self.size, pool.changes, int(now) if goes_on else int(now) // 60),
+        )
+        turned = not isinstance(before, tuple) or before[:2] != seen[:2]
+        if seen == before or (not turned and monotonic() - self._looked < LOOK_SECONDS):
+            return
+        self._seen, self._looked = seen, monotonic()
+        content = Content("\n").join(self._lines(pool, run, now))
+        if content.plain != self._content.plain or content.spans != self._content.spans:
+            self._content = content
+            self.refresh()
+
+    def render(self) -> Content:
+        return self._content
+
+    def _lines(self, pool: PoolView, run: RunView | None, now: float) -> list[Content]:
+        width, height = self.size
+        states = [] if pool.is_over else rank_states(pool, run, now)
+        lines = [
+            Content.styled(each, style)
+            for text, style in _waits(pool, run, states, now)
+            for each in textwrap.wrap(text, max(20, width))[:_WRAPPED]
+        ]
+        if states:
+            lines += [Content(""), *_strip(states, width)]
+        chart = [] if run is None else _chart(pool, run, width)
+        if chart and height - len(lines) - len(chart) - 2 >= _LEAST_LOG:
+            lines += [Content(""), *chart]
+        room = height - len(lines) - 2
+        if run is not None and room > 0 and (printed := _last_lines(pool, run, room)):
+            lines += [Content(""), Content.styled("last lines", "$muted")]
+            lines += [Content(clip(text, width)) for text in printed]
+        return lines[:height]
+
+
+def _waits(pool: PoolView, run: RunView | None, states: Sequence[RankState], now: float) -> Iterator[Part]:
+    """What it is at or waits for, what matters most first."""
+    if pool.is_over:
+        since = "" if pool.ended_at is None else f" {ago(now - pool.ended_at)}"
+        yield f"over{since}; what was kept of it opens by enter", "$muted"
+    elif pool.state != "up":
+        mark = look(pool.state)
+        yield one_line(f"{mark.text}: {detail_of(pool)}") if pool.detail else mark.text, mark.style
+        yield from _nodes([node for node in pool.nodes if node.phase != "ready"], now)
+    if (node := next_to_go(pool.nodes)) is not None:
+        yield f"! n{node.index} {taken_back(node, now)}", "$text-warning"
+    if run is None:
+        if pool.state == "up":
+            yield "no run yet: it waits for a launch", "$muted"
+        return
+    yield from _run(pool, run, states, now)
+
+
+def _run(pool: PoolView, run: RunView, states: Sequence[RankState], now: float) -> Iterator[Part]:
+    mark = look(run.state)
+    lasted = (run.ended_at or now) - run.opened_at
+    time = took(lasted) if run.ended_at is not None else duration(lasted)
+    of = f" {run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
+    yield f"{mark.text} {run.function}{of}, {time}", mark.style
+    if (cause := run.root_cause) is not None:
+        said = failure(cause.outcome, cause.type, one_line(cause.message))
+        yield f"rank {cause.rank} {cause.outcome}, {said}", "$text-error"
+    if run.state != "running" or pool.is_over:
+        return
+    if quiet := [state for state in states if state.quiet is not None]:
+        longest = max(quiet, key=lambda state: state.quiet or 0.0)
+        yield f"rank {longest.rank} has been quiet for {duration(longest.quiet or 0.0)}", "$text-warning"
+    if not (pool.logs.has(run.id) and pool.logs.of(run.id).merged.end):
+        yield nothing_yet(states, run), "$muted"
+
+
+def _nodes(nodes: Sequence[NodeView], now: float) -> Iterator[Part]:
+    for node in nodes[:_NODES]:
+        mark = node_look(node.phase)
+        left = 0.0 if node.retry_at is None else node.retry_at - now
+        again = f", again in {duration(left)}" if left > 0 else ""
+        yield f"n{node.index} {mark.text} {one_line(node.detail)}".rstrip() + again, "$muted"
+    if len(nodes) > _NODES:
+        yield f"and {count(len(nodes) - _NODES, 'other node')}", "$muted"
+
+
+def _strip(states: Sequence[RankState], width: int) -> list[Content]:
+    """A cell for each rank, and how many are at what."""
+    tally: dict[str, int] = {}
+    for state in states:
+        tally[state.state] = tally.get(state.state, 0) + 1
+    said: list[Part] = [(f"{count(len(states), 'rank')}: ", "$muted")]
+    for name, many in tally.items():
+        said.append((f"{look(name).glyph} {many:,} {look(name).word}  ", look(name).style))
+    rows = [states[at : at + width] for at in range(0, len(states), max(1, width))]
+    shown = [
+        Content.assemble(*((look(state.state).glyph, look(state.state).style) for state in row))
+        for row in rows[:_STRIP]
+    ]
+    hidden = len(states) - sum(map(len, rows[:_STRIP]))
+    more = [Content.styled(f"+{hidden:,} ranks", "$muted")] if hidden else []
+    return [Content.assemble(*said), *shown, *more]
+
+
+def _chart(pool: PoolView, run: RunView, width: int) -> list[Content]:
+    """The first of its numbers that is no counter, as the median of all ranks."""
+    names = pool.metrics.names(run.id)
+    if not names or width < 1:
+        return []
+    name = next((each for each in names if each.lower() not in COUNTERS), names[0])
+    traces = list(pool.metrics.traces(run.id, name).values())
+    found = band(traces, 2 * width)
+    points = list(zip(found.at, found.middle, strict=True))
+    spans = bounds([points])
+    if spans is None:
+        return []
+    canvas = Canvas(width, _CHART, *spans)
+    canvas.line(points, 1)
+    low, high = min(found.middle), max(found.middle)
+    newest = (f"{field(name)} ", "bold"), (number(points[-1][1]), "")
+    whose = f"  median of {len(traces)} ranks" if len(traces) > 1 else ""
+    head = Content.assemble(*newest, (f"{whose}  {number(low)} to {number(high)}", "$muted"))
+    if head.cell_length > width:
+        head = Content.assemble(*newest, (whose, "$muted"))
+    drawn = ["".join(text for text, _ in canvas.runs(row)) for row in range(_CHART)]
+    return [head, *(Content.styled(row, "$text-primary") for row in drawn)]
+
+
+def _last_lines(pool: PoolView, run: RunView, most: int) -> list[str]:
+    """What its ranks printed last, in the order in which it came."""
+    if not pool.logs.has(run.id):
+        return []
+    book = pool.logs.of(run.id)
+    ring = book.merged
+    lines = ring.lines(max(ring.first, ring.end - most), ring.end)
+    if len(book.ranks) == 1:
+        lines = [text.partition("| ")[2] for text in lines]
+    return [plain(text).rstrip() for text in lines]

@@ -1,0 +1,88 @@
+"""A field for each argument, by keys: what is typed in one stands in the line above, and the other way round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input, Select
+
+from skyward_tui.app import SkywardApp
+from skyward_tui.widgets.argument_fields import ArgumentRow
+from skyward_tui.widgets.toggles import Toggles
+from tests.support.app_driver import launch_form, screen_text, typed, until
+
+SCRIPT = '''
+import enum
+from pathlib import Path
+from typing import Literal
+import skyward_core as sky
+
+class Mode(enum.Enum):
+    FAST = "f"
+    EXACT = "e"
+
+@sky.function
+def train(
+    epochs: int, lr: float = 0.1, resume: bool = False, mode: Mode = Mode.FAST,
+    kind: Literal["adam", "sgd"] = "adam", data: Path | None = None, **more,
+):
+    """Train.
+
+    Args:
+        epochs: how often all data is seen
+    """
+
+@sky.function
+def other(note: str = "x"): ...
+'''
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path
+
+
+async def test_fields_and_line_say_the_same(app: SkywardApp) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        line = screen.query_one("#arguments", Input)
+        line.value = "lr=1e-2 warmup=3"
+        await until(pilot, lambda: len(screen.query(ArgumentRow)) == 6 and "1e-2" in screen_text(app))
+        await pilot.press("tab", "tab", "tab", "tab")
+        await until(pilot, lambda: "int, needed  how often all data is seen" in screen_text(app))
+        await typed(app, pilot, "x")
+        await until(pilot, lambda: "✗ wants int, not 'x'" in screen_text(app))
+        assert line.value == "epochs=x lr=1e-2 warmup=3"
+        await pilot.press("backspace", "3", "tab", "tab", "space")
+        await until(pilot, lambda: line.value == "epochs=3 lr=1e-2 resume=true warmup=3")
+        await pilot.press("tab", "enter", "down", "down", "enter")
+        await until(pilot, lambda: line.value == "epochs=3 lr=1e-2 resume=true mode=EXACT warmup=3")
+        await pilot.press("tab", "tab")
+        await typed(app, pilot, "a.csv")
+        await until(pilot, lambda: "! there is no a.csv on this machine" in screen_text(app))
+        await until(pilot, lambda: screen.form().arguments.endswith("mode=EXACT data=a.csv warmup=3"))
+        # Whoever types fast is not held up by what comes back of it.
+        await pilot.press(*"0123456789")
+        await until(pilot, lambda: "data=a.csv0123456789 " in line.value)
+        # And back: the line fills the fields, an enum by its value, too; what is not given is as it was.
+        line.value = "epochs=4 mode=e kind=sgd resume=false"
+        widgets = {row.asked.name: row._field for row in screen.query(ArgumentRow)}
+        mode, kind, resume = widgets["mode"], widgets["kind"], widgets["resume"]
+        assert isinstance(mode, Select) and isinstance(kind, Select) and isinstance(resume, Toggles)
+        await until(pilot, lambda: (mode.value, kind.value, resume.chosen) == ("EXACT", "sgd", set()))
+        data = widgets["data"]
+        assert isinstance(data, Input) and data.value == ""
+        assert line.value == "epochs=4 mode=e kind=sgd resume=false", "nothing is said otherwise by that"
+
+
+async def test_another_function_has_other_fields(app: SkywardApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        await until(pilot, lambda: len(screen.query(ArgumentRow)) == 6)
+        screen.query_one("#function", Select).value = "other"
+        await until(pilot, lambda: [row.asked.name for row in screen.query(ArgumentRow)] == ["note"])
+        screen.query_one("#function", Select).value = ":whole"
+        await until(pilot, lambda: not screen.query(ArgumentRow))
+        assert "the main program of every rank" in screen_text(app)

@@ -1,0 +1,141 @@
+"""Presets of the launch form, by keys: saved, picked, told what they lack, deleted."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input
+
+from skyward_tui.app import SkywardApp
+from skyward_tui.dialogs.ask import AskScreen, ChoiceScreen
+from skyward_tui.dialogs.presets import PresetsScreen
+from skyward_tui.screens.launch import LaunchScreen
+from tests.support.app_driver import launch_form, screen_text, typed, until
+from tests.support.fake_session import FakeSession
+
+SCRIPT = "import skyward_core as sky\n\n@sky.function\ndef train(epochs: int, lr: float = 0.1): ...\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "skyward.toml").write_text('# mine\n[hosts]\nlab = "gpu1"\n')
+    return tmp_path
+
+
+async def test_a_form_is_saved_loaded_and_deleted_by_keys(
+    app: SkywardApp, session: FakeSession, folder: Path
+) -> None:
+    file = folder / "skyward.toml"
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        screen.query_one("#nodes", Input).value = "2"
+        screen.query_one("#name", Input).value = "mine"
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: isinstance(app.screen, AskScreen))
+        await typed(app, pilot, "small run")
+        await pilot.press("enter")
+        await until(pilot, lambda: "saved as preset small run in skyward.toml" in screen_text(app))
+        kept = tomllib.loads(file.read_text())
+        assert kept["hosts"] == {"lab": "gpu1"} and file.read_text().startswith("# mine\n")
+        assert kept["presets"] == {
+            "small run": {
+                "script": "train.py", "function": "train", "provider": "local", "nodes": 2,
+                "pool": "mine", "keep": True,
+            }
+        }  # fmt: skip
+        # Saved once more under its name: asked, unless it was filled from that.
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: isinstance(app.screen, AskScreen))
+        await typed(app, pilot, "small run")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
+        screen.query_one("#nodes", Input).value = "7"
+        screen.query_one("#name", Input).value = ""
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: isinstance(app.screen, PresetsScreen) and "small run" in screen_text(app))
+        assert "train.py:train  provider local  nodes 2" in screen_text(app)
+        await pilot.press("s", "m", "enter")
+        await until(pilot, lambda: "filled from preset small run" in screen_text(app))
+        form = screen.form()
+        assert (form.nodes, form.name, form.script, form.function) == ("2", "mine", "train.py", "train")
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: isinstance(app.screen, PresetsScreen))
+        await pilot.press("ctrl+x")
+        await until(pilot, lambda: "Delete preset small run of" in screen_text(app))
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: "none yet: ctrl+s in the form saves what it says" in screen_text(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
+        assert tomllib.loads(file.read_text()) == {"hosts": {"lab": "gpu1"}}
+
+
+async def test_what_a_preset_names_that_is_gone_is_said_and_the_rest_filled(
+    app: SkywardApp, folder: Path
+) -> None:
+    with (folder / "skyward.toml").open("a") as file:
+        file.write(
+            '[presets.old]\nscript = "train.py"\nfunction = "train"\narguments = ["epochs=3", "warmup=1"]\n'
+            'provider = "cupboard"\nnodes = 3\ntimeout = 5\ncolour = "red"\n'
+        )
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: isinstance(app.screen, PresetsScreen) and "old" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "runs     train(epochs=3) on all 3 ranks" in screen_text(app))
+        form = screen.form()
+        assert (form.provider, form.nodes, form.arguments) == ("local", "3", "epochs=3")
+        shown = " ".join(str(screen.query_one("#why").content).split())  # type: ignore[attr-defined]
+        for each in (
+            "there is no provider cupboard", "train takes no argument warmup any more",
+            "the form has no field for timeout", "there is no colour any more",
+        ):  # fmt: skip
+            assert each in shown, each
+
+
+async def test_a_file_that_cannot_be_used_is_said(app: SkywardApp, folder: Path) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        (folder / "skyward.toml").write_text("[hosts\n")
+        for key in ("ctrl+l", "ctrl+s"):
+            await pilot.press(key)
+            await until(pilot, lambda: "skyward.toml does not parse" in screen_text(app))
+            assert app.screen is screen
+
+
+async def test_an_example_keeps_its_name(app: SkywardApp, folder: Path) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await launch_form(app, pilot, "example:hello")
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: isinstance(app.screen, AskScreen))
+        await typed(app, pilot, "hi")
+        await pilot.press("enter")
+        await until(pilot, lambda: "saved as preset hi" in screen_text(app))
+        assert 'script = "example:hello"' in (folder / "skyward.toml").read_text()
+        screen.query_one("#script", Input).value = ""
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: isinstance(app.screen, PresetsScreen) and "hi" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: screen.form().script == "example:hello")
+
+
+async def test_a_form_without_a_script_can_be_kept(app: SkywardApp, folder: Path) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await launch_form(app, pilot, "")
+        screen.query_one("#nodes", Input).value = "6"
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: isinstance(app.screen, AskScreen))
+        await typed(app, pilot, "six")
+        await pilot.press("enter")
+        await until(pilot, lambda: "saved as preset six" in screen_text(app))
+        screen.query_one("#nodes", Input).value = "1"
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: isinstance(app.screen, PresetsScreen) and "six" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: screen.form().nodes == "6")
+        assert screen.form().script == ""

@@ -1,0 +1,73 @@
+"""How the chosen provider is stands in its field; nobody waits for that, and nobody is asked while it is typed."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input, Select
+
+from skyward_core.model.machine import Check
+from skyward_tui.app import SkywardApp
+from tests.support.app_driver import launch_form, screen_text, typed, until
+from tests.support.fake_session import FakeSession
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
+    return tmp_path
+
+
+async def test_a_check_that_takes_its_time_is_not_waited_for(app: SkywardApp, session: FakeSession) -> None:
+    answer: Future[list[Check]] = Future()
+    session.check_ups["local"] = answer
+    async with app.run_test(size=(120, 40)) as pilot:
+        await launch_form(app, pilot, "train.py")
+        await until(pilot, lambda: "… local: processes on this machine" in screen_text(app))
+        await until(pilot, lambda: "runs     train()" in screen_text(app))
+        answer.set_result([Check("local", "ok", "8 cores"), Check("local disk", "ok", "9 GB free")])
+        await until(pilot, lambda: "✓ local: processes on this machine" in screen_text(app))
+        assert "✓ local: 8 cores; local disk: 9 GB free" in screen_text(app)
+        assert session.checked == [("local", {})]
+
+
+async def test_hosts_are_checked_once_they_are_typed_and_what_is_amiss_comes_first(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    lines = [Check("gpu1", "ok", "reachable"), Check("gpu2", "fail", "no answer within 5 s\x1b[2J")]
+    lines += [Check(f"gpu{number}", "warn", "0.5 GB free") for number in range(3, 9)]
+    session.check_ups["ssh"] = Future()
+    session.check_ups["ssh"].set_result(lines)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        screen.query_one("#provider", Select).value = "ssh"
+        await until(pilot, lambda: "Hosts" in screen_text(app))
+        hosts = screen.query_one("#hosts", Input).focus()
+        await until(pilot, lambda: app.focused is hosts)
+        await typed(app, pilot, "gpu1 gpu2")
+        await until(pilot, lambda: "hosts    gpu1, gpu2" in screen_text(app))
+        assert "ssh" not in [name for name, _ in session.checked]
+        await pilot.press("tab")
+        await until(pilot, lambda: "✗ ssh: hosts of your own" in screen_text(app))
+        assert session.checked[-1] == ("ssh", {"hosts": "gpu1,gpu2"})
+        text = screen_text(app)
+        assert text.index("✗ gpu2: no answer within 5 s") < text.index("! gpu3: 0.5 GB free")
+        assert "and 3 more: skyward-tui doctor tells all" in text
+        # What was told is not asked for again.
+        many = len(session.checked)
+        screen.query_one("#provider", Select).value = "local"
+        await until(pilot, lambda: "gpu2: no answer" not in screen_text(app))
+        screen.query_one("#provider", Select).value = "ssh"
+        await until(pilot, lambda: "✗ gpu2: no answer" in screen_text(app))
+        assert len(session.checked) == many
+
+
+async def test_where_lines_are_few_only_what_is_amiss_has_one(app: SkywardApp, session: FakeSession) -> None:
+    session.check_ups["local"] = Future()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await launch_form(app, pilot, "train.py")
+        session.check_ups["local"].set_result([Check("local", "ok", "8 cores")])
+        await until(pilot, lambda: "✓ local: processes on this machine" in screen_text(app))
+        assert "8 cores" not in screen_text(app)

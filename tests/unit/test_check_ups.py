@@ -1,0 +1,54 @@
+"""Whether a provider can do what will be asked of it: its own words, a time-out, and what it raises."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from skyward_core.front.check_ups import checked
+from skyward_core.model.machine import Check
+from skyward_core.providers.local.provider import Local
+
+
+async def test_a_provider_is_asked_with_what_its_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = await checked("local", {})
+    assert [line.subject for line in lines] == ["local", "local disk"]
+    assert (await checked("local", {"color": "red"}))[0].state == "fail"
+    assert "cupboard" in (await checked("cupboard", {}))[0].detail
+
+
+async def test_hosts_that_do_not_answer_are_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def silent(self: Any) -> list[Check]:
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr(Local, "check", silent)
+    assert await checked("local", {}, 0.05) == [Check("local", "fail", "no answer within 0.05 s")]
+
+
+async def test_one_that_blocks_its_thread_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = threading.Event()
+
+    async def stuck(self: Any) -> list[Check]:
+        free.wait(30)
+        return []
+
+    monkeypatch.setattr(Local, "check", stuck)
+    began = time.monotonic()
+    try:
+        assert (await checked("local", {}, 0.05))[0].state == "fail"
+        assert time.monotonic() - began < 30
+    finally:
+        free.set()
+
+
+async def test_what_it_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(self: Any) -> list[Check]:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(Local, "check", broken)
+    assert await checked("local", {}) == [Check("local", "fail", "ZeroDivisionError: oh")]
