@@ -14,6 +14,7 @@ from .command_console import console_of, of_json
     "-a", "--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="Another argument; repeatable."
 )
 @click.option("--pool", metavar="NAME", help="Run on this pool, which is up, and not on its own.")
+@click.option("--missing", is_flag=True, help="Of a sweep over arguments: run what has no result yet.")
 @click.option("--detach", is_flag=True, help="Leave as soon as the function runs; implies --keep.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
 @of_json
@@ -22,6 +23,7 @@ def rerun(
     script_args: tuple[str, ...],
     arguments: tuple[str, ...],
     pool: str | None,
+    missing: bool,
     detach: bool,
     dry_run: bool,
     as_json: bool,
@@ -36,4 +38,6 @@ def rerun(
     with console_of(as_json) as console:
         from .commands.rerun import rerun as execute
 
-        return execute(run, arguments, script_args, pool, console, detach=detach, dry_run=dry_run)
+        return execute(
+            run, arguments, script_args, pool, console, missing=missing, detach=detach, dry_run=dry_run
+        )

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ..tasks.task import Task
     from ..transport.ssh.host_keys import ServerKey as ServerKey
     from ..transport.ssh.questions import Ask as Ask
+    from ..views.trial_sheet import TrialSheet
+    from ..views.trials import TrialBoard
     from ..views.views import PoolView, RunView
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch as KeptLaunch
@@ -52,6 +54,21 @@ class Front(Protocol):
         Args:
             stays: whether its results are for whoever comes later, though they are told here.
         """
+
+    def launch_sweep(
+        self,
+        pool: str,
+        tasks: Sequence[Task],
+        sheet: TrialSheet,
+        request: LaunchRequest,
+        *,
+        joined: bool,
+        stays: bool = False,
+    ) -> Future[RunView]:
+        """Run a task for each combination of arguments, each on one rank; done when the run is opened."""
+
+    def trials(self, pool: str, run: RunView) -> Future[TrialBoard]:
+        """What the table of such a run is made of."""
 
     def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
         """Keep what a run was launched with, to be launched again; ``joined`` says that its pool was up before."""

@@ -21,6 +21,7 @@ from ..tasks.parsing import parsed
 from ..tasks.scripts import (
     FunctionInfo,
     build_task,
+    build_tasks,
     find_function,
     has_functions,
     list_functions,
@@ -45,6 +46,7 @@ __all__ = [
     "Text",
     "advice",
     "build_task",
+    "build_tasks",
     "find_function",
     "gang_frameworks_of",
     "has_functions",

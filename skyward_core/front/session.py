@@ -40,6 +40,7 @@ from .back_off import BackOff
 from .insides import Insides
 from .output_files import OutputFiles
 from .sweeping import Sweep
+from .trials import TrialRuns
 
 if TYPE_CHECKING:
     from ..transport.ssh.questions import Ask
@@ -52,7 +53,7 @@ T = TypeVar("T")
 OnEvent = Callable[[Event], None]
 
 
-class Session(Insides, OutputFiles):
+class Session(Insides, OutputFiles, TrialRuns):
     """All that an app or a command needs of the core.
 
     Pools that this session did not create are watched as an observer: looking at a pool does not keep it alive.
@@ -321,8 +322,7 @@ class Session(Insides, OutputFiles):
 
         async def work() -> RunView:
             found = await self._ours(pool)
-            run = found.launch.open("single" if one else "broadcast", [task])
-            run.stays = stays
+            run = found.launch.open("single" if one else "broadcast", [task], stays=stays)
             return found.view.runs[run.id]
 
         return self._submit(work())

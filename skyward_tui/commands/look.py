@@ -12,13 +12,14 @@ from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolError, UsageError
 
-from ..as_json import kept_json, pool_json, run_json
+from ..as_json import kept_json, pool_json, run_json, trials_json
 from ..hints import detail_of, words_of
 from ..words import duration, hourly
 from .collapsing import Collapsed
 from .console import Console
 from .reach import fetched, meant, opened
 from .report import show_run, status_of, table, unfetched
+from .trials import show_trials
 
 
 def ls(everything: bool, console: Console) -> int:
@@ -56,11 +57,15 @@ def ls(everything: bool, console: Console) -> int:
     return exit_status.OK
 
 
-def results(run: str, console: Console) -> int:
+def results(run: str, console: Console, sort: str | None) -> int:
     """The outcomes of a run so far; ends with the status that the run ended with.
 
     Args:
         run: its id, or its pool's name; see :func:`.reach.meant`.
+        sort: of a sweep, the column that its table is sorted by, as :func:`.trials.show_trials` takes it.
+
+    Raises:
+        UsageError: there is no such column, or it is no sweep.
     """
     with opened(console) as session:
         row = fetched(session, meant(session, run), console)
@@ -70,11 +75,15 @@ def results(run: str, console: Console) -> int:
             # Nobody may have told the ledger what has happened since. If nobody can, its word is all there is.
             with suppress(PoolError):
                 view = session.look(pool.key).result().runs.get(row.run, view)
+        board = session.trials(pool.key, view).result() if row.kind == "sweep" or sort is not None else None
     if console.as_json:
-        console.result(run_json(view))
-    else:
-        console.note(f"run {view.id}: {view.function} on pool {view.pool}, {view.state}")
+        console.result(run_json(view) | ({} if board is None else trials_json(view, board)))
+        return exit_status.OK if view.state == "running" else status_of(view)
+    console.note(f"run {view.id}: {view.function} on pool {view.pool}, {view.state}")
+    if board is None:
         show_run(view, console)
+    else:
+        show_trials(view, board, console, sort)
     return exit_status.OK if view.state == "running" else status_of(view)
 
 

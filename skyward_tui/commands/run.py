@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from signal import SIGINT
 
@@ -20,9 +21,11 @@ from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError
 from skyward_core.model.spec import PoolSpec
 from skyward_core.views.events import PoolState
 from skyward_core.views.metrics import numbers_line
+from skyward_core.views.trial_sheet import TrialSheet
+from skyward_core.views.trials import TrialBoard
 from skyward_core.views.views import PoolView, RunView
 
-from ..as_json import pool_json, run_json
+from ..as_json import pool_json, run_json, trials_json
 from ..launch_plan import lacking, rows
 from ..packaged import meant
 from ..words import between, count, duration
@@ -31,13 +34,19 @@ from .follow import Choice, Follower, Interrupted
 from .reach import opened, up
 from .report import receipt_line, show_run, status_of, table
 from .sweep import note_left
+from .trials import Trials, show_trials
 
 
-def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> int:
+def run(
+    request: LaunchRequest, console: Console, *, dry_run: bool = False, missing: TrialSheet | None = None
+) -> int:
     """Run a script's function on a pool, and give the exit status.
 
-    The pool is made for the run and torn down after it; one of that name that is up is used, and stays. With
-    ``dry_run`` nothing is made, loaded or run: it is told what would be.
+    The pool is made for the run and torn down after it; one of that name that is up is used, and stays.
+
+    Args:
+        dry_run: make, load and run nothing; tell what would be.
+        missing: of a sweep, what is to be run of it.
     """
     with opened(console) as session:
         found = _live(session, request.pool)
@@ -50,6 +59,8 @@ def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> i
                 f"run on it as it is, end it (skyward-tui down {found.name}), or choose another name"
             )
         plan = _plan(request)
+        if missing is not None:
+            plan = replace(plan, sheet=missing)
         if found is not None:
             plan = plan.on(found)
         if dry_run:
@@ -60,10 +71,10 @@ def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> i
             console.note("ranks work in your own folder here: --output has nothing to bring")
         if said := lacking(plan, as_options=True):
             console.note(said)
-        task = plan.task(echo=True)
+        tasks = plan.tasks(echo=True)
         job = _Job(session, console, plan.pool.name, ours=found is None, keep=plan.keep)
         with job.follower.signals():
-            return job.execute(plan.spec, task, request)
+            return job.execute(plan.spec, tasks, request, plan.sheet)
 
 
 def _tell(plan: LaunchPlan, console: Console) -> int:
@@ -148,9 +159,13 @@ class _Job:
         self.run: RunView | None = None
         self.error: SkywardError | None = None
         self.kept: Future[None] | None = None  # what the run was launched with
+        self.board: TrialBoard | None = None  # of a sweep that has ended
 
-    def execute(self, spec: PoolSpec | None, task: Task, request: LaunchRequest) -> int:
-        """Create the pool where a spec says how, run the task, report, and tear down where that is due."""
+    def execute(
+        self, spec: PoolSpec | None, tasks: Sequence[Task], request: LaunchRequest, sheet: TrialSheet | None
+    ) -> int:
+        """Create the pool where a spec says how, run the task (or those of a sweep, of which there is a sheet), report,
+        and tear down where that is due."""
         up = spec is None
         try:
             if spec is not None:
@@ -164,10 +179,18 @@ class _Job:
                 # It may have been starting when we looked.
                 self.key = self.follower.wait(self.session.attach(self.key)).key
                 self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
-            launched = self.session.launch(self.key, task, one=request.one, stays=request.detach)
-            self.run = self.follower.wait(launched)
-            self.kept = self.session.keep_launch(self.key, self.run.id, request, joined=spec is None)
-            self.console.note(f"run {self.run.id}: {task.name} on {count(self.run.total, 'rank')}")
+            joined, stays = spec is None, request.detach
+            if sheet is not None:
+                self.follower.on_trial = Trials(self.console, sheet).told
+                self.run = self.follower.wait(
+                    self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined, stays=stays)
+                )
+            else:
+                launched = self.session.launch(self.key, tasks[0], one=request.one, stays=stays)
+                self.run = self.follower.wait(launched)
+                self.kept = self.session.keep_launch(self.key, self.run.id, request, joined=joined)
+            what = "combination" if sheet is not None else "rank"
+            self.console.note(f"run {self.run.id}: {tasks[0].name} on {count(self.run.total, what)}")
             status = self._see_out(self.run, request.detach)
         except Interrupted:
             status = exit_status.INTERRUPTED
@@ -199,7 +222,8 @@ class _Job:
         """Wait for the run's end, whatever signals come, and give the exit status."""
         if detach:
             # Until its ranks have begun, the run needs us.
-            self.follower.wait_until(lambda: run.state != "running" or len(run.tasks) == run.total)
+            most = self.session.view(self.key).world_size if run.kind == "sweep" else run.total
+            self.follower.wait_until(lambda: run.state != "running" or len(run.tasks) >= min(most, run.total))
             self._part(run)
             return exit_status.OK
         ended = self.session.wait(self.key, run.id)
@@ -249,7 +273,8 @@ class _Job:
         if self.error is not None:
             self.console.fail(self.error)
         if self.run is not None:
-            self.console.result(run_json(self.run, receipt))
+            trials = trials_json(self.run, self.board) if self.board is not None else {}
+            self.console.result(run_json(self.run, receipt) | trials)
         return status
 
     def _see_kept(self) -> None:
@@ -266,9 +291,14 @@ class _Job:
 
     def _report(self, run: RunView) -> None:
         self.follower.finish()
-        show_run(run, self.console)
+        if run.kind == "sweep":
+            self.board = self.session.trials(self.key, run).result()
+            show_trials(run, self.board, self.console)
+        else:
+            show_run(run, self.console)
         view = next(filter(self._is_ours, self.session.pools()), None)
-        if view is not None and (ranks := view.metrics.ranks(run.id)):
+        ranks = view.metrics.ranks(run.id) if view is not None and run.kind != "sweep" else []
+        if view is not None and ranks:
             more = f" (and {count(len(ranks) - 1, 'rank')} more)" if len(ranks) > 1 else ""
             last = numbers_line(view.metrics.latest(run.id, ranks[0]))
             self.console.note(f"last numbers of rank {ranks[0]}{more}: {last}")

@@ -21,6 +21,8 @@ from skyward_core.pool.outputs.outputs import Haul
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.tasks.task import Task
 from skyward_core.views import events as ev
+from skyward_core.views.trial_sheet import TrialSheet
+from skyward_core.views.trials import TrialBoard
 from skyward_core.views.views import PoolView, RunView, apply
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class FakeSession:
     kept_launches: dict[str, KeptLaunch] = field(default_factory=dict)
     torn_down: list[str] = field(default_factory=list)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
+    boards: dict[str, TrialBoard] = field(default_factory=dict)
     recalled: list[str] = field(default_factory=list)
     measured: list[str] = field(default_factory=list)
     detached: bool = False
@@ -104,6 +107,30 @@ class FakeSession:
         self.launched.append((view.name, task))
         run = self.open_run(view, task.name, kind="single" if one else "broadcast")
         return done(run)
+
+    def launch_sweep(
+        self,
+        pool: str,
+        tasks: Sequence[Task],
+        sheet: TrialSheet,
+        request: LaunchRequest,
+        *,
+        joined: bool,
+        stays: bool = False,
+    ) -> Future[RunView]:
+        view = self.view(pool)
+        self.launched += [(view.name, task) for task in tasks]
+        run = self.open_run(view, tasks[0].name, kind="sweep", total=len(tasks))
+        self.boards[run.id] = TrialBoard(sheet)
+        return done(run)
+
+    def trials(self, pool: str, run: RunView) -> Future[TrialBoard]:
+        future: Future[TrialBoard] = Future()
+        if run.id in self.boards:
+            future.set_result(self.boards[run.id])
+        else:
+            future.set_exception(UsageError(f"run {run.id} is no sweep over arguments"))
+        return future
 
     def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
         self.kept_launches[run] = KeptLaunch(request=request, cwd=Path.cwd(), joined=joined)

@@ -51,10 +51,15 @@ class Launcher:
         *,
         consumed: bool = False,
         future: Future[Run] | None = None,
+        run_id: str = "",
+        stays: bool = False,
     ) -> Run:
-        """Dispatch a run: "broadcast" (one task to every rank), "single", or "gather".
+        """Dispatch a run: "broadcast" (one task to every rank), "single", "gather", or "sweep".
 
         Args:
+            run_id: what it is called, where something was written down of it before; as :func:`new_id` makes it.
+            stays: its results are for whoever comes later, though they are told here. All of a sweep is handed to nodes
+                at once then, as nobody will be there to hand it out.
             consumed: a reader takes a generator's values one by one.
             future: set when the run has ended.
 
@@ -72,8 +77,8 @@ class Launcher:
             _discard(tasks)
             raise
         total = len(context.links) * context.ranks_per_node if kind == "broadcast" else len(tasks)
-        run = self._book.add(secrets.token_hex(5), kind, tasks, total, future)
-        run.consumed = consumed
+        run = self._book.add(run_id or new_id(), kind, tasks, total, future)
+        run.consumed, run.stays = consumed, stays
         leaving = kind == "broadcast" and self._roster.expects_losses
         whole = not (self._roster.under_way or leaving or any(link.gone for link in context.links))
         large = any(blob.path for task in tasks for blob in (task.fn, task.args))
@@ -286,6 +291,11 @@ class Launcher:
         for index in range(run.total):
             link = self._context.link_of(index if run.kind == "broadcast" else 0)
             run.refuse(index, link, "lost", ErrorInfo("PoolError", why))
+
+
+def new_id() -> str:
+    """What a run is called."""
+    return secrets.token_hex(5)
 
 
 def _discard(tasks: Sequence[Task]) -> None:

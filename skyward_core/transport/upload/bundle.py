@@ -77,7 +77,10 @@ SELDOM = (
     "skyward_core/node/boot/probe.py",
     "skyward_core/node/stacks/",
     "skyward_core/node/worker/breakpoints.py",
+    "skyward_core/runtime/gists.py",
     "skyward_core/runtime/post_mortem.py",
+    "skyward_core/runtime/sampler.py",
+    "skyward_core/runtime/shard.py",
 )
 # What only clients load, as a script in a rank may be one; and what measures machines, once somebody wants to know.
 REST = (
