@@ -206,13 +206,23 @@ ACTIONS: tuple[Action, ...] = (
     # Ranks and nodes
     Action("panel.up", "up,k", "step(-1)", "", "Up; among numbers, the one above"),
     Action("panel.down", "down,j", "step(1)", "", "Down; among numbers, the one below"),
-    Action("panel.left", "left,h", "sideways(-1)", "", "Left, in the grid"),
-    Action("panel.right", "right,l", "sideways(1)", "", "Right, in the grid"),
+    Action(
+        "panel.left", "left,h", "sideways(-1)", "", "Left, in the grid; the column that trials are sorted by"
+    ),
+    Action(
+        "panel.right",
+        "right,l",
+        "sideways(1)",
+        "",
+        "Right, in the grid; the column that trials are sorted by",
+    ),
     Action("panel.page_up", "pageup,ctrl+u", "page(-1)", "", "Page up"),
     Action("panel.page_down", "pagedown,ctrl+d", "page(1)", "", "Page down"),
     Action("panel.first", "home,g", "edge(0)", "", "First"),
     Action("panel.last", "end,G", "edge(-1)", "", "Last"),
-    Action("panel.open", "enter", "open", "its log", "Read the rank's log"),
+    Action(
+        "panel.open", "enter", "open", "its log", "Read the rank's log; of trials, turn their order round"
+    ),
     # Log pane
     Action("log.up", "up,k", "move(-1)", "", "Up a line"),
     Action("log.down", "down,j", "move(1)", "", "Down a line"),

@@ -34,7 +34,7 @@ from .follow import Choice, Follower, Interrupted
 from .reach import opened, up
 from .report import receipt_line, show_run, status_of, table
 from .sweep import note_left
-from .trials import Trials, show_trials
+from .trials import TrialNotes, show_trials
 
 
 def run(
@@ -181,7 +181,7 @@ class _Job:
                 self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
             joined, stays = spec is None, request.detach
             if sheet is not None:
-                self.follower.on_trial = Trials(self.console, sheet).told
+                self.follower.on_trial = TrialNotes(self.console, sheet).told
                 self.run = self.follower.wait(
                     self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined, stays=stays)
                 )

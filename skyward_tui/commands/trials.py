@@ -16,7 +16,7 @@ from .report import GLYPHS, failure_lines, note_of, table
 COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2, "waiting": 2}
 
 
-class Trials:
+class TrialNotes:
     """Tells of each trial of a run as it ends."""
 
     def __init__(self, console: Console, sheet: TrialSheet) -> None:
