@@ -1,4 +1,4 @@
-"""The command that launches again what was launched before."""
+"""The commands about what ran before: to find it, and to launch it again."""
 
 from __future__ import annotations
 
@@ -41,3 +41,29 @@ def rerun(
         return execute(
             run, arguments, script_args, pool, console, missing=missing, detach=detach, dry_run=dry_run
         )
+
+
+@click.command()
+@click.argument("words", metavar="[WORD]...", nargs=-1)
+@click.option("--failed", is_flag=True, help="Only what failed or was lost.")
+@click.option("--since", metavar="TIME", help='How far back: "12h", "7d", "4w".  [default: all]')
+@click.option("--all", "everything", is_flag=True, help="Also what is older than the newest hundred.")
+@of_json
+def history(words: tuple[str, ...], failed: bool, since: str | None, everything: bool, as_json: bool) -> int:
+    """List every past run: outcome, duration, cost.
+
+    Each WORD has to be in it: in its id, its pool, its function, its script, its arguments, its outcome or its error.
+    Pools that had no run are listed, too.
+    """
+    with console_of(as_json) as console:
+        import time
+
+        from skyward_core.model.spec_checks import duration
+
+        from .commands.history import history as execute
+
+        try:
+            began = 0.0 if since is None else max(0.0, time.time() - duration(since))
+        except ValueError as error:
+            raise click.BadParameter(f"it {error}", param_hint="--since") from error
+        return execute(words, console, failed=failed, since=began, everything=everything)

@@ -1,0 +1,56 @@
+"""``skyward-tui history``: every past run, and how it went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from skyward_core.front.past_runs import PastRun, RunSearch, past_runs
+from skyward_core.model import exit_status
+
+from ..words import clip, count, duration, money, one_line
+from .console import Console
+from .reach import opened
+from .report import GLYPHS, table
+
+SHOWN = 100  # unless all are asked for
+
+
+def history(words: Sequence[str], console: Console, *, failed: bool, since: float, everything: bool) -> int:
+    """Runs that have all of some words, newest first.
+
+    Args:
+        since: Unix time.
+        everything: show more than the newest hundred.
+    """
+    with opened(console) as session:
+        found = past_runs(session.ledger, RunSearch(tuple(words), failed, since))
+    shown = found if everything else found[:SHOWN]
+    now = time.time()
+    if console.as_json:
+        runs = [asdict(run) | {"seconds": run.seconds(now)} for run in shown]
+        console.result({"runs": runs, "found": len(found)})
+        return exit_status.OK
+    if not found:
+        console.say("no run is like that" if words or failed else "there has been no run in that time")
+        return exit_status.OK
+    heads = ("when", "run", "pool", "function", "outcome", "took", "cost", "arguments, or what failed")
+    lines = table([heads, *(_row(run, now) for run in shown)])
+    for line, run in zip(lines, [None, *shown], strict=True):
+        codes = (1,) if run is None else (31,) if run.has_failed else ()
+        console.say(clip(line, console.width), *codes)
+    if len(shown) < len(found):
+        console.note(f"{count(len(found) - len(shown), 'older run')} more: --all shows them")
+    return exit_status.OK
+
+
+def _row(run: PastRun, now: float) -> tuple[str, ...]:
+    at = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.opened_at))
+    state = f"{GLYPHS.get(_OUTCOMES.get(run.state, ''), '●' if run.ended_at is None else '◌')} {run.state}"
+    cost = "$?" if run.dollars is None else money(run.dollars) if run.dollars else ""
+    function = run.function or "(no run)"
+    return at, run.run, run.pool, function, state, duration(run.seconds(now)), cost, one_line(run.note)
+
+
+_OUTCOMES = {"done": "returned", "failed": "raised", "lost": "lost", "cancelled": "collateral"}
