@@ -18,6 +18,7 @@ from .panels.table import PANELS
 SCOPES = {
     "app": "Everywhere",
     "pools": "Pools",
+    "history": "Past runs",
     "sweep": "What accounts hold",
     "launch": "Launch form",
     "run": "Pool and run",
@@ -114,6 +115,17 @@ ACTIONS: tuple[Action, ...] = (
         "pools.sweep", "w", "sweep", "what is left", "See what cloud accounts hold, and what of it is left"
     ),
     Action("pools.quit", "q", "app.ask_quit", "quit", "Quit; asks first while pools are up"),
+    Action("pools.history", "H", "history", "history", "See every past run"),
+    # Past runs
+    Action("history.open", "enter", "open", "open", "Open the run: its log, numbers and results"),
+    Action(
+        "history.find", "slash", "find", "find", "Show only runs that have some words; esc shows all again"
+    ),
+    Action("history.failed", "f", "failed", "failures", "Show only what failed, or all"),
+    Action("history.turn", "t", "turn", "", "Turn the order round; ← and → choose the column"),
+    Action("history.mark", "space", "mark", "mark", "Mark the run; two can be marked"),
+    Action("history.again", "r", "again", "", "Read the ledger again"),
+    Action("history.back", "escape,q", "back", "back", "Show all again, then back to the pools"),
     # What accounts hold
     Action("sweep.open", "enter", "open", "open", "Open the pool, or look at what another ledger made"),
     Action("sweep.end", "X", "end", "end it", "End what is left of that thing's pool", dangerous=True),
@@ -285,6 +297,8 @@ ACTIONS: tuple[Action, ...] = (
 # What a person most likely wants next, by what has the focus; the hint line shows of each row what fits.
 HINTS: Mapping[str, tuple[str, ...]] = {
     "pools": ("pools.open", "pools.new", "pools.launch"),
+    "history": ("history.open", "history.find", "history.failed", "history.mark"),
+    "history.words": ("history.back",),
     "sweep": ("sweep.open", "sweep.again"),
     "launch": ("launch.launch", "launch.files", "launch.copy"),
     **{f"run.{row.id}": row.hints for row in PANELS},
@@ -297,7 +311,7 @@ HINTS: Mapping[str, tuple[str, ...]] = {
 # Those that are never cut off, and stand last.
 ALWAYS = (
     "pools.down", "run.down", "sweep.end", "sweep.end_all",
-    "pools.quit", "run.leave", "errors.back", "stacks.back", "sweep.back", "launch.back", "app.help",
+    "pools.quit", "run.leave", "errors.back", "stacks.back", "sweep.back", "history.back", "launch.back", "app.help",
 )  # fmt: skip
 
 

@@ -297,6 +297,16 @@ class SkywardApp(AppFace):
         else:
             self.push_screen(RunScreen(key))
 
+    def show_run(self, pool: str, run: str) -> None:
+        from .screens.run import RunScreen
+
+        self.push_screen(RunScreen(pool, run or None))
+
+    def show_history(self) -> None:
+        from .screens.history import HistoryScreen
+
+        self.push_screen(HistoryScreen())
+
     def show_launch(self, pool: str = "", form: Form | None = None) -> None:
         from .screens.launch import LaunchScreen
 

@@ -82,6 +82,14 @@ class AppFace(App[None]):
         """Watch a pool, one step from the list of pools, whatever was open."""
         raise NotImplementedError
 
+    def show_run(self, pool: str, run: str) -> None:
+        """Look at a run, or with "" at a pool, by its key, on top of what is open."""
+        raise NotImplementedError
+
+    def show_history(self) -> None:
+        """Show every past run."""
+        raise NotImplementedError
+
     def show_launch(self, pool: str = "", form: Form | None = None) -> None:
         """Open the launch form, for a live pool, by its key, or, without one, for a new pool; filled in where ``form``
         says how."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..views.views import PoolView, RunView
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch as KeptLaunch
+    from .past_runs import PastRun, RunSearch
     from .sweeping import Sweep as Sweep
 
 
@@ -44,6 +45,9 @@ class Front(Protocol):
 
     def recall(self, pool: str) -> Future[PoolView]:
         """Have a pool that has ended, whole: with its outcomes and logs."""
+
+    def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
+        """Every run that is remembered and wanted, newest first."""
 
     def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
         """Bring a pool up; ``begun`` is done as soon as there is one to look at, the future when it is up."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from ..store.ledger import Ledger
 from ..store.ledger_rows import Bill, PoolRow, RunRow
 from ..wire.safe_text import field as safe
 from .costs import bills_of_pool
+from .session_part import SessionPart
 
 EVERY = 10_000  # runs that are looked at, at most: the newest
 FAILED = ("failed", "lost")  # how runs, and pools, end that went wrong
@@ -125,6 +128,20 @@ def sorted_runs(runs: Sequence[PastRun], by: str, now: float, *, falling: bool) 
         "cost": lambda run: -1.0 if run.dollars is None else run.dollars,
     }
     return sorted(runs, key=keys[by], reverse=falling)
+
+
+class PastRuns(SessionPart):
+    """The part of a session that tells of them."""
+
+    ledger: Ledger
+
+    def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
+        """See :func:`past_runs`; the future raises what that raises."""
+
+        async def work() -> list[PastRun]:
+            return await asyncio.to_thread(past_runs, self.ledger, search)
+
+        return self._submit(work())
 
 
 @dataclass(slots=True)

@@ -39,6 +39,7 @@ from . import sweeping
 from .back_off import BackOff
 from .insides import Insides
 from .output_files import OutputFiles
+from .past_runs import PastRuns
 from .sweeping import Sweep
 from .trials import TrialRuns
 
@@ -53,7 +54,7 @@ T = TypeVar("T")
 OnEvent = Callable[[Event], None]
 
 
-class Session(Insides, OutputFiles, TrialRuns):
+class Session(Insides, OutputFiles, PastRuns, TrialRuns):
     """All that an app or a command needs of the core.
 
     Pools that this session did not create are watched as an observer: looking at a pool does not keep it alive.

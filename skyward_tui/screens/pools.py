@@ -181,7 +181,7 @@ class PoolsScreen(BaseScreen[None]):
             return chosen is not None and not chosen.is_over
         if action == "launch_here":
             return chosen is not None and chosen.is_live
-        if action in ("new", "sweep"):
+        if action in ("new", "sweep", "history"):
             return self.app.session is not None
         return True
 
@@ -207,6 +207,9 @@ class PoolsScreen(BaseScreen[None]):
 
     def action_sweep(self) -> None:
         self.app.show_leftovers()
+
+    def action_history(self) -> None:
+        self.app.show_history()
 
     def is_useful(self, action: Action) -> bool:
         return action.call != "sweep" or bool(self.app.leftovers and self.app.leftovers.left)

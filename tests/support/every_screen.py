@@ -19,6 +19,7 @@ from skyward_tui.dialogs.pythons import PythonsScreen
 from skyward_tui.dialogs.quit import QuitScreen
 from skyward_tui.dialogs.teardown import TeardownScreen
 from skyward_tui.screens.errors import ErrorsScreen
+from skyward_tui.screens.history import HistoryScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
@@ -40,6 +41,7 @@ def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
         lambda: RunScreen(view.key),
         lambda: ErrorsScreen(run),
         lambda: StacksScreen(view.key, run.id),
+        HistoryScreen,
         LaunchScreen,
         lambda: TeardownScreen([view.key]),
         lambda: QuitScreen([view.name]),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.front.launches import KeptLaunch
+from skyward_core.front.past_runs import PastRun, RunSearch
 from skyward_core.front.sweeping import Sweep
 from skyward_core.model import states
 from skyward_core.model.errors import PoolExistsError, UsageError
@@ -42,6 +43,7 @@ class FakeSession:
     kept_launches: dict[str, KeptLaunch] = field(default_factory=dict)
     torn_down: list[str] = field(default_factory=list)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
+    past: list[PastRun] = field(default_factory=list)
     boards: dict[str, TrialBoard] = field(default_factory=dict)
     recalled: list[str] = field(default_factory=list)
     measured: list[str] = field(default_factory=list)
@@ -86,6 +88,9 @@ class FakeSession:
     def recall(self, pool: str) -> Future[PoolView]:
         self.recalled.append(pool)
         return done(self.view(pool))
+
+    def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
+        return done(list(filter(search.wants, self.past)))
 
     def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
         future: Future[PoolView] = Future()

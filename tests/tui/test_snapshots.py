@@ -12,6 +12,7 @@ from tests.support.app_driver import Snap, at_every_size, screen_text, until
 from tests.support.fake_session import FakeSession, failed_run, logged, value
 from tests.support.leftovers import leftovers
 from tests.support.machines import measured
+from tests.support.past import some_past
 from tests.support.some_stacks import hung
 from tests.support.sweeps import swept
 
@@ -178,6 +179,12 @@ async def test_wide_pool(app: SkywardApp, session: FakeSession, snap: Snap, size
         session.end_rank(view, run, rank, summary=value(rank / 256))
     session.end_rank(view, run, 77, "lost")
     await show(app, snap, "wide", size, ["enter", "1", "down", "right"], "✓")
+
+
+@at_every_size
+async def test_history(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    some_past(session)
+    await show(app, snap, "history", size, ["H", "space", "down", "space", "up"], "disk full")
 
 
 @at_every_size

@@ -1,0 +1,155 @@
+"""Every past run: filtered, sorted, opened again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual import work
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.widgets import Input
+
+from skyward_core.front.past_runs import RunSearch
+from skyward_core.model.errors import SkywardError
+
+from ..actions import bindings
+from ..app_face import settled
+from ..hints import words_of
+from ..styles import beside
+from ..widgets.chrome import Crumbs, Panel
+from ..widgets.run_list import PastRunList
+from ..words import count
+from .base import BaseScreen
+
+if TYPE_CHECKING:
+    from skyward_core.front.past_runs import PastRun
+
+LOOK = 5.0  # seconds between two looks at the ledger while something goes on
+
+
+class HistoryScreen(BaseScreen[None]):
+    """Reads the ledger when it opens, and again while runs go on."""
+
+    SCOPE = "history"
+    BINDINGS = bindings("history")
+    DEFAULT_CSS = beside(__file__)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._runs: list[PastRun] = []
+        self._search = RunSearch()
+        self._failed = ""
+        self._read_at: float | None = None
+        self._shown: object = None
+
+    def body(self) -> ComposeResult:
+        panel = Panel(PastRunList())
+        panel.border_title = "history"
+        yield panel
+        words = Input(id="words", compact=True, placeholder="words: pool, function, script, argument, error")
+        words.cursor_blink = False
+        yield words
+
+    def on_mount(self) -> None:
+        self.query_one(PastRunList).focus()
+        self._read()
+        self.pulse(self.app.clock())
+
+    @property
+    def context(self) -> str:
+        return "history.words" if isinstance(self.focused, Input) else self.SCOPE
+
+    def pulse(self, now: float) -> None:
+        listed = self.query_one(PastRunList)
+        going = any(run.ended_at is None for run in self._runs)
+        if self._read_at is not None and going and now - self._read_at > LOOK:
+            self._read()
+        state = id(self._runs), self._search, self._failed, int(now) if going else 0
+        if state != self._shown:
+            self._shown = state
+            listed.update([run for run in self._runs if self._search.wants(run)], self._note(), now)
+        self.query_one(Crumbs).show(["pools", "history"], self._status(len(listed.rows)))
+        super().pulse(now)
+
+    def _status(self, shown: int) -> list[Content]:
+        parts = [Content.styled(f"{shown:,} of {count(len(self._runs), 'run')}", "$muted")]
+        if failed := sum(run.has_failed for run in self._runs):
+            parts.insert(0, Content.styled(f"✗ {failed:,} failed", "$text-error"))
+        if self._search.failed:
+            parts.append(Content.styled("only failures", "$text-warning"))
+        if self._search.words:
+            parts.append(Content.styled(f"with: {' '.join(self._search.words)}", "$text-warning"))
+        return parts
+
+    def _note(self) -> str:
+        if self._failed:
+            return f"✗ {self._failed}"
+        if self._read_at is None:
+            return "reading the ledger …"
+        return "no run is like that" if self._runs else "there has been no run yet"
+
+    @work(group="history", exclusive=True)
+    async def _read(self) -> None:
+        session = self.app.session
+        if session is None:
+            self._failed = self.app.session_error
+            return
+        try:
+            self._runs, self._failed = await settled(session.past_runs(RunSearch())), ""
+        except SkywardError as error:
+            self._failed = words_of(error)
+        self._read_at = self.app.clock()
+        if self.is_attached:
+            self.pulse(self.app.clock())
+
+    # Finding
+
+    def action_find(self) -> None:
+        words = self.query_one("#words", Input)
+        self.add_class("-finding")
+        words.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._search = RunSearch(tuple(event.value.split()), self._search.failed)
+        self.pulse(self.app.clock())
+
+    def on_input_submitted(self) -> None:
+        self.query_one(PastRunList).focus()
+        if not self._search.words:
+            self.remove_class("-finding")
+
+    def action_failed(self) -> None:
+        self._search = RunSearch(self._search.words, not self._search.failed)
+        self.pulse(self.app.clock())
+
+    def action_turn(self) -> None:
+        self.query_one(PastRunList).turn()
+
+    # Acting
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("open", "mark"):
+            return self.is_mounted and self.query_one(PastRunList).chosen is not None
+        return True
+
+    def action_mark(self) -> None:
+        self.query_one(PastRunList).mark()
+
+    def on_past_run_list_past_run_opened(self, event: PastRunList.PastRunOpened) -> None:
+        self.app.show_run(event.run.key, event.run.run)
+
+    def action_open(self) -> None:
+        self.query_one(PastRunList).action_open()
+
+    def action_again(self) -> None:
+        self._read()
+        self.flash("reading the ledger …")
+
+    def action_back(self) -> None:
+        """The words first, then the screen."""
+        if self.has_class("-finding"):
+            self.remove_class("-finding")
+            self.query_one("#words", Input).value = ""
+            self.query_one(PastRunList).focus()
+        else:
+            self.dismiss(None)
