@@ -19,6 +19,7 @@ SCOPES = {
     "app": "Everywhere",
     "pools": "Pools",
     "history": "Past runs",
+    "compare": "Two runs side by side",
     "sweep": "What accounts hold",
     "launch": "Launch form",
     "run": "Pool and run",
@@ -124,8 +125,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("history.failed", "f", "failed", "failures", "Show only what failed, or all"),
     Action("history.turn", "t", "turn", "", "Turn the order round; ← and → choose the column"),
     Action("history.mark", "space", "mark", "mark", "Mark the run; two can be marked"),
+    Action("history.compare", "c", "compare", "compare", "Compare the two runs that are marked"),
     Action("history.again", "r", "again", "", "Read the ledger again"),
     Action("history.back", "escape,q", "back", "back", "Show all again, then back to the pools"),
+    # Two runs side by side
+    Action("compare.next", "n", "number(1)", "next number", "Draw the next number"),
+    Action("compare.previous", "N", "number(-1)", "", "Draw the number before"),
+    Action("compare.copy", "y", "copy", "copy", "Copy all rows"),
+    Action("compare.back", "escape,q", "back", "back", "Back to the past runs"),
     # What accounts hold
     Action("sweep.open", "enter", "open", "open", "Open the pool, or look at what another ledger made"),
     Action("sweep.end", "X", "end", "end it", "End what is left of that thing's pool", dangerous=True),
@@ -297,7 +304,7 @@ ACTIONS: tuple[Action, ...] = (
 # What a person most likely wants next, by what has the focus; the hint line shows of each row what fits.
 HINTS: Mapping[str, tuple[str, ...]] = {
     "pools": ("pools.open", "pools.new", "pools.launch"),
-    "history": ("history.open", "history.find", "history.failed", "history.mark"),
+    "history": ("history.open", "history.find", "history.failed", "history.mark", "history.compare"),
     "history.words": ("history.back",),
     "sweep": ("sweep.open", "sweep.again"),
     "launch": ("launch.launch", "launch.files", "launch.copy"),
@@ -311,7 +318,8 @@ HINTS: Mapping[str, tuple[str, ...]] = {
 # Those that are never cut off, and stand last.
 ALWAYS = (
     "pools.down", "run.down", "sweep.end", "sweep.end_all",
-    "pools.quit", "run.leave", "errors.back", "stacks.back", "sweep.back", "history.back", "launch.back", "app.help",
+    "pools.quit", "run.leave", "errors.back", "stacks.back", "sweep.back", "history.back", "compare.back",
+    "launch.back", "app.help",
 )  # fmt: skip
 
 

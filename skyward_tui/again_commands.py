@@ -67,3 +67,20 @@ def history(words: tuple[str, ...], failed: bool, since: str | None, everything:
         except ValueError as error:
             raise click.BadParameter(f"it {error}", param_hint="--since") from error
         return execute(words, console, failed=failed, since=began, everything=everything)
+
+
+@click.command()
+@click.argument("left", metavar="RUN")
+@click.argument("right", metavar="RUN")
+@of_json
+def compare(left: str, right: str, as_json: bool) -> int:
+    """Show two runs side by side.
+
+    What they were launched with, how they went, what they logged and what they gave; what differs is marked.
+
+    RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
+    """
+    with console_of(as_json) as console:
+        from .commands.compare import compare as execute
+
+        return execute(left, right, console)

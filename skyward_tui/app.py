@@ -302,6 +302,11 @@ class SkywardApp(AppFace):
 
         self.push_screen(RunScreen(pool, run or None))
 
+    def show_comparison(self, left: str, right: str) -> None:
+        from .screens.compare import CompareScreen
+
+        self.push_screen(CompareScreen(left, right))
+
     def show_history(self) -> None:
         from .screens.history import HistoryScreen
 

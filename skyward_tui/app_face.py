@@ -86,6 +86,10 @@ class AppFace(App[None]):
         """Look at a run, or with "" at a pool, by its key, on top of what is open."""
         raise NotImplementedError
 
+    def show_comparison(self, left: str, right: str) -> None:
+        """Show two runs side by side, by their ids."""
+        raise NotImplementedError
+
     def show_history(self) -> None:
         """Show every past run."""
         raise NotImplementedError

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
-from .again_commands import history, rerun
+from .again_commands import compare, history, rerun
 from .command_console import console_of, of_json
 from .inside_commands import debug, metrics, profile, stacks, top
 from .market_commands import capacity, costs, offers, sweep
@@ -447,5 +447,18 @@ def debug_dump(path: str | None, as_json: bool) -> int:
         return execute(path, console)
 
 
-for _command in (debug, history, rerun, offers, capacity, costs, sweep, stacks, profile, top, metrics):
+for _command in (
+    compare,
+    debug,
+    history,
+    rerun,
+    offers,
+    capacity,
+    costs,
+    sweep,
+    stacks,
+    profile,
+    top,
+    metrics,
+):
     cli.add_command(_command)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..views.trial_sheet import TrialSheet
     from ..views.trials import TrialBoard
     from ..views.views import PoolView, RunView
+    from .comparing import Comparison
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch as KeptLaunch
     from .past_runs import PastRun, RunSearch
@@ -48,6 +49,9 @@ class Front(Protocol):
 
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
         """Every run that is remembered and wanted, newest first."""
+
+    def compare(self, left: str, right: str) -> Future[Comparison]:
+        """Two runs side by side, by their ids."""
 
     def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
         """Bring a pool up; ``begun`` is done as soon as there is one to look at, the future when it is up."""

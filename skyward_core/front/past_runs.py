@@ -117,6 +117,15 @@ def past_runs(ledger: Ledger, search: RunSearch) -> list[PastRun]:
     return sorted(filter(search.wants, found), key=lambda each: -each.opened_at)
 
 
+def past_run(ledger: Ledger, row: RunRow) -> PastRun:
+    """One of them.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    return _Pools(ledger).run(row)
+
+
 def sorted_runs(runs: Sequence[PastRun], by: str, now: float, *, falling: bool) -> list[PastRun]:
     """Runs by one of ``COLUMNS``; what is equal stays as it stood."""
     keys: dict[str, Callable[[PastRun], Any]] = {

@@ -37,9 +37,9 @@ from ..views.events import Event, PoolEnded
 from ..views.views import PoolView, RunView
 from . import sweeping
 from .back_off import BackOff
+from .comparing import Comparing
 from .insides import Insides
 from .output_files import OutputFiles
-from .past_runs import PastRuns
 from .sweeping import Sweep
 from .trials import TrialRuns
 
@@ -54,7 +54,7 @@ T = TypeVar("T")
 OnEvent = Callable[[Event], None]
 
 
-class Session(Insides, OutputFiles, PastRuns, TrialRuns):
+class Session(Comparing, Insides, OutputFiles, TrialRuns):
     """All that an app or a command needs of the core.
 
     Pools that this session did not create are watched as an observer: looking at a pool does not keep it alive.

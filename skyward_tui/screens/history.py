@@ -12,7 +12,7 @@ from textual.widgets import Input
 from skyward_core.front.past_runs import RunSearch
 from skyward_core.model.errors import SkywardError
 
-from ..actions import bindings
+from ..actions import bindings, first_key
 from ..app_face import settled
 from ..hints import words_of
 from ..styles import beside
@@ -134,6 +134,15 @@ class HistoryScreen(BaseScreen[None]):
 
     def action_mark(self) -> None:
         self.query_one(PastRunList).mark()
+
+    def action_compare(self) -> None:
+        marked = self.query_one(PastRunList).marked
+        if len(marked) < 2:
+            return self.flash(
+                f"mark two runs with {first_key('history.mark', self.app.keys)}, then compare them"
+            )
+        self.app.show_comparison(*marked)
+        return None
 
     def on_past_run_list_past_run_opened(self, event: PastRunList.PastRunOpened) -> None:
         self.app.show_run(event.run.key, event.run.run)

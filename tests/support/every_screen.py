@@ -18,6 +18,7 @@ from skyward_tui.dialogs.host_key import HostKeyScreen
 from skyward_tui.dialogs.pythons import PythonsScreen
 from skyward_tui.dialogs.quit import QuitScreen
 from skyward_tui.dialogs.teardown import TeardownScreen
+from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.history import HistoryScreen
 from skyward_tui.screens.launch import LaunchScreen
@@ -42,6 +43,7 @@ def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
         lambda: ErrorsScreen(run),
         lambda: StacksScreen(view.key, run.id),
         HistoryScreen,
+        lambda: CompareScreen(run.id, "another"),
         LaunchScreen,
         lambda: TeardownScreen([view.key]),
         lambda: QuitScreen([view.name]),

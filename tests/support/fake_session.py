@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skyward_core.front.comparing import Comparison
 from skyward_core.front.launches import KeptLaunch
 from skyward_core.front.past_runs import PastRun, RunSearch
 from skyward_core.front.sweeping import Sweep
@@ -43,6 +44,8 @@ class FakeSession:
     kept_launches: dict[str, KeptLaunch] = field(default_factory=dict)
     torn_down: list[str] = field(default_factory=list)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
+    comparison: Comparison | None = None
+    compared: list[tuple[str, str]] = field(default_factory=list)
     past: list[PastRun] = field(default_factory=list)
     boards: dict[str, TrialBoard] = field(default_factory=dict)
     recalled: list[str] = field(default_factory=list)
@@ -91,6 +94,10 @@ class FakeSession:
 
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
         return done(list(filter(search.wants, self.past)))
+
+    def compare(self, left: str, right: str) -> Future[Comparison]:
+        self.compared.append((left, right))
+        return done(self.comparison)
 
     def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
         future: Future[PoolView] = Future()

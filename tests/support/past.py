@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from skyward_core.front.comparing import ComparedRun, Comparison, Gist
 from skyward_core.front.past_runs import PastRun
-from tests.support.fake_session import NOW, FakeSession
+from skyward_core.model.outcome import Outcome
+from skyward_core.views.metrics import MetricBook
+from skyward_core.views.views import RunView, TaskView
+from tests.support.fake_session import NOW, FakeSession, value
 
 HOUR = 3600.0
 
@@ -35,3 +39,27 @@ def some_past(session: FakeSession) -> list[PastRun]:
         past_run(6, run="", function="", state="gone", script="", arguments=(), dollars=0.25),
     ]
     return session.past
+
+
+def compared_run(past: PastRun, rate: float, **other: Any) -> ComparedRun:
+    """One of two ranks that logged a loss which falls at a rate, and a number that it alone has."""
+    book = MetricBook()
+    for step in range(60):
+        for rank in range(2):
+            loss = 2.0 / (1 + rate * step) + rank / 50
+            book.note(past.run, rank, past.opened_at + 60 * step, {"loss": loss, f"only_{rate:g}": step})
+    view = RunView(past.run, past.pool, past.function, "broadcast", 2, past.opened_at, past.state)  # type: ignore[arg-type]
+    for rank in range(2):
+        outcome = Outcome(rank, rank, rank, "returned", 3.0, value(rate + rank))
+        view.tasks[rank] = TaskView(rank, rank, rank, "returned", outcome=outcome)
+    numbers = {"loss": Gist(2.0 / (1 + rate * 59), 0.1, 2.02), f"only_{rate:g}": Gist(59.0, 0.0, 59.0)}
+    return ComparedRun(past=past, view=view, nodes=2, book=book, numbers=numbers, **other)
+
+
+def some_comparison(session: FakeSession) -> Comparison:
+    """Of the first and the third of the past."""
+    first, _, third, *_ = session.past
+    left = compared_run(first, 0.1, commit="a1b2c3d4e5f6", plugins=("torch",), source="0123456789abc")
+    right = compared_run(third, 0.02, commit="ffffffffffff", plugins=("torch",), source="0123456789abc")
+    session.comparison = Comparison(left, right)
+    return session.comparison

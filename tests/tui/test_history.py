@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from skyward_tui.app import SkywardApp
+from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.history import HistoryScreen
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.run_list import PastRunList
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
-from tests.support.past import past_run, some_past
+from tests.support.past import past_run, some_comparison, some_past
 
 SIZE = (130, 30)
 
@@ -94,3 +95,30 @@ async def test_no_run_yet(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(60, 15)) as pilot:
         await pilot.press("H")
         await until(pilot, lambda: "there has been no run yet" in screen_text(app))
+
+
+async def test_two_that_are_marked_are_compared(app: SkywardApp, session: FakeSession) -> None:
+    past = some_past(session)
+    some_comparison(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("H")
+        await until(pilot, lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
+        await pilot.press("c")
+        await until(pilot, lambda: "mark two runs with space" in screen_text(app))
+        await pilot.press("space", "down", "space", "c")
+        await until(
+            pilot, lambda: isinstance(app.screen, CompareScreen) and "loss, median" in screen_text(app)
+        )
+        assert session.compared == [(past[0].run, past[2].run)]
+        shown = screen_text(app)
+        assert any("≠" in line and "a1b2c3d4e5" in line for line in shown.splitlines())
+        assert any("plugins" in line and "≠" not in line for line in shown.splitlines())
+        assert "⠒" in shown or "⠉" in shown or "⣀" in shown, "curves"
+        await pilot.press("n")
+        await until(pilot, lambda: "only_0.1, median" in screen_text(app))
+        await pilot.press("N", "N")
+        await until(pilot, lambda: "only_0.02, median" in screen_text(app))
+        await pilot.press("y")
+        await until(pilot, lambda: "copied comparison" in screen_text(app))
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, HistoryScreen))

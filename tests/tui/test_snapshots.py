@@ -12,7 +12,7 @@ from tests.support.app_driver import Snap, at_every_size, screen_text, until
 from tests.support.fake_session import FakeSession, failed_run, logged, value
 from tests.support.leftovers import leftovers
 from tests.support.machines import measured
-from tests.support.past import some_past
+from tests.support.past import some_comparison, some_past
 from tests.support.some_stacks import hung
 from tests.support.sweeps import swept
 
@@ -185,6 +185,13 @@ async def test_wide_pool(app: SkywardApp, session: FakeSession, snap: Snap, size
 async def test_history(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     some_past(session)
     await show(app, snap, "history", size, ["H", "space", "down", "space", "up"], "disk full")
+
+
+@at_every_size
+async def test_comparison(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    some_past(session)
+    some_comparison(session)
+    await show(app, snap, "comparison", size, ["H", "space", "down", "space", "c"], "loss, median")
 
 
 @at_every_size
