@@ -70,14 +70,17 @@ class TrialTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What it can be sorted by, as it is shown."""
-        return (PLACE, *self.names, STATE, TIME, *self.numbers, RESULT)
-
-    @property
-    def varied(self) -> tuple[int, ...]:
-        """The arguments that are not the same in all rows, by their places."""
-        several = range(len(self.names))
-        return tuple(at for at in several if len({row.arguments[at] for row in self.rows}) > 1)
+        """What it can be sorted by, as it is shown: each name once, so that none stands for an argument, too."""
+        own = (PLACE, *self.names)
+        rest = [(STATE, f"trial's {STATE}"), (TIME, f"trial's {TIME}")]
+        rest += [(name, f"logged {name}") for name in self.numbers]
+        rest.append((RESULT, f"trial's {RESULT}"))
+        taken = set(own)
+        shown = []
+        for name, otherwise in rest:
+            shown.append(otherwise if name in taken else name)
+            taken.add(shown[-1])
+        return (*own, *shown)
 
     def sorted(self, by: str, *, falling: bool = False) -> list[TrialRow]:
         """The rows by a column, or by a key of their results. Numbers come before texts, what is missing comes last.
@@ -85,28 +88,24 @@ class TrialTable:
         Raises:
             KeyError: there is nothing of that name.
         """
-        keys = {row.place: _rank(self._key(row, by)) for row in self.rows}
-        if by not in self.columns and all(key[0] == _MISSING for key in keys.values()):
+        columns = self.columns
+        at = columns.index(by) if by in columns else None
+        keys = {row.place: _rank(self._key(row, by, at)) for row in self.rows}
+        if at is None and all(key[0] == _MISSING for key in keys.values()):
             raise KeyError(by)
         there = [row for row in self.rows if keys[row.place][0] != _MISSING]
         missing = [row for row in self.rows if keys[row.place][0] == _MISSING]
         there.sort(key=lambda row: keys[row.place], reverse=falling)
         return there + missing
 
-    def _key(self, row: TrialRow, by: str) -> Any:
-        if by in self.names:
-            return row.arguments[self.names.index(by)]
-        if by == PLACE:
-            return row.place
-        if by == STATE:
-            return row.state
-        if by == TIME:
-            return row.seconds
-        if by in self.numbers:
-            return row.numbers.get(by)
-        if by == RESULT:
-            return row.value if not isinstance(row.value, dict) else next(iter(row.value.values()), None)
-        return row.value.get(by) if isinstance(row.value, dict) else None
+    def _key(self, row: TrialRow, by: str, at: int | None) -> Any:
+        """What a row is sorted by: what stands in a column, or a key of its result."""
+        value = row.value
+        if at is None:
+            return value.get(by) if isinstance(value, dict) else None
+        first = next(iter(value.values()), None) if isinstance(value, dict) else value
+        numbers = (row.numbers.get(name) for name in self.numbers)
+        return (row.place, *row.arguments, row.state, row.seconds, *numbers, first)[at]
 
 
 @dataclass(frozen=True, slots=True)

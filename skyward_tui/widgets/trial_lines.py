@@ -81,7 +81,7 @@ class TrialLines:
         return [0, *rest]
 
     def _room(self, at: int) -> int:
-        return GAP + (self._widths[at] if self._table.columns[at] != RESULT else len(RESULT) + 1)
+        return GAP + (self._widths[at] if at < len(self._widths) - 1 else len(RESULT) + 1)
 
     def head(self, width: int) -> Content:
         """The columns' names; the one that the rows are sorted by is marked."""
@@ -95,14 +95,13 @@ class TrialLines:
     def row(self, index: int, width: int) -> Content:
         """The row that stands there in this order."""
         texts, state = self._cells[index], self._rows[index].state
-        columns = self._table.columns
         dim = "$muted" if state in ("collateral", "waiting") else ""
-        styles = {"#": "bold", "outcome": look(state).style}
-        parts = [(self._cell(texts[at], at), styles.get(columns[at], dim)) for at in self._shown(width)]
+        styles = {0: "bold", 1 + len(self._table.names): look(state).style}  # its place, its outcome
+        parts = [(self._cell(texts[at], at), styles.get(at, dim)) for at in self._shown(width)]
         return _cut([(" ", ""), *parts], width)
 
     def _cell(self, text: str, at: int) -> str:
-        if self._table.columns[at] == RESULT:
+        if at == len(self._widths) - 1:  # the result has what is left
             return text
         room = self._widths[at]
         return clip(text, room) + " " * (room - min(room, cell_len(text)) + GAP)

@@ -66,6 +66,14 @@ def test_it_is_sorted_by_a_key_of_the_results_and_by_nothing_that_is_not_there()
         found.sorted("precision")
 
 
+def test_names_that_an_argument_has_too_are_told_apart() -> None:
+    sheet = TrialSheet.new(["n", "time"], [["1", "5"], ["2", "4"], ["3", "6"]])
+    found = table(returned(0, 7, n=3.0), returned(1, 8, n=2.0), returned(2, 9, n=1.0), sheet=sheet)
+    assert found.columns == ("#", "n", "time", "outcome", "trial's time", "logged n", "result")
+    assert places(found, "n") == [0, 1, 2] and places(found, "logged n") == [2, 1, 0]
+    assert places(found, "time") == [1, 0, 2] and len(set(found.columns)) == len(found.columns)
+
+
 def test_what_ranks_and_files_say_is_filtered() -> None:
     sheet = TrialSheet.new(["a\x1b[31m"], [["\x1b]0;x\x07"]])
     row = table(returned(0, 1, **{"lo\x1bss": 1.0}), sheet=sheet)
