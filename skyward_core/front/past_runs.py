@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..store import kept_launches
 from ..store.ledger import Ledger
@@ -105,13 +105,18 @@ class RunSearch:
         return (run.has_failed or not self.failed) and run.has([word.casefold() for word in self.words])
 
 
-def past_runs(ledger: Ledger, search: RunSearch) -> list[PastRun]:
+def past_runs(
+    ledger: Ledger, search: RunSearch, launches: dict[str, Launched] | None = None
+) -> list[PastRun]:
     """Those that are wanted, of the newest 10,000, newest first; pools that had no run stand among them.
+
+    Args:
+        launches: what runs were launched with, as far as that was read before; gets the rest.
 
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    pools = _Pools(ledger)
+    pools = _Pools(ledger, {} if launches is None else launches)
     found = [pools.run(row) for row in ledger.latest_runs(search.since, EVERY)]
     found += [pools.without_run(row) for row in ledger.pools_without_runs(search.since, EVERY)]
     return sorted(filter(search.wants, found), key=lambda each: -each.opened_at)
@@ -123,7 +128,7 @@ def past_run(ledger: Ledger, row: RunRow) -> PastRun:
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    return _Pools(ledger).run(row)
+    return _Pools(ledger, {}).run(row)
 
 
 def sorted_runs(runs: Sequence[PastRun], by: str, now: float, *, falling: bool) -> list[PastRun]:
@@ -143,12 +148,13 @@ class PastRuns(SessionPart):
     """The part of a session that tells of them."""
 
     ledger: Ledger
+    _launches: dict[str, Launched]  # what runs were launched with, which never changes
 
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
         """See :func:`past_runs`; the future raises what that raises."""
 
         async def work() -> list[PastRun]:
-            return await asyncio.to_thread(past_runs, self.ledger, search)
+            return await asyncio.to_thread(past_runs, self.ledger, search, self._launches)
 
         return self._submit(work())
 
@@ -158,6 +164,7 @@ class _Pools:
     """What several runs of one pool have in common is read once."""
 
     ledger: Ledger
+    launches: dict[str, Launched]
     rows: dict[str, tuple[PoolRow, list[Bill]]] = field(default_factory=dict)
 
     def run(self, row: RunRow) -> PastRun:
@@ -167,11 +174,13 @@ class _Pools:
         pool, bills = self.rows[row.token]
         cause = row.root_cause
         error = "" if cause is None else f"r{cause.rank} {cause.type}: {cause.message}".rstrip(": ")
-        script, arguments = _launched(pool.key, row.run)
+        told = self.launches.get(row.run) or _launched(pool.key, row.run)
+        if told.script:  # what nobody kept may be on its way
+            self.launches[row.run] = told
         end = time.time() if row.ended_at is None else row.ended_at
         return PastRun(
             run=row.run, pool=safe(pool.name), key=pool.key, provider=_provider(pool), function=safe(row.function),
-            script=safe(script), arguments=tuple(map(safe, arguments)), ranks=row.total, state=row.state,
+            script=told.script, arguments=told.arguments, ranks=row.total, state=row.state,
             opened_at=row.opened_at, ended_at=row.ended_at, error=safe(error),
             dollars=_dollars(pool, bills, row.opened_at, end), is_up=pool.ended_at is None,
         )  # fmt: skip
@@ -195,12 +204,19 @@ def _dollars(pool: PoolRow, bills: Iterable[Bill], since: float, until: float) -
     return sum(parts) if parts or not pool.spec.get("rents") else None
 
 
-def _launched(pool: str, run: str) -> tuple[str, Iterator[str]]:
-    """The script that a run was launched with, and its arguments, as far as that is kept and can be read."""
+class Launched(NamedTuple):
+    """The name of the script that a run was launched with, and its arguments."""
+
+    script: str = ""
+    arguments: tuple[str, ...] = ()
+
+
+def _launched(pool: str, run: str) -> Launched:
+    """As far as that is kept and can be read."""
     try:
         told = kept_launches.kept(pool, run) or {}
         asked = dict(told["request"])
         words = asked.get("arguments") or asked.get("script_args") or ()
-        return Path(str(asked["script"])).name, map(str, words)
+        return Launched(safe(Path(str(asked["script"])).name), tuple(safe(str(word)) for word in words))
     except (OSError, KeyError, TypeError, ValueError):
-        return "", iter(())
+        return Launched()

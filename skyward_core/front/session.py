@@ -76,6 +76,7 @@ class Session(Comparing, Insides, OutputFiles, TrialRuns):
         self._read_over = 0.0  # the end of the last of them
         self._recalled = ""  # token of the one of them that is whole
         self._questions = Questions()
+        self._launches = {}
         self._asks_about_budgets = False
 
     @property

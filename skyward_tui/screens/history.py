@@ -24,11 +24,11 @@ from .base import BaseScreen
 if TYPE_CHECKING:
     from skyward_core.front.past_runs import PastRun
 
-LOOK = 5.0  # seconds between two looks at the ledger while something goes on
+LOOK = 2.0  # seconds between two looks at the ledger, where runs begin and end
 
 
 class HistoryScreen(BaseScreen[None]):
-    """Reads the ledger when it opens, and again while runs go on."""
+    """Reads the ledger when it opens, and again when a run has begun or ended."""
 
     SCOPE = "history"
     BINDINGS = bindings("history")
@@ -41,6 +41,7 @@ class HistoryScreen(BaseScreen[None]):
         self._failed = ""
         self._read_at: float | None = None
         self._shown: object = None
+        self._seen: object = None  # what went on when the ledger was read
 
     def body(self) -> ComposeResult:
         panel = Panel(PastRunList())
@@ -61,13 +62,14 @@ class HistoryScreen(BaseScreen[None]):
 
     def pulse(self, now: float) -> None:
         listed = self.query_one(PastRunList)
-        going = any(run.ended_at is None for run in self._runs)
-        if self._read_at is not None and going and now - self._read_at > LOOK:
+        if self._read_at is not None and now - self._read_at > LOOK and self._going() != self._seen:
             self._read()
-        state = id(self._runs), self._search, self._failed, int(now) if going else 0
+        state = id(self._runs), self._search, self._failed, self._read_at
         if state != self._shown:
             self._shown = state
             listed.update([run for run in self._runs if self._search.wants(run)], self._note(), now)
+        else:
+            listed.tick(now)
         self.query_one(Crumbs).show(["pools", "history"], self._status(len(listed.rows)))
         super().pulse(now)
 
@@ -80,6 +82,12 @@ class HistoryScreen(BaseScreen[None]):
         if self._search.words:
             parts.append(Content.styled(f"with: {' '.join(self._search.words)}", "$text-warning"))
         return parts
+
+    def _going(self) -> object:
+        """Another value where a run has begun or ended, as far as the app knows."""
+        pools = self.app.pools()
+        runs = [(run.id, run.state) for pool in pools if not pool.is_over for run in pool.runs.values()]
+        return len(pools), runs
 
     def _note(self) -> str:
         if self._failed:
@@ -94,6 +102,7 @@ class HistoryScreen(BaseScreen[None]):
         if session is None:
             self._failed = self.app.session_error
             return
+        self._seen = self._going()
         try:
             self._runs, self._failed = await settled(session.past_runs(RunSearch())), ""
         except SkywardError as error:

@@ -50,6 +50,13 @@ class PastRunList(Roll):
         self._found, self._note, self._now = found, note, now
         self._sort()
 
+    def tick(self, now: float) -> None:
+        """Time goes on, which is shown of what goes on: once a second."""
+        if int(now) != int(self._now):
+            self._now = now
+            if any(run.ended_at is None for run in self.rows):
+                self.refresh()
+
     def _sort(self) -> None:
         chosen = self.chosen
         self.rows = sorted_runs(self._found, self.by, self._now, falling=self.falling)
