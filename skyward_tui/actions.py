@@ -117,6 +117,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("pools.quit", "q", "app.ask_quit", "quit", "Quit; asks first while pools are up"),
     Action("pools.history", "H", "history", "history", "See every past run"),
+    Action("pools.failures", "F", "failures", "failures", "See failures of late that nobody has dismissed"),
     # Past runs
     Action("history.open", "enter", "open", "open", "Open the run: its log, numbers and results"),
     Action(
@@ -126,6 +127,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("history.turn", "t", "turn", "", "Turn the order round; ← and → choose the column"),
     Action("history.mark", "space", "mark", "mark", "Mark the run; two can be marked"),
     Action("history.compare", "c", "compare", "compare", "Compare the two runs that are marked"),
+    Action("history.dismiss", "d", "dismiss_chosen", "dismiss", "Of failures: tell of this one no more"),
+    Action(
+        "history.dismiss_all", "D", "dismiss_all", "dismiss all", "Of failures: tell of none listed any more"
+    ),
     Action("history.again", "r", "again", "", "Read the ledger again"),
     Action("history.back", "escape,q", "back", "back", "Show all again, then back to the pools"),
     # Two runs side by side
@@ -304,7 +309,10 @@ ACTIONS: tuple[Action, ...] = (
 # What a person most likely wants next, by what has the focus; the hint line shows of each row what fits.
 HINTS: Mapping[str, tuple[str, ...]] = {
     "pools": ("pools.open", "pools.new", "pools.launch"),
-    "history": ("history.open", "history.find", "history.failed", "history.mark", "history.compare"),
+    "history": (
+        "history.open", "history.dismiss", "history.dismiss_all", "history.find", "history.failed", "history.mark",
+        "history.compare",
+    ),
     "history.words": ("history.back",),
     "sweep": ("sweep.open", "sweep.again"),
     "launch": ("launch.launch", "launch.files", "launch.copy"),

@@ -84,3 +84,17 @@ def compare(left: str, right: str, as_json: bool) -> int:
         from .commands.compare import compare as execute
 
         return execute(left, right, console)
+
+
+@click.command()
+@click.option("--dismiss", metavar="RUN", multiple=True, help="Tell of this one no more; repeatable.")
+@click.option("--dismiss-all", is_flag=True, help="Tell of none of these any more.")
+@of_json
+def failures(dismiss: tuple[str, ...], dismiss_all: bool, as_json: bool) -> int:
+    """List what failed in the last 30 days, of all pools, and was not dismissed."""
+    if dismiss and dismiss_all:
+        raise click.UsageError("name the failures to dismiss, or give --dismiss-all")
+    with console_of(as_json) as console:
+        from .commands.history import failures as execute
+
+        return execute(console, dismiss=dismiss, dismiss_all=dismiss_all)

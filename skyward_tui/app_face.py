@@ -36,6 +36,7 @@ class AppFace(App[None]):
         unlaunched: what was entered for the last pool, until that is up.
         keys: the person's own keys, by the action's id.
         host_keys: questions about unknown hosts.
+        failures: how many runs have failed of late that nobody has dismissed.
         leftovers: what accounts were found to hold, when the app looked last; None before.
     """
 
@@ -46,6 +47,7 @@ class AppFace(App[None]):
     unlaunched: Form | None
     keys: Mapping[str, str]
     host_keys: HostKeyQuestions
+    failures: int
     leftovers: Sweep | None
 
     def pools(self) -> list[PoolView]:
@@ -58,6 +60,10 @@ class AppFace(App[None]):
 
     def refresh_pools(self) -> object:
         """Look for pools that others made, and for those that are over; returns at once."""
+        raise NotImplementedError
+
+    def look_for_failures(self) -> object:
+        """Count the failures that nobody has dismissed; returns at once."""
         raise NotImplementedError
 
     def look_for_leftovers(self) -> object:
@@ -90,8 +96,8 @@ class AppFace(App[None]):
         """Show two runs side by side, by their ids."""
         raise NotImplementedError
 
-    def show_history(self) -> None:
-        """Show every past run."""
+    def show_history(self, *, inbox: bool = False) -> None:
+        """Show every past run, or the failures that nobody has dismissed."""
         raise NotImplementedError
 
     def show_launch(self, pool: str = "", form: Form | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
-from .again_commands import compare, history, rerun
+from .again_commands import compare, failures, history, rerun
 from .command_console import console_of, of_json
 from .inside_commands import debug, metrics, profile, stacks, top
 from .market_commands import capacity, costs, offers, sweep
@@ -450,6 +450,7 @@ def debug_dump(path: str | None, as_json: bool) -> int:
 for _command in (
     compare,
     debug,
+    failures,
     history,
     rerun,
     offers,

@@ -50,6 +50,12 @@ class Front(Protocol):
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
         """Every run that is remembered and wanted, newest first."""
 
+    def failures(self) -> Future[list[PastRun]]:
+        """Failures of late that nobody has dismissed, newest first."""
+
+    def dismiss(self, runs: Sequence[str]) -> Future[None]:
+        """Tell of some failures no more."""
+
     def compare(self, left: str, right: str) -> Future[Comparison]:
         """Two runs side by side, by their ids."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..store import kept_launches
+from ..store import dismissed, kept_launches
 from ..store.ledger import Ledger
 from ..store.ledger_rows import Bill, PoolRow, RunRow
 from ..wire.safe_text import field as safe
@@ -18,6 +18,7 @@ from .costs import bills_of_pool
 from .session_part import SessionPart
 
 EVERY = 10_000  # runs that are looked at, at most: the newest
+RECENT = 30 * 86400.0  # seconds after which a failure is old news
 FAILED = ("failed", "lost")  # how runs, and pools, end that went wrong
 COLUMNS = ("when", "pool", "function", "outcome", "took", "cost")
 """What they can be sorted by."""
@@ -144,6 +145,17 @@ def sorted_runs(runs: Sequence[PastRun], by: str, now: float, *, falling: bool) 
     return sorted(runs, key=keys[by], reverse=falling)
 
 
+def failures(ledger: Ledger) -> list[PastRun]:
+    """Runs of the last 30 days that failed, or were lost, and that nobody has dismissed; newest first.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    known, pools = set(dismissed.dismissed()), _Pools(ledger, {})
+    rows = ledger.failed_runs(time.time() - RECENT, EVERY)
+    return [run for row in rows if row.run not in known and (run := pools.run(row)).has_failed]
+
+
 class PastRuns(SessionPart):
     """The part of a session that tells of them."""
 
@@ -155,6 +167,26 @@ class PastRuns(SessionPart):
 
         async def work() -> list[PastRun]:
             return await asyncio.to_thread(past_runs, self.ledger, search, self._launches)
+
+        return self._submit(work())
+
+    def failures(self) -> Future[list[PastRun]]:
+        """See :func:`failures`; the future raises what that raises."""
+
+        async def work() -> list[PastRun]:
+            return await asyncio.to_thread(failures, self.ledger)
+
+        return self._submit(work())
+
+    def dismiss(self, runs: Sequence[str]) -> Future[None]:
+        """Tell of some failures no more.
+
+        Raises (through the future):
+            OSError: that cannot be written down.
+        """
+
+        async def work() -> None:
+            await asyncio.to_thread(dismissed.dismiss, runs)
 
         return self._submit(work())
 

@@ -455,6 +455,11 @@ class Ledger:
         """Runs of all pools that began at a time or after it, newest first; no more than ``limit``."""
         return self._runs("WHERE opened_at>=? ORDER BY opened_at DESC LIMIT ?", (since, limit))
 
+    def failed_runs(self, since: float, limit: int) -> list[RunRow]:
+        """The same of those that failed, or of whose end nobody knows."""
+        where = "WHERE state IN ('failed', 'lost') AND opened_at>=? ORDER BY opened_at DESC LIMIT ?"
+        return self._runs(where, (since, limit))
+
     def pools_without_runs(self, since: float, limit: int) -> list[PoolRow]:
         """Pools that had no run, made at a time or after it, newest first; no more than ``limit``."""
         no_run = "NOT EXISTS (SELECT 1 FROM runs WHERE runs.token=pools.token)"

@@ -28,14 +28,19 @@ LOOK = 2.0  # seconds between two looks at the ledger, where runs begin and end
 
 
 class HistoryScreen(BaseScreen[None]):
-    """Reads the ledger when it opens, and again when a run has begun or ended."""
+    """Reads the ledger when it opens, and again when a run has begun or ended.
+
+    Args:
+        inbox: show the failures of late that nobody has dismissed, of all pools.
+    """
 
     SCOPE = "history"
     BINDINGS = bindings("history")
     DEFAULT_CSS = beside(__file__)
 
-    def __init__(self) -> None:
+    def __init__(self, *, inbox: bool = False) -> None:
         super().__init__()
+        self._inbox = inbox
         self._runs: list[PastRun] = []
         self._search = RunSearch()
         self._failed = ""
@@ -45,7 +50,7 @@ class HistoryScreen(BaseScreen[None]):
 
     def body(self) -> ComposeResult:
         panel = Panel(PastRunList())
-        panel.border_title = "history"
+        panel.border_title = self._title
         yield panel
         words = Input(id="words", compact=True, placeholder="words: pool, function, script, argument, error")
         words.cursor_blink = False
@@ -55,6 +60,10 @@ class HistoryScreen(BaseScreen[None]):
         self.query_one(PastRunList).focus()
         self._read()
         self.pulse(self.app.clock())
+
+    @property
+    def _title(self) -> str:
+        return "failures" if self._inbox else "history"
 
     @property
     def context(self) -> str:
@@ -70,7 +79,7 @@ class HistoryScreen(BaseScreen[None]):
             listed.update([run for run in self._runs if self._search.wants(run)], self._note(), now)
         else:
             listed.tick(now)
-        self.query_one(Crumbs).show(["pools", "history"], self._status(len(listed.rows)))
+        self.query_one(Crumbs).show(["pools", self._title], self._status(len(listed.rows)))
         super().pulse(now)
 
     def _status(self, shown: int) -> list[Content]:
@@ -94,7 +103,9 @@ class HistoryScreen(BaseScreen[None]):
             return f"✗ {self._failed}"
         if self._read_at is None:
             return "reading the ledger …"
-        return "no run is like that" if self._runs else "there has been no run yet"
+        if self._runs:
+            return "no run is like that"
+        return "no failures that nobody has dismissed" if self._inbox else "there has been no run yet"
 
     @work(group="history", exclusive=True)
     async def _read(self) -> None:
@@ -104,7 +115,8 @@ class HistoryScreen(BaseScreen[None]):
             return
         self._seen = self._going()
         try:
-            self._runs, self._failed = await settled(session.past_runs(RunSearch())), ""
+            asked = session.failures() if self._inbox else session.past_runs(RunSearch())
+            self._runs, self._failed = await settled(asked), ""
         except SkywardError as error:
             self._failed = words_of(error)
         self._read_at = self.app.clock()
@@ -137,7 +149,11 @@ class HistoryScreen(BaseScreen[None]):
     # Acting
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("open", "mark"):
+        if action in ("dismiss_chosen", "dismiss_all") and not self._inbox:
+            return False
+        if action == "failed" and self._inbox:
+            return False
+        if action in ("open", "mark", "dismiss_chosen", "dismiss_all"):
             return self.is_mounted and self.query_one(PastRunList).chosen is not None
         return True
 
@@ -155,6 +171,26 @@ class HistoryScreen(BaseScreen[None]):
 
     def on_past_run_list_past_run_opened(self, event: PastRunList.PastRunOpened) -> None:
         self.app.show_run(event.run.key, event.run.run)
+
+    def action_dismiss_chosen(self) -> None:
+        if (chosen := self.query_one(PastRunList).chosen) is not None:
+            self._dismiss([chosen.run])
+
+    def action_dismiss_all(self) -> None:
+        self._dismiss([run.run for run in self.query_one(PastRunList).rows])
+
+    @work(group="dismiss")
+    async def _dismiss(self, runs: list[str]) -> None:
+        session = self.app.session
+        if session is None:
+            return
+        try:
+            await settled(session.dismiss(runs))
+        except (SkywardError, OSError) as error:
+            return self.flash(f"could not dismiss it: {words_of(error)}", "error")
+        self._read()
+        self.app.look_for_failures()
+        return None
 
     def action_open(self) -> None:
         self.query_one(PastRunList).action_open()

@@ -44,6 +44,7 @@ class FakeSession:
     kept_launches: dict[str, KeptLaunch] = field(default_factory=dict)
     torn_down: list[str] = field(default_factory=list)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
+    dismissed: list[str] = field(default_factory=list)
     comparison: Comparison | None = None
     compared: list[tuple[str, str]] = field(default_factory=list)
     past: list[PastRun] = field(default_factory=list)
@@ -94,6 +95,13 @@ class FakeSession:
 
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
         return done(list(filter(search.wants, self.past)))
+
+    def failures(self) -> Future[list[PastRun]]:
+        return done([run for run in self.past if run.has_failed and run.run not in self.dismissed])
+
+    def dismiss(self, runs: Sequence[str]) -> Future[None]:
+        self.dismissed += runs
+        return done(None)
 
     def compare(self, left: str, right: str) -> Future[Comparison]:
         self.compared.append((left, right))

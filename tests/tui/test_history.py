@@ -122,3 +122,36 @@ async def test_two_that_are_marked_are_compared(app: SkywardApp, session: FakeSe
         await until(pilot, lambda: "copied comparison" in screen_text(app))
         await pilot.press("q")
         await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
+
+
+async def test_failures_that_nobody_has_dismissed_are_counted_and_shown(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    past = some_past(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "✗ 2 failures (F)" in screen_text(app))
+        await pilot.press("F")
+        await until(pilot, lambda: pools(app) == ["2", "5"])
+        await pilot.press("f")
+        assert pools(app) == ["2", "5"], "they are all failures"
+        await pilot.press("d")
+        await until(pilot, lambda: pools(app) == ["5"])
+        assert session.dismissed == [past[1].run]
+        await pilot.press("D")
+        await until(pilot, lambda: "no failures that nobody has dismissed" in screen_text(app))
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen) and "failure" not in screen_text(app))
+        await pilot.press("H")
+        await until(pilot, lambda: isinstance(app.screen, HistoryScreen) and len(pools(app)) == 6)
+        await pilot.press("d")
+        assert len(session.dismissed) == 2, "history forgets nothing"
+
+
+async def test_a_run_that_fails_while_the_app_looks_is_counted(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-1", 2)
+    run = session.open_run(view)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        session.past = [past_run(0, run=run.id, key=view.key, state="failed")]
+        session.end_run(view, run, "failed")
+        await until(pilot, lambda: "✗ 1 failure (F)" in screen_text(app))

@@ -118,3 +118,22 @@ def test_the_oldest_are_told_of_and_shown_when_asked_for(ledger: Ledger) -> None
     some = CliRunner().invoke(cli, ["history"])
     assert len(some.stdout.splitlines()) == 101 and "55 older runs more: --all shows them" in some.stderr
     assert len(CliRunner().invoke(cli, ["history", "--all"]).stdout.splitlines()) == 156
+
+
+def test_failures_of_late_are_told_until_somebody_dismisses_them(ledger: Ledger, tmp_path: Path) -> None:
+    long_ago = time.time() - 40 * 24 * HOUR
+    ledger.record(opened=[("b", "old", "x", "single", 1, long_ago)], ends=[("old", "failed", long_ago, None)])
+    shown = CliRunner().invoke(cli, ["failures"], catch_exceptions=False).stdout.splitlines()
+    assert [line.split()[2] for line in shown[1:]] == ["r1"]
+    strange = CliRunner().invoke(cli, ["failures", "--dismiss", "r0"])
+    assert strange.exit_code == 2 and "no failure to dismiss is called r0" in strange.stderr
+    assert "1 failure dismissed" in CliRunner().invoke(cli, ["failures", "--dismiss", "r1"]).stderr
+    assert CliRunner().invoke(cli, ["failures"]).stdout == "no failures\n"
+    assert ids(ledger, failed=True) == ["r1", "old"], "nothing is forgotten"
+    for broken in ("{", "3", '[1, "r1/../x", null]'):
+        (tmp_path / "dismissed.json").write_text(broken)
+        told = json.loads(CliRunner().invoke(cli, ["failures", "--json"]).stdout)
+        assert [run["run"] for run in told["runs"]] == ["r1"]
+    CliRunner().invoke(cli, ["failures", "--dismiss-all"])
+    assert json.loads((tmp_path / "dismissed.json").read_text()) == ["r1"]
+    assert CliRunner().invoke(cli, ["failures", "--dismiss-all", "--dismiss", "r1"]).exit_code == 2
