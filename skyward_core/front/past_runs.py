@@ -106,9 +106,7 @@ class RunSearch:
         return (run.has_failed or not self.failed) and run.has([word.casefold() for word in self.words])
 
 
-def past_runs(
-    ledger: Ledger, search: RunSearch, launches: dict[str, Launched] | None = None
-) -> list[PastRun]:
+def past_runs(ledger: Ledger, search: RunSearch, launches: dict[str, Launched]) -> list[PastRun]:
     """Those that are wanted, of the newest 10,000, newest first; pools that had no run stand among them.
 
     Args:
@@ -117,7 +115,7 @@ def past_runs(
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    pools = _Pools(ledger, {} if launches is None else launches)
+    pools = _Pools(ledger, launches)
     found = [pools.run(row) for row in ledger.latest_runs(search.since, EVERY)]
     found += [pools.without_run(row) for row in ledger.pools_without_runs(search.since, EVERY)]
     return sorted(filter(search.wants, found), key=lambda each: -each.opened_at)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from skyward_core.front.past_runs import PastRun, RunSearch, past_runs
+from skyward_core.front.past_runs import PastRun, RunSearch
 from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
 
@@ -26,7 +26,7 @@ def history(words: Sequence[str], console: Console, *, failed: bool, since: floa
         everything: show more than the newest hundred.
     """
     with opened(console) as session:
-        found = past_runs(session.ledger, RunSearch(tuple(words), failed, since))
+        found = session.past_runs(RunSearch(tuple(words), failed, since)).result()
     shown = found if everything else found[:SHOWN]
     now = time.time()
     if console.as_json:

@@ -56,11 +56,11 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
 
 
 def ids(ledger: Ledger, *words: str, failed: bool = False, since: float = 0.0) -> list[str]:
-    return [run.run or run.pool for run in past_runs(ledger, RunSearch(words, failed, since))]
+    return [run.run or run.pool for run in past_runs(ledger, RunSearch(words, failed, since), {})]
 
 
 def test_all_of_them_newest_first_with_outcome_duration_and_cost(ledger: Ledger) -> None:
-    found = past_runs(ledger, RunSearch())
+    found = past_runs(ledger, RunSearch(), {})
     assert [run.run for run in found] == ["", "r9", "r2", "r1", "r0"]
     empty, running, _, failed, done = found
     assert (empty.pool, empty.function, empty.is_up) == ("empty", "", True)
@@ -92,7 +92,7 @@ def test_a_launch_that_was_tampered_with_hides_no_run(ledger: Ledger, tmp_path: 
 
 @pytest.mark.parametrize("by", COLUMNS)
 def test_they_are_sorted_by_any_column(ledger: Ledger, by: str) -> None:
-    found = past_runs(ledger, RunSearch())
+    found = past_runs(ledger, RunSearch(), {})
     up = sorted_runs(found, by, time.time(), falling=False)
     assert sorted(run.run for run in up) == sorted(run.run for run in found)
     if by == "cost":
