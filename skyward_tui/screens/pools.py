@@ -146,7 +146,7 @@ class PoolsScreen(BaseScreen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._failed = 0  # runs of the pools listed
+        self._versions = self._failed = 0  # of the pools listed, and their runs
 
     def body(self) -> ComposeResult:
         panel = Panel(PoolList())
@@ -220,6 +220,9 @@ class PoolsScreen(BaseScreen[None]):
 
     def _look_for_failures(self, pools: list[PoolView]) -> None:
         """Once a run has failed, wherever it was."""
+        if (versions := sum(pool.version for pool in pools)) == self._versions:
+            return
+        self._versions = versions
         failed = sum(run.state in ("failed", "lost") for pool in pools for run in pool.runs.values())
         if failed != self._failed:
             self._failed = failed

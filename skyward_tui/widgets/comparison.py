@@ -11,6 +11,7 @@ from ..compared import ComparedLine
 from ..styles import beside
 from ..words import clip, duration
 from .braille import Canvas, Points, bounds
+from .numbers import COUNTERS
 from .roll import Roll
 
 LEFT, RIGHT = 1, 2  # who owns a cell of the chart
@@ -31,7 +32,8 @@ class ComparedList(Roll):
         """Take rows, and the numbers that there are curves of."""
         self.lines, self.names = list(lines), list(names)
         if self.name_shown not in self.names:
-            self.name_shown = next(iter(names), "")
+            curves = (name for name in self.names if name.lower() not in COUNTERS)
+            self.name_shown = next(curves, next(iter(names), ""))
         self.refresh()
 
     def choose(self, steps: int) -> None:
