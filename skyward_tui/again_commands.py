@@ -91,7 +91,10 @@ def compare(left: str, right: str, as_json: bool) -> int:
 @click.option("--dismiss-all", is_flag=True, help="Tell of none of these any more.")
 @of_json
 def failures(dismiss: tuple[str, ...], dismiss_all: bool, as_json: bool) -> int:
-    """List what failed in the last 30 days, of all pools, and was not dismissed."""
+    """List failures of late that nobody has dismissed.
+
+    Of all pools, of the last 30 days.
+    """
     if dismiss and dismiss_all:
         raise click.UsageError("name the failures to dismiss, or give --dismiss-all")
     with console_of(as_json) as console:

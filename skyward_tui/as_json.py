@@ -7,7 +7,7 @@ from typing import Any
 from skyward_core.front.history import Kept, Receipt
 from skyward_core.model.outcome import Summary
 from skyward_core.model.written_file import FetchedFile, WrittenFile
-from skyward_core.views.trials import TrialBoard
+from skyward_core.views.trials import TrialTable
 from skyward_core.views.views import PoolView, RunView, TaskView
 
 
@@ -51,9 +51,8 @@ def _value_json(summary: Summary | None) -> Any:
     )
 
 
-def trials_json(run: RunView, board: TrialBoard) -> dict[str, Any]:
+def trials_json(found: TrialTable) -> dict[str, Any]:
     """The trials of a sweep, in the order of the combinations."""
-    found = board.table(run.id, run.tasks)
     return {
         "trials": [
             {

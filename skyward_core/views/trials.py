@@ -8,6 +8,7 @@ from math import isnan
 from typing import Any
 
 from ..wire.safe_text import field as safe
+from .metrics import MetricBook
 from .trial_sheet import TrialSheet
 from .views import TaskView
 
@@ -24,12 +25,14 @@ class TrialRow:
         arguments: texts, in the order of the table's names.
         task: what came of it; None where nothing has run.
         run: the run that ran it, "" for none.
+        live: the last numbers of one that goes on.
     """
 
     place: int
     arguments: tuple[str, ...]
     task: TaskView | None = None
     run: str = ""
+    live: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def state(self) -> str:
@@ -49,6 +52,8 @@ class TrialRow:
     def numbers(self) -> Mapping[str, float | None]:
         """The last number of each name that it logged; None for what was not finite."""
         outcome = None if self.task is None else self.task.outcome
+        if outcome is None:
+            return self.live
         return {
             name: gist[0] for name, gist in (outcome.numbers if outcome and outcome.numbers else {}).items()
         }
@@ -120,19 +125,23 @@ class TrialBoard:
     sheet: TrialSheet
     earlier: Mapping[tuple[str, int], TaskView] = field(default_factory=dict)
 
-    def table(self, run: str, tasks: Mapping[int, TaskView]) -> TrialTable:
+    def table(self, run: str, tasks: Mapping[int, TaskView], book: MetricBook) -> TrialTable:
         """The table as it is now.
 
         Args:
             run: id of the run.
             tasks: its tasks, by index.
+            book: what its ranks log while it goes on.
         """
         places = {row: (run, task) for task, row in enumerate(self.sheet.tasks)}
         rows = []
         for at, texts in enumerate(self.sheet.rows):
             of, task = places.get(at) or self.sheet.before.get(at) or ("", -1)
             found = tasks.get(task) if of == run else self.earlier.get((of, task))
-            rows.append(TrialRow(at, tuple(map(safe, texts)), found, of if found is not None else ""))
+            live = {}
+            if found is not None and found.state == "running" and found.began_at is not None:
+                live = book.latest_since(run, found.rank, found.began_at)
+            rows.append(TrialRow(at, tuple(map(safe, texts)), found, of if found is not None else "", live))
         numbers = dict.fromkeys(name for row in rows for name in row.numbers)
         return TrialTable(tuple(map(safe, self.sheet.names)), tuple(numbers), rows)
 

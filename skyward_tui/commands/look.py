@@ -11,6 +11,7 @@ from skyward_core.front.history import PoolRow, Printed, following, locks, print
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.views.metrics import MetricBook
 
 from ..as_json import kept_json, pool_json, run_json, trials_json
 from ..hints import detail_of, words_of
@@ -70,20 +71,22 @@ def results(run: str, console: Console, sort: str | None) -> int:
     with opened(console) as session:
         row = fetched(session, meant(session, run), console)
         pool = session.ledger.pool(row.token)
-        view = run_view(session.ledger, row)
+        view, book = run_view(session.ledger, row), MetricBook()
         if row.state == "running" and pool.ended_at is None:
             # Nobody may have told the ledger what has happened since. If nobody can, its word is all there is.
             with suppress(PoolError):
-                view = session.look(pool.key).result().runs.get(row.run, view)
+                live = session.look(pool.key).result()
+                view, book = live.runs.get(row.run, view), live.metrics
         board = session.trials(pool.key, view).result() if row.kind == "sweep" or sort is not None else None
+        trials = None if board is None else board.table(view.id, view.tasks, book)
     if console.as_json:
-        console.result(run_json(view) | ({} if board is None else trials_json(view, board)))
+        console.result(run_json(view) | ({} if trials is None else trials_json(trials)))
         return exit_status.OK if view.state == "running" else status_of(view)
     console.note(f"run {view.id}: {view.function} on pool {view.pool}, {view.state}")
-    if board is None:
+    if trials is None:
         show_run(view, console)
     else:
-        show_trials(view, board, console, sort)
+        show_trials(view, trials, console, sort)
     return exit_status.OK if view.state == "running" else status_of(view)
 
 

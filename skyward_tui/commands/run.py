@@ -20,9 +20,9 @@ from skyward_core.model.capabilities import RunsHere
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
 from skyward_core.model.spec import PoolSpec
 from skyward_core.views.events import PoolState
-from skyward_core.views.metrics import numbers_line
+from skyward_core.views.metrics import MetricBook, numbers_line
 from skyward_core.views.trial_sheet import TrialSheet
-from skyward_core.views.trials import TrialBoard
+from skyward_core.views.trials import TrialTable
 from skyward_core.views.views import PoolView, RunView
 
 from ..as_json import pool_json, run_json, trials_json
@@ -159,7 +159,7 @@ class _Job:
         self.run: RunView | None = None
         self.error: SkywardError | None = None
         self.kept: Future[None] | None = None  # what the run was launched with
-        self.board: TrialBoard | None = None  # of a sweep that has ended
+        self.trials: TrialTable | None = None  # of a sweep that has ended
 
     def execute(
         self, spec: PoolSpec | None, tasks: Sequence[Task], request: LaunchRequest, sheet: TrialSheet | None
@@ -273,7 +273,7 @@ class _Job:
         if self.error is not None:
             self.console.fail(self.error)
         if self.run is not None:
-            trials = trials_json(self.run, self.board) if self.board is not None else {}
+            trials = trials_json(self.trials) if self.trials is not None else {}
             self.console.result(run_json(self.run, receipt) | trials)
         return status
 
@@ -292,8 +292,9 @@ class _Job:
     def _report(self, run: RunView) -> None:
         self.follower.finish()
         if run.kind == "sweep":
-            self.board = self.session.trials(self.key, run).result()
-            show_trials(run, self.board, self.console)
+            board = self.session.trials(self.key, run).result()
+            self.trials = board.table(run.id, run.tasks, MetricBook())
+            show_trials(run, self.trials, self.console)
         else:
             show_run(run, self.console)
         view = next(filter(self._is_ours, self.session.pools()), None)

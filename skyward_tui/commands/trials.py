@@ -5,7 +5,7 @@ from __future__ import annotations
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcome import Outcome
 from skyward_core.views.trial_sheet import TrialSheet
-from skyward_core.views.trials import TrialBoard, TrialRow, TrialTable
+from skyward_core.views.trials import TrialRow, TrialTable
 from skyward_core.views.views import RunView, TaskView
 from skyward_core.wire.safe_text import field
 
@@ -37,7 +37,7 @@ class TrialNotes:
         self._console.note(f"{clip(line, 300)} ({took(outcome.seconds)})")
 
 
-def show_trials(run: RunView, board: TrialBoard, console: Console, sort: str | None = None) -> None:
+def show_trials(run: RunView, found: TrialTable, console: Console, sort: str | None = None) -> None:
     """The table of a sweep, and the first failure.
 
     Args:
@@ -46,7 +46,6 @@ def show_trials(run: RunView, board: TrialBoard, console: Console, sort: str | N
     Raises:
         UsageError: there is no such column.
     """
-    found = board.table(run.id, run.tasks)
     rows = sorted_rows(found, sort)
     lines = table(trial_cells(found, rows))
     console.say(clip(lines[0], console.width), 1)

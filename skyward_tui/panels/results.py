@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from skyward_core.model.errors import SkywardError
+from skyward_core.views.metrics import MetricBook
 from skyward_core.views.views import PoolView, RunView
 
 from ..actions import first_key
@@ -38,11 +39,11 @@ class ResultsPanel(RunPanel):
         self._about: tuple[str, str] | None = None  # the run that was asked about, and how it was with it
         self._asked_at = 0.0
         self._boards: dict[str, Future[TrialBoard]] = {}  # of the sweep that is looked at
-        self._trials, self._seen = TrialLines(), ("", -1)
+        self._trials, self._seen = TrialLines(), ("", -1, 0)
 
     def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
         changed = self._pane.update(run)
-        changed |= self._look_for_trials(pool, run)
+        changed |= self._look_for_trials(pool, run, now)
         changed |= self._look_for_files(pool, run, now)
         if changed and run is not None:
             failed = sum(run.counts.get(kind, 0) for kind in FAILURES)
@@ -56,7 +57,7 @@ class ResultsPanel(RunPanel):
             self.retitle(Content.assemble(*parts))
         return changed
 
-    def _look_for_trials(self, pool: PoolView, run: RunView | None) -> bool:
+    def _look_for_trials(self, pool: PoolView, run: RunView | None, now: float) -> bool:
         """Of a sweep, show its trials; the session is asked once what they are."""
         session = self.app.session
         if run is None or run.kind != "sweep" or session is None:
@@ -65,11 +66,13 @@ class ResultsPanel(RunPanel):
         if asked is None:
             self._boards = {run.id: session.trials(pool.key, run)}
             return False
-        if not asked.done() or (self._pane.trials is not None and self._seen == (run.id, run.version)):
+        # What they log meanwhile is looked at once a second.
+        beat = int(now) if run.state == "running" else 0
+        if not asked.done() or (self._pane.trials is not None and self._seen == (run.id, run.version, beat)):
             return False
-        self._seen = run.id, run.version
+        self._seen = run.id, run.version, beat
         try:
-            self._trials.update(asked.result().table(run.id, run.tasks))
+            self._trials.update(asked.result().table(run.id, run.tasks, pool.metrics))
         except SkywardError as error:
             self.app.flash(words_of(error), "error")
             return False
@@ -117,5 +120,5 @@ class ResultsPanel(RunPanel):
         files = {"results.json": [results_json(run)], "results.csv": [results_csv(run)]}
         board = self._boards.get(run.id)
         if board is not None and board.done() and board.exception() is None:
-            files["trials.csv"] = [trials_csv(board.result().table(run.id, run.tasks))]
+            files["trials.csv"] = [trials_csv(board.result().table(run.id, run.tasks, MetricBook()))]
         return Saved(files)

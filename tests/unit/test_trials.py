@@ -12,6 +12,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.model.outcome import ErrorInfo, Outcome, Summary
 from skyward_core.store import kept_trials
 from skyward_core.store.ledger import Ledger
+from skyward_core.views.metrics import MetricBook
 from skyward_core.views.trial_sheet import TrialSheet
 from skyward_core.views.trials import TrialBoard, TrialTable
 from skyward_core.views.views import RunView, TaskView
@@ -31,7 +32,7 @@ def raised(index: int) -> Outcome:
 
 def table(*outcomes: Outcome, sheet: TrialSheet = SHEET) -> TrialTable:
     tasks = {each.index: TaskView(each.index, 0, 0, each.kind, outcome=each) for each in outcomes}
-    return TrialBoard(sheet).table("r", tasks)
+    return TrialBoard(sheet).table("r", tasks, MetricBook())
 
 
 def places(found: TrialTable, by: str, *, falling: bool = False) -> list[int]:
@@ -72,6 +73,16 @@ def test_names_that_an_argument_has_too_are_told_apart() -> None:
     assert found.columns == ("#", "n", "time", "outcome", "trial's time", "logged n", "result")
     assert places(found, "n") == [0, 1, 2] and places(found, "logged n") == [2, 1, 0]
     assert places(found, "time") == [1, 0, 2] and len(set(found.columns)) == len(found.columns)
+
+
+def test_a_trial_that_goes_on_shows_what_it_logs_and_nothing_of_the_one_before() -> None:
+    book = MetricBook()
+    book.note("r", 0, 90.0, {"loss": 0.9, "warm_up": 1.0})
+    book.note("r", 0, 110.0, {"loss": 0.5})
+    book.note("r", 1, 110.0, {"loss": 0.1})
+    tasks = {2: TaskView(2, 0, 0, "running", began_at=100.0)}
+    found = TrialBoard(SHEET).table("r", tasks, book)
+    assert [row.numbers for row in found.rows] == [{}, {}, {"loss": 0.5}] and found.numbers == ("loss",)
 
 
 def test_what_ranks_and_files_say_is_filtered() -> None:
@@ -117,7 +128,7 @@ def test_what_goes_on_with_a_sweep_knows_what_others_before_it_have(
     assert sheet.tasks == (2,) and sheet.before == {0: ("a", 0), 1: ("b", 0)}
     view = RunView("b", "p", "train", "sweep", 2, 1.0)
     tasks = {out.index: TaskView(out.index, 0, 0, out.kind, outcome=out) for out, _ in ledger.outcomes("b")}
-    shown = board_of(ledger, row.key, view).table("b", tasks)
+    shown = board_of(ledger, row.key, view).table("b", tasks, MetricBook())
     assert [(each.run, each.state, each.value) for each in shown.rows] == [
         ("a", "returned", 1), ("b", "returned", 2), ("b", "raised", None)
     ]  # fmt: skip
