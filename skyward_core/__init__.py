@@ -31,6 +31,7 @@ _WHERE = {
     "Compute": "front.api.compute",
     "attach": "front.api.attach",
     "results": "front.api.fetched_results",
+    "sweep": "front.api.trials",
     "script": "tasks.whole_script",
     "shell": "tasks.shell",
     "Task": "tasks.job_files.job",
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
     from .front.api.older_names import ComputePool as ComputePool
     from .front.api.older_names import compute as compute
     from .front.api.older_names import integrations as integrations
+    from .front.api.trials import sweep as sweep
     from .model import accelerators as accelerators
     from .model.errors import Cancelled as Cancelled
     from .model.errors import CredentialsRefused as CredentialsRefused

@@ -18,6 +18,8 @@ from .panels.table import PANELS
 SCOPES = {
     "app": "Everywhere",
     "pools": "Pools",
+    "history": "Past runs",
+    "compare": "Two runs side by side",
     "sweep": "What accounts hold",
     "launch": "Launch form",
     "run": "Pool and run",
@@ -115,6 +117,28 @@ ACTIONS: tuple[Action, ...] = (
         "pools.sweep", "w", "sweep", "what is left", "See what cloud accounts hold, and what of it is left"
     ),
     Action("pools.quit", "q", "app.ask_quit", "quit", "Quit; asks first while pools are up"),
+    Action("pools.history", "H", "history", "history", "See every past run"),
+    Action("pools.failures", "F", "failures", "failures", "See failures of late that nobody has dismissed"),
+    # Past runs
+    Action("history.open", "enter", "open", "open", "Open the run: its log, numbers and results"),
+    Action(
+        "history.find", "slash", "find", "find", "Show only runs that have some words; esc shows all again"
+    ),
+    Action("history.failed", "f", "failed", "failures", "Show only what failed, or all"),
+    Action("history.turn", "t", "turn", "", "Turn the order round; ← and → choose the column"),
+    Action("history.mark", "space", "mark", "mark", "Mark the run; two can be marked"),
+    Action("history.compare", "c", "compare", "compare", "Compare the two runs that are marked"),
+    Action("history.dismiss", "d", "dismiss_chosen", "dismiss", "Of failures: tell of this one no more"),
+    Action(
+        "history.dismiss_all", "D", "dismiss_all", "dismiss all", "Of failures: tell of none listed any more"
+    ),
+    Action("history.again", "r", "again", "", "Read the ledger again"),
+    Action("history.back", "escape,q", "back", "back", "Show all again, then back to the pools"),
+    # Two runs side by side
+    Action("compare.next", "n", "number(1)", "next number", "Draw the next number"),
+    Action("compare.previous", "N", "number(-1)", "", "Draw the number before"),
+    Action("compare.copy", "y", "copy", "copy", "Copy all rows"),
+    Action("compare.back", "escape,q", "back", "back", "Back to the past runs"),
     # What accounts hold
     Action("sweep.open", "enter", "open", "open", "Open the pool, or look at what another ledger made"),
     Action("sweep.end", "X", "end", "end it", "End what is left of that thing's pool", dangerous=True),
@@ -231,13 +255,23 @@ ACTIONS: tuple[Action, ...] = (
     # Ranks and nodes
     Action("panel.up", "up,k", "step(-1)", "", "Up; among numbers, the one above"),
     Action("panel.down", "down,j", "step(1)", "", "Down; among numbers, the one below"),
-    Action("panel.left", "left,h", "sideways(-1)", "", "Left, in the grid"),
-    Action("panel.right", "right,l", "sideways(1)", "", "Right, in the grid"),
+    Action(
+        "panel.left", "left,h", "sideways(-1)", "", "Left, in the grid; the column that trials are sorted by"
+    ),
+    Action(
+        "panel.right",
+        "right,l",
+        "sideways(1)",
+        "",
+        "Right, in the grid; the column that trials are sorted by",
+    ),
     Action("panel.page_up", "pageup,ctrl+u", "page(-1)", "", "Page up"),
     Action("panel.page_down", "pagedown,ctrl+d", "page(1)", "", "Page down"),
     Action("panel.first", "home,g", "edge(0)", "", "First"),
     Action("panel.last", "end,G", "edge(-1)", "", "Last"),
-    Action("panel.open", "enter", "open", "its log", "Read the rank's log"),
+    Action(
+        "panel.open", "enter", "open", "its log", "Read the rank's log; of trials, turn their order round"
+    ),
     # Log pane
     Action("log.up", "up,k", "move(-1)", "", "Up a line"),
     Action("log.down", "down,j", "move(1)", "", "Down a line"),
@@ -310,6 +344,11 @@ ACTIONS: tuple[Action, ...] = (
 # What a person most likely wants next, by what has the focus; the hint line shows of each row what fits.
 HINTS: Mapping[str, tuple[str, ...]] = {
     "pools": ("pools.open", "pools.new", "pools.launch"),
+    "history": (
+        "history.open", "history.dismiss", "history.dismiss_all", "history.find", "history.failed", "history.mark",
+        "history.compare",
+    ),
+    "history.words": ("history.back",),
     "sweep": ("sweep.open", "sweep.again"),
     "launch": ("launch.launch", "launch.files", "launch.copy"),
     **{f"run.{row.id}": row.hints for row in PANELS},
@@ -322,7 +361,8 @@ HINTS: Mapping[str, tuple[str, ...]] = {
 # Those that are never cut off, and stand last.
 ALWAYS = (
     "pools.down", "run.down", "sweep.end", "sweep.end_all",
-    "pools.quit", "run.leave", "errors.back", "stacks.back", "sweep.back", "launch.back", "app.help",
+    "pools.quit", "run.leave", "errors.back", "stacks.back", "sweep.back", "history.back", "compare.back",
+    "launch.back", "app.help",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The command that launches again what was launched before."""
+"""The commands about what ran before: to find it, and to launch it again."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .command_console import console_of, of_json
     "-a", "--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="Another argument; repeatable."
 )
 @click.option("--pool", metavar="NAME", help="Run on this pool, which is up, and not on its own.")
+@click.option("--missing", is_flag=True, help="Of a sweep over arguments: run what has no result yet.")
 @click.option("--detach", is_flag=True, help="Leave as soon as the function runs; implies --keep.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
 @of_json
@@ -22,6 +23,7 @@ def rerun(
     script_args: tuple[str, ...],
     arguments: tuple[str, ...],
     pool: str | None,
+    missing: bool,
     detach: bool,
     dry_run: bool,
     as_json: bool,
@@ -36,4 +38,66 @@ def rerun(
     with console_of(as_json) as console:
         from .commands.rerun import rerun as execute
 
-        return execute(run, arguments, script_args, pool, console, detach=detach, dry_run=dry_run)
+        return execute(
+            run, arguments, script_args, pool, console, missing=missing, detach=detach, dry_run=dry_run
+        )
+
+
+@click.command()
+@click.argument("words", metavar="[WORD]...", nargs=-1)
+@click.option("--failed", is_flag=True, help="Only what failed or was lost.")
+@click.option("--since", metavar="TIME", help='How far back: "12h", "7d", "4w".  [default: all]')
+@click.option("--all", "everything", is_flag=True, help="Also what is older than the newest hundred.")
+@of_json
+def history(words: tuple[str, ...], failed: bool, since: str | None, everything: bool, as_json: bool) -> int:
+    """List every past run: outcome, duration, cost.
+
+    Each WORD has to be in it: in its id, its pool, its function, its script, its arguments, its outcome or its error.
+    Pools that had no run are listed, too.
+    """
+    with console_of(as_json) as console:
+        import time
+
+        from skyward_core.model.spec_checks import duration
+
+        from .commands.history import history as execute
+
+        try:
+            began = 0.0 if since is None else max(0.0, time.time() - duration(since))
+        except ValueError as error:
+            raise click.BadParameter(f"it {error}", param_hint="--since") from error
+        return execute(words, console, failed=failed, since=began, everything=everything)
+
+
+@click.command()
+@click.argument("left", metavar="RUN")
+@click.argument("right", metavar="RUN")
+@of_json
+def compare(left: str, right: str, as_json: bool) -> int:
+    """Show two runs side by side.
+
+    What they were launched with, how they went, what they logged and what they gave; what differs is marked.
+
+    RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
+    """
+    with console_of(as_json) as console:
+        from .commands.compare import compare as execute
+
+        return execute(left, right, console)
+
+
+@click.command()
+@click.option("--dismiss", metavar="RUN", multiple=True, help="Tell of this one no more; repeatable.")
+@click.option("--dismiss-all", is_flag=True, help="Tell of none of these any more.")
+@of_json
+def failures(dismiss: tuple[str, ...], dismiss_all: bool, as_json: bool) -> int:
+    """List failures of late that nobody has dismissed.
+
+    Of all pools, of the last 30 days.
+    """
+    if dismiss and dismiss_all:
+        raise click.UsageError("name the failures to dismiss, or give --dismiss-all")
+    with console_of(as_json) as console:
+        from .commands.history import failures as execute
+
+        return execute(console, dismiss=dismiss, dismiss_all=dismiss_all)

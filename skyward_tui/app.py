@@ -107,6 +107,7 @@ class SkywardApp(AppFace):
         self.unlaunched = None
         self.keys = {}
         self.leftovers = None
+        self.failures = 0
         self.host_keys = HostKeyQuestions(self.post_message, self._show_host_key)
         self.budgets = BudgetQuestions(self._show_budget, self._heed_budget)
         self._session_factory = session_factory
@@ -217,6 +218,7 @@ class SkywardApp(AppFace):
         self._pump()
         self._hear_early_keys()
         self.refresh_pools()
+        self.look_for_failures()
         self.look_for_leftovers()
 
     def _pump(self) -> None:
@@ -259,6 +261,16 @@ class SkywardApp(AppFace):
             self.flash(f"looking for pools failed: {failed}", "error")
         self._refresh_error = failed
 
+    @work(group="failures", exclusive=True)
+    async def look_for_failures(self) -> None:
+        """Nothing waits for it; a ledger that cannot be read is told of by who needs it."""
+        from skyward_core.model.errors import SkywardError
+
+        if self.session is not None:
+            with suppress(SkywardError, OSError):
+                found = await settled(self.session.failures())
+                self.failures = len(found)
+
     @work(group="leftovers", exclusive=True)
     async def look_for_leftovers(self) -> None:
         """Nothing waits for it, and nothing is changed by it."""
@@ -296,6 +308,21 @@ class SkywardApp(AppFace):
             self.switch_screen(RunScreen(key))
         else:
             self.push_screen(RunScreen(key))
+
+    def show_run(self, pool: str, run: str) -> None:
+        from .screens.run import RunScreen
+
+        self.push_screen(RunScreen(pool, run or None))
+
+    def show_comparison(self, left: str, right: str) -> None:
+        from .screens.compare import CompareScreen
+
+        self.push_screen(CompareScreen(left, right))
+
+    def show_history(self, *, inbox: bool = False) -> None:
+        from .screens.history import HistoryScreen
+
+        self.push_screen(HistoryScreen(inbox=inbox))
 
     def show_launch(self, pool: str = "", form: Form | None = None) -> None:
         from .screens.launch import LaunchScreen

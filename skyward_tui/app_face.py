@@ -36,6 +36,7 @@ class AppFace(App[None]):
         unlaunched: what was entered for the last pool, until that is up.
         keys: the person's own keys, by the action's id.
         host_keys: questions about unknown hosts.
+        failures: how many runs have failed of late that nobody has dismissed.
         leftovers: what accounts were found to hold, when the app looked last; None before.
     """
 
@@ -46,6 +47,7 @@ class AppFace(App[None]):
     unlaunched: Form | None
     keys: Mapping[str, str]
     host_keys: HostKeyQuestions
+    failures: int
     leftovers: Sweep | None
 
     def pools(self) -> list[PoolView]:
@@ -58,6 +60,10 @@ class AppFace(App[None]):
 
     def refresh_pools(self) -> object:
         """Look for pools that others made, and for those that are over; returns at once."""
+        raise NotImplementedError
+
+    def look_for_failures(self) -> object:
+        """Count the failures that nobody has dismissed; returns at once."""
         raise NotImplementedError
 
     def look_for_leftovers(self) -> object:
@@ -80,6 +86,18 @@ class AppFace(App[None]):
 
     def show_pool(self, key: str) -> None:
         """Watch a pool, one step from the list of pools, whatever was open."""
+        raise NotImplementedError
+
+    def show_run(self, pool: str, run: str) -> None:
+        """Look at a run, or with "" at a pool, by its key, on top of what is open."""
+        raise NotImplementedError
+
+    def show_comparison(self, left: str, right: str) -> None:
+        """Show two runs side by side, by their ids."""
+        raise NotImplementedError
+
+    def show_history(self, *, inbox: bool = False) -> None:
+        """Show every past run, or the failures that nobody has dismissed."""
         raise NotImplementedError
 
     def show_launch(self, pool: str = "", form: Form | None = None) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from skyward_core.front.history import Kept, Receipt
 from skyward_core.model.outcome import Summary
 from skyward_core.model.written_file import FetchedFile, WrittenFile
+from skyward_core.views.trials import TrialTable
 from skyward_core.views.views import PoolView, RunView, TaskView
 
 
@@ -48,6 +49,21 @@ def _value_json(summary: Summary | None) -> Any:
         if summary.is_json
         else {"type": summary.type, "text": summary.text, "size": summary.size}
     )
+
+
+def trials_json(found: TrialTable) -> dict[str, Any]:
+    """The trials of a sweep, in the order of the combinations."""
+    return {
+        "trials": [
+            {
+                "arguments": dict(zip(found.names, row.arguments, strict=True)),
+                "run": row.run or None,
+                "numbers": dict(row.numbers),
+                **(_rank_json(row.task) if row.task is not None else {"outcome": "waiting"}),
+            }
+            for row in found.rows
+        ]
+    }
 
 
 def pool_json(pool: PoolView) -> dict[str, Any]:

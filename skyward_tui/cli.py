@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
-from .again_commands import rerun
+from .again_commands import compare, failures, history, rerun
 from .command_console import console_of, of_json
 from .inside_commands import debug, metrics, profile, stacks, top
 from .job_commands import exec_, forward, launch
@@ -108,6 +108,10 @@ def cli(context: click.Context, read_only: bool) -> int:
 @click.option(
     "-a", "--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="An argument; repeatable."
 )
+@click.option(
+    "--sweep", is_flag=True,
+    help="Run each combination of arguments that are lists: -a lr=0.1,0.01 -a seed=1..5.",
+)  # fmt: skip
 @of_place
 @click.option(
     "-n", "--nodes", metavar="N|MIN:MAX", type=NodesOption(),
@@ -244,8 +248,13 @@ def logs(run: str, rank: int | None, follow: bool, collapse: bool, as_json: bool
 
 @cli.command()
 @click.argument("run")
+@click.option(
+    "--sort",
+    metavar="COLUMN",
+    help="Of a sweep over arguments: sort by this; -COLUMN for the greatest first.",
+)
 @of_json
-def results(run: str, as_json: bool) -> int:
+def results(run: str, sort: str | None, as_json: bool) -> int:
     """Show the outcomes of a run, and end with its exit status.
 
     RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
@@ -253,7 +262,7 @@ def results(run: str, as_json: bool) -> int:
     with console_of(as_json) as console:
         from .commands.look import results as execute
 
-        return execute(run, console)
+        return execute(run, console, sort)
 
 
 @cli.command()
@@ -443,7 +452,10 @@ for _command in (
     launch,
     exec_,
     forward,
+    compare,
     debug,
+    failures,
+    history,
     rerun,
     offers,
     capacity,

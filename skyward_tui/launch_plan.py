@@ -36,13 +36,25 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = Fal
 
     pool = plan.pool
     world = pool.world_size
-    where = "one rank" if plan.one else count(world, "rank") if world == 1 else f"all {world:,} ranks"
-    if plan.spec is not None and plan.spec.least_nodes < plan.spec.most_nodes and not plan.one:
+    where = (
+        _each(plan)
+        if plan.sheet is not None
+        else "one rank"
+        if plan.one
+        else count(world, "rank")
+        if world == 1
+        else f"all {world:,} ranks"
+    )
+    if (
+        plan.spec is not None
+        and plan.spec.least_nodes < plan.spec.most_nodes
+        and not (plan.one or plan.sheet)
+    ):
         where = "all ranks that there are then"
     streams = ", streaming what it yields" if plan.function.is_generator else ""
     told = [
         *(_used(pool) if isinstance(pool, PoolView) else _created(plan, pool, may_remember, as_options)),
-        ("runs", f"{_call(plan)} on {where}{streams}"),
+        ("runs", f"{_call(plan)} {'' if plan.sheet is not None else 'on '}{where}{streams}"),
     ]
     if plan.timeout is not None:
         told.append(("limit", f"a rank may take {plan.timeout:g} s"))
@@ -180,6 +192,15 @@ def _call(plan: LaunchPlan) -> str:
         return shlex.join(["python", plan.function.name, *plan.values["args"]])
     given = ", ".join(f"{name}={_shown(value)}" for name, value in plan.values.items())
     return f"{plan.function.name}({given})"
+
+
+def _each(plan: LaunchPlan) -> str:
+    """How many combinations of arguments are run, of which the call shows the first."""
+    sheet = plan.sheet
+    if sheet is None or len(sheet.rows) == len(sheet.tasks) == 1:
+        return "on one rank"
+    left = "" if len(sheet.tasks) == len(sheet.rows) else f" {len(sheet.tasks):,} of"
+    return f"and so on, as{left} {count(len(sheet.rows), 'combination')}, each on one rank"
 
 
 def _outputs(spec: PoolSpec) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import csv
 import heapq
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os.path import commonpath, commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from skyward_core.model.outcome import Outcome
 from skyward_core.model.sizes import size_in_words
 from skyward_core.views.logs import prefix_of
 from skyward_core.views.profile import Profile, flame_graph, speedscope
+from skyward_core.views.trials import TrialTable
 from skyward_core.views.views import RunView, TaskView
 from skyward_core.wire.safe_text import field
 
@@ -108,9 +109,23 @@ def results_text(run: RunView) -> str:
     return _sheet(run, lambda task: task.outcome, "\t")
 
 
+def trials_csv(found: TrialTable) -> str:
+    """A row for each trial of a sweep: its arguments, the last number of each name, and what a result has."""
+    rows = []
+    for each in found.rows:
+        of = {f"argument.{name}": text for name, text in zip(found.names, each.arguments, strict=True)}
+        came = {"outcome": each.state} if each.task is None else _row(each.task, each.task.told)
+        numbers = {f"number.{name}": _cell(value) for name, value in each.numbers.items()}
+        rows.append({"trial": each.place, **of, "run": each.run, **came, **numbers})
+    return _written(rows, ["trial", *(f"argument.{name}" for name in found.names), "run", *_FIXED], ",")
+
+
 def _sheet(run: RunView, outcome: Callable[[TaskView], Outcome | None], delimiter: str) -> str:
-    rows = [_row(task, outcome(task)) for _, task in sorted(run.tasks.items())]
-    columns = dict.fromkeys(_FIXED) | dict.fromkeys(name for row in rows for name in row)
+    return _written([_row(task, outcome(task)) for _, task in sorted(run.tasks.items())], _FIXED, delimiter)
+
+
+def _written(rows: Sequence[Mapping[str, Any]], first: Sequence[str], delimiter: str) -> str:
+    columns = dict.fromkeys(first) | dict.fromkeys(name for row in rows for name in row)
     sheet = io.StringIO()
     writer = csv.DictWriter(sheet, list(columns), delimiter=delimiter, lineterminator="\n")
     writer.writeheader()

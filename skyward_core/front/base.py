@@ -19,9 +19,13 @@ if TYPE_CHECKING:
     from ..tasks.task import Task
     from ..transport.ssh.host_keys import ServerKey as ServerKey
     from ..transport.ssh.questions import Ask as Ask
+    from ..views.trial_sheet import TrialSheet
+    from ..views.trials import TrialBoard
     from ..views.views import PoolView, RunView
+    from .comparing import Comparison
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch as KeptLaunch
+    from .past_runs import PastRun, RunSearch
     from .sweeping import Sweep as Sweep
 
 
@@ -44,6 +48,18 @@ class Front(Protocol):
     def recall(self, pool: str) -> Future[PoolView]:
         """Have a pool that has ended, whole: with its outcomes and logs."""
 
+    def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
+        """Every run that is remembered and wanted, newest first."""
+
+    def failures(self) -> Future[list[PastRun]]:
+        """Failures of late that nobody has dismissed, newest first."""
+
+    def dismiss(self, runs: Sequence[str]) -> Future[None]:
+        """Tell of some failures no more."""
+
+    def compare(self, left: str, right: str) -> Future[Comparison]:
+        """Two runs side by side, by their ids."""
+
     def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
         """Bring a pool up; ``begun`` is done as soon as there is one to look at, the future when it is up."""
 
@@ -64,6 +80,21 @@ class Front(Protocol):
             request: what asked for it, which is kept before anything begins; see :meth:`keep_launch`.
             joined: whether the pool was up before.
         """
+
+    def launch_sweep(
+        self,
+        pool: str,
+        tasks: Sequence[Task],
+        sheet: TrialSheet,
+        request: LaunchRequest,
+        *,
+        joined: bool,
+        stays: bool = False,
+    ) -> Future[RunView]:
+        """Run a task for each combination of arguments, each on one rank; done when the run is opened."""
+
+    def trials(self, pool: str, run: RunView) -> Future[TrialBoard]:
+        """What the table of such a run is made of."""
 
     def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
         """Keep all of what a run was launched with, to be launched again: the state of its script's repository, too.

@@ -78,7 +78,7 @@ def costs(since: float) -> Spending:
 def _add_up(ledger: Ledger, since: float) -> Spending:
     told = Spending()
     for row in [*ledger.live(), *ledger.over(since, EVERY)]:
-        bills = list(_bills(ledger, row))
+        bills = list(bills_of_pool(ledger, row))
         if not bills and (not row.spec.get("rents") or _made_nothing(row)):
             continue
         names = tuple(dict.fromkeys(run.function for run in ledger.runs(row.token)))
@@ -103,7 +103,8 @@ def _made_nothing(row: PoolRow) -> bool:
     return receipt is not None and receipt.get("created") == 0 and not receipt.get("unaccounted")
 
 
-def _bills(ledger: Ledger, row: PoolRow) -> Iterator[Bill]:
+def bills_of_pool(ledger: Ledger, row: PoolRow) -> Iterator[Bill]:
+    """What each of a pool's machines has cost, as far as that is known."""
     if row.receipt is not None and row.ended_at is not None:
         for each in row.receipt.get("bills", ()):
             yield Bill(**each)

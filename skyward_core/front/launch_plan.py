@@ -16,7 +16,8 @@ from ..plugins import by_name
 from ..providers.planned import planned
 from ..tasks.own_interpreter import is_own
 from ..tasks.packages.local_packages import local_packages, travelling
-from .scripts import FunctionInfo, build_task, gang_frameworks_of, lacking_here, missing_of
+from ..views.trial_sheet import TrialSheet
+from .scripts import FunctionInfo, build_tasks, gang_frameworks_of, lacking_here, missing_of
 
 if TYPE_CHECKING:
     from ..model.interpreter import Interpreter
@@ -41,7 +42,9 @@ class LaunchPlan:
         interpreter: the one that it is loaded with.
         packages: what a file of the project says that ranks have; None where none is named.
         function: what is called; of a whole script, what stands for it.
-        values: its arguments, as values by name.
+        values: its arguments, as values by name; of a sweep those of the first combination.
+        combinations: of a sweep, the arguments of each.
+        sheet: of a sweep, what of it is run.
         whole: whether it is a whole script; then its ``args`` and its ``module`` are the values.
         pool: what is asked of the one that is made, or the one that is up and is used.
         plugins: those of the pool.
@@ -61,6 +64,8 @@ class LaunchPlan:
     keep: bool = False
     timeout: float | None = None
     packages: Packages | None = None
+    combinations: Sequence[Mapping[str, Any]] = ()
+    sheet: TrialSheet | None = None
 
     def on(self, pool: PoolView) -> LaunchPlan:
         """The same on a pool that is up, which has the plugins that it was made with.
@@ -175,7 +180,18 @@ class LaunchPlan:
     def task(
         self, *, echo: bool = False, said: Callable[[str], None] | None = None, stop: Stop | None = None
     ) -> Task:
-        """Load the script in a child process, and make the call a task.
+        """The one task that the launch is, as :meth:`tasks` makes it."""
+        return self.tasks(echo=echo, said=said, stop=stop)[0]
+
+    def tasks(
+        self,
+        *,
+        echo: bool = False,
+        said: Callable[[str], None] | None = None,
+        stop: Stop | None = None,
+    ) -> list[Task]:
+        """Load the script in a child process, and make its calls tasks: one, or of a sweep one for each combination
+        that the sheet says is run.
 
         Args:
             echo: pass on what the script prints meanwhile.
@@ -183,19 +199,20 @@ class LaunchPlan:
             stop: ends it, from another thread.
 
         Raises:
-            SkywardError: as :func:`.scripts.build_task`.
+            SkywardError: as :func:`.scripts.build_tasks`.
         """
-        task = build_task(
+        sheet = self.sheet
+        tasks = build_tasks(
             self.script,
             None if self.whole else self.function.name,
-            self.values,
+            [self.values] if sheet is None else [self.combinations[row] for row in sheet.tasks],
             plugins=self.plugins,
             echo=echo,
             interpreter=self.interpreter,
             said=said,
             stop=stop,
         )
-        return task if self.timeout is None else replace(task, timeout=self.timeout)
+        return tasks if self.timeout is None else [replace(task, timeout=self.timeout) for task in tasks]
 
 
 def plugins_of(pool: PoolView) -> list[str]:

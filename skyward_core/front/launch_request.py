@@ -18,7 +18,9 @@ from ..providers.asked_pool import pool_spec
 from ..providers.making import make, values_of
 from ..store.working_folder import workdir
 from ..tasks.beside_script import check_travels
+from ..tasks.combinations import combinations
 from ..tasks.scripts import FunctionInfo, find_function, parse_arguments, split_target, whole
+from ..views.trial_sheet import TrialSheet
 from .launch_plan import LaunchPlan
 from .script_python import script_python
 
@@ -34,6 +36,7 @@ HOSTS = "--hosts"
 # What each field is called on a command line, in the order in which they are written there.
 OPTIONS: Mapping[str, str] = {
     "arguments": "--arg",
+    "sweep": "--sweep",
     "python": "--python",
     "provider": "--provider",
     "settings": "--set",
@@ -85,6 +88,8 @@ class LaunchRequest:
         script: path of the script.
         function: its name; None for the script's only one.
         arguments: texts ``name=value``.
+        sweep: whether values there are lists (``lr=0.1,0.01``, ``seed=1..5``), of which each combination is a task of
+            its own on one rank.
         script_args: the script's own arguments, where it is run as a whole; None to call a function of it.
         module: the module's name, where it is run as ``python -m`` does; the script is its file then.
         python: path of the interpreter that the script is loaded with, or its name in PATH; None for the one that is
@@ -115,6 +120,7 @@ class LaunchRequest:
     script: str
     function: str | None = None
     arguments: Sequence[str] = ()
+    sweep: bool = False
     script_args: Sequence[str] | None = None
     module: str = ""
     python: str | None = None
@@ -192,7 +198,11 @@ class LaunchRequest:
         Raises:
             SkywardError: something makes no sense; its ``field`` says what of this.
         """
+        if self.sweep and self.one:
+            with of_field("one"):
+                raise UsageError("each combination of a sweep runs on one rank anyway: leave --one out")
         function, values = self.call()
+        texts = combinations(self.arguments) if self.sweep else []
         spec, interpreter, packages = self._spec()
         return LaunchPlan(
             script=Path(self.script),
@@ -206,6 +216,8 @@ class LaunchRequest:
             one=self.one,
             keep=self.keep or self.detach,
             timeout=self.timeout,
+            combinations=[parse_arguments(function, each) for each in texts],
+            sheet=TrialSheet.of_texts(texts) if texts else None,
         )
 
     def call(self) -> tuple[FunctionInfo, dict[str, Any]]:
@@ -218,10 +230,21 @@ class LaunchRequest:
             return self._whole(), {"args": list(self.script_args), "module": self.module}
         with of_field("script"):
             function = find_function(Path(self.script), self.function)
+        if self.sweep and function.is_generator:
+            with of_field("sweep"):
+                raise UsageError(
+                    f"{function.name} is a generator function, and a sweep wants one result of each call"
+                )
         with of_field("arguments"):
-            return function, parse_arguments(function, self.arguments)
+            every = combinations(self.arguments) if self.sweep else [self.arguments]
+            return function, next(parse_arguments(function, each) for each in every)
 
     def _whole(self) -> FunctionInfo:
+        if self.sweep:
+            with of_field("sweep"):
+                raise UsageError(
+                    "a sweep is of a function's arguments, and a whole script is run: leave one of them out"
+                )
         with of_field("script"):
             if self.function is not None:
                 raise UsageError(
@@ -356,6 +379,9 @@ class LaunchRequest:
         from .launch_snippet import written
 
         plan = self.plan()
+        if self.sweep:
+            with of_field("sweep"):
+                raise UsageError("as Python a sweep is written sky.sweep(FUNCTION, NAME=[...]) >> pool")
         provider = by_name(self.provider or DEFAULT)
         settings = values_of(provider, self.settings)
         plan = plan if live is None else plan.on(live)

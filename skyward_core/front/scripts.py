@@ -22,6 +22,7 @@ from ..tasks.parsing import parsed
 from ..tasks.scripts import (
     FunctionInfo,
     build_task,
+    build_tasks,
     find_function,
     has_functions,
     list_functions,
@@ -48,6 +49,7 @@ __all__ = [
     "advice",
     "argument_fields",
     "build_task",
+    "build_tasks",
     "find_function",
     "gang_frameworks_of",
     "has_functions",

@@ -39,9 +39,11 @@ from ..views.views import PoolView, RunView
 from . import sweeping
 from .back_off import BackOff
 from .check_ups import CheckUps
+from .comparing import Comparing
 from .insides import Insides
 from .output_files import OutputFiles
 from .sweeping import Sweep
+from .trials import TrialRuns
 
 if TYPE_CHECKING:
     from ..transport.ssh.questions import Ask
@@ -54,7 +56,7 @@ T = TypeVar("T")
 OnEvent = Callable[[Event], None]
 
 
-class Session(Insides, OutputFiles, CheckUps):
+class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
     """All that an app or a command needs of the core.
 
     Pools that this session did not create are watched as an observer: looking at a pool does not keep it alive.
@@ -76,6 +78,7 @@ class Session(Insides, OutputFiles, CheckUps):
         self._read_over = 0.0  # the end of the last of them
         self._recalled = ""  # token of the one of them that is whole
         self._questions = Questions()
+        self._launches = {}
         self._asks_about_budgets = False
 
     @property
@@ -338,14 +341,13 @@ class Session(Insides, OutputFiles, CheckUps):
 
                 keep_before(found.view.key, id, request, joined=joined)
             try:
-                run = found.launch.open("single" if one else "broadcast", [task], id=id)
+                run = found.launch.open("single" if one else "broadcast", [task], run_id=id, stays=stays)
             except BaseException:
                 if request is not None:
                     from .launches import forget
 
                     forget(found.view.key, id)
                 raise
-            run.stays = stays
             return found.view.runs[run.id]
 
         return self._submit(work())

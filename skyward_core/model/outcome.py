@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal as signals
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any
@@ -59,6 +59,8 @@ class Outcome(Value):
         seconds: how long the function ran.
         exit_code, signal: how the process ended, for ``exited``.
         items, last: how many values a generator yielded, and the latest of them.
+        numbers: what is left of what it logged (``sky.log``): name -> the last, the least and the greatest number, None
+            for what is not finite. None where it logged nothing, or its process did not live to tell.
     """
 
     index: int
@@ -72,6 +74,7 @@ class Outcome(Value):
     signal: int | None = None
     items: int = 0
     last: Summary | None = None
+    numbers: Mapping[str, Sequence[float | None]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return plain(self)

@@ -8,9 +8,9 @@ PoolStatus = Literal["starting", "up", "degraded", "stopping", "gone", "failed",
 # lost: its pool ended, and nobody knows how it went; kept: its pool ended, and what it gave can still be fetched; left:
 # it goes on, but this client has gone from it.
 RunStatus = Literal["running", "done", "failed", "cancelled", "lost", "kept", "left"]
-RunKind = Literal[
-    "broadcast", "single", "gather", ""
-]  # "": an agent tells of a run, and nobody of what kind it is
+# sweep: a task for each combination of arguments, of which none stops the others. "": an agent tells of a run, and
+# nobody of what kind it is.
+RunKind = Literal["broadcast", "single", "gather", "sweep", ""]
 
 # How a pool stands to its budget. asked: all of it is spent, and a person is asked what to do.
 BudgetStatus = Literal["within", "near", "asked", "spent"]

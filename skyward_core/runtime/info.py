@@ -309,6 +309,12 @@ def instance_info() -> InstanceInfo:
     return task.info if task is not None else _current or _of_process()
 
 
+def call_in_progress() -> int:
+    """Which call of its run this thread is in; -1 for none."""
+    task = _of_task.get()
+    return -1 if task is None else task.call
+
+
 def _of_process() -> InstanceInfo:
     """What the variable says that a rank's children inherit; others may use its name for what they like."""
     info = InstanceInfo()
@@ -344,11 +350,12 @@ class using:
     What few tasks ask for is made when they do.
     """
 
-    __slots__ = ("_info", "_run", "_token")
+    __slots__ = ("_info", "_run", "_token", "call")
 
-    def __init__(self, info: InstanceInfo, run: str = "") -> None:
+    def __init__(self, info: InstanceInfo, run: str = "", call: int = -1) -> None:
         self._info = info
         self._run = run
+        self.call = call
 
     @property
     def info(self) -> InstanceInfo:

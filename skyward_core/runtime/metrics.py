@@ -13,9 +13,12 @@ import sys
 import threading
 from collections.abc import Callable
 from time import sleep, time  # user code may put something else in their place
-from typing import Any, SupportsFloat
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
-from .info import instance_info
+from .info import call_in_progress, instance_info
+
+if TYPE_CHECKING:
+    from .gists import Gists
 
 RATE = 20  # lines a second of one run
 
@@ -36,10 +39,15 @@ def log(**numbers: SupportsFloat) -> None:
         if type(value) is not float and type(value) is not int:
             numbers[name] = _number(name, value)
     if _writer is not None:
-        _writer.put(instance_info().run, numbers)
+        _writer.put(instance_info().run, numbers, call=call_in_progress())
 
 
-def yielded(run: str, seq: int, value: Any) -> None:
+def numbers_of(run: str, call: int) -> dict[str, list[float | None]]:
+    """What is left of the numbers of a call that has ended; see :mod:`.gists`. The worker asks once."""
+    return _writer.gists.take(run, call) if _writer and _writer.gists else {}
+
+
+def yielded(run: str, seq: int, value: Any, call: int = -1) -> None:
     """Keep the numbers of a dict that a generator yielded, for clients that come later (the worker does this).
 
     Args:
@@ -51,7 +59,7 @@ def yielded(run: str, seq: int, value: Any) -> None:
         name: number for name, number in value.items() if type(name) is str and type(number) in (int, float)
     }
     if numbers:
-        _writer.put(run, numbers, seq)
+        _writer.put(run, numbers, seq, call)
 
 
 def _number(name: str, value: Any) -> float:
@@ -85,15 +93,21 @@ class _Writer:
         self._file = -1  # opened, and the thread started, by the first numbers: most ranks never send any
         self._latest: dict[tuple[str, bool], dict[str, Any]] = {}  # by run, and whether they were yielded
         self._seqs: dict[tuple[str, bool], int] = {}
+        self.gists: Gists | None = None  # loaded by the first numbers, too
         self._lock = threading.Lock()  # held for moments only, as user code takes it
         self._writing = threading.Lock()
         self._some = threading.Event()
         self._broken = False
         self._thread: threading.Thread | None = None
 
-    def put(self, run: str, numbers: dict[str, Any], seq: int | None = None) -> None:
+    def put(self, run: str, numbers: dict[str, Any], seq: int | None = None, call: int = -1) -> None:
         key = run, seq is not None
         with self._lock:
+            if self.gists is None:
+                from .gists import Gists
+
+                self.gists = Gists()
+            self.gists.add(run, call, numbers)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
                 self._thread.start()

@@ -451,6 +451,22 @@ class Ledger:
         """The runs of a pool of whose end nobody has told, oldest first."""
         return self._runs("WHERE token=? AND state='running' ORDER BY opened_at", (token,))
 
+    def latest_runs(self, since: float, limit: int) -> list[RunRow]:
+        """Runs of all pools that began at a time or after it, newest first; no more than ``limit``."""
+        return self._runs("WHERE opened_at>=? ORDER BY opened_at DESC LIMIT ?", (since, limit))
+
+    def failed_runs(self, since: float, limit: int) -> list[RunRow]:
+        """The same of those that failed, or of whose end nobody knows."""
+        where = "WHERE state IN ('failed', 'lost') AND opened_at>=? ORDER BY opened_at DESC LIMIT ?"
+        return self._runs(where, (since, limit))
+
+    def pools_without_runs(self, since: float, limit: int) -> list[PoolRow]:
+        """Pools that had no run, made at a time or after it, newest first; no more than ``limit``."""
+        no_run = "NOT EXISTS (SELECT 1 FROM runs WHERE runs.token=pools.token)"
+        return self._pools(
+            f"WHERE created_at>=? AND {no_run} ORDER BY created_at DESC LIMIT ?", (since, limit)
+        )
+
     def runs_beginning(self, letters: str) -> list[RunRow]:
         """Runs whose ids begin so, newest first."""
         return self._runs("WHERE substr(run, 1, ?)=? ORDER BY opened_at DESC", (len(letters), letters))

@@ -1,4 +1,4 @@
-"""The child process that loads a person's script and pickles one call of one of its functions.
+"""The child process that loads a person's script and pickles calls of one of its functions.
 
 The script's top-level statements run one after another in a module named after its file, not as ``__main__``.
 Where one of them opens a pool, that pool is not started; from there on only definitions and imports run, as
@@ -190,27 +190,28 @@ def _serve(request: bytes, folder: Path) -> None:
         raise LoadError("script", f"{here}, and {CLOUDPICKLE} or later is needed: install it there anew")
 
     from . import missing_packages
-    from .payload import make_task
-    from .task import write_task
+    from .payload import make_tasks
+    from .task import write_tasks
 
-    name, function, values, plugins, missing_packages.from_metadata = pickle.loads(request)  # of our parent
+    name, function, calls, plugins, missing_packages.from_metadata = pickle.loads(request)  # of our parent
     older_import.install()
     large_imports.install()
     if function is None:
         from .whole_script import script
 
-        pending = script(values["module"] or name, values["args"], module=bool(values["module"]))
+        (values,) = calls
+        pendings = [script(values["module"] or name, values["args"], module=bool(values["module"]))]
     else:
         module = load(Path(name))
         cloudpickle.register_pickle_by_value(module)
-        pending = call(module, function, values)
+        pendings = [call(module, function, values) for values in calls]
     try:
-        task = make_task(pending, plugins, folder)
+        tasks = list(make_tasks(tuple(pendings), plugins, folder))
     except NotPicklableError:
         raise
     except TypeError as error:
         raise LoadError("script", str(error)) from error
-    write_task(task, folder)
+    write_tasks(tasks, folder)
 
 
 def _request() -> bytes:

@@ -1,6 +1,6 @@
-"""A person's script, seen from outside: its functions, their arguments, and a task made of them.
+"""A person's script, seen from outside: its functions, their arguments, and tasks made of them.
 
-Functions are listed by the script's syntax tree: nothing of it runs. Only :func:`build_task` executes the
+Functions are listed by the script's syntax tree: nothing of it runs. Only :func:`build_tasks` executes the
 script, in a child process (:mod:`skyward_core.tasks.loader`), so that whatever it does at import cannot harm us.
 """
 
@@ -201,24 +201,25 @@ def _value(info: FunctionInfo, param: Param, name: str, text: str) -> Any:
     return value if is_known(kind) else Text(text)
 
 
-def build_task(
+def build_tasks(
     path: Path,
     function: str | None,
-    kwargs: Mapping[str, Any],
+    calls: Sequence[Mapping[str, Any]],
     *,
     plugins: Sequence[Any] = (),
     echo: bool = False,
     interpreter: Interpreter | None = None,
     said: Callable[[str], None] | None = None,
     stop: Stop | None = None,
-) -> Task:
-    """Load the script in a child process and have it pickle the call of one of its functions.
+) -> list[Task]:
+    """Load the script in a child process and have it pickle calls of one of its functions.
 
     The child is a process of the script's own interpreter, which is made first where the script says what it needs.
 
     Args:
         function: its name; None for the whole script, of which nothing runs here.
-        kwargs: as :func:`parse_arguments` gives them; of a whole script its ``args``, and its ``module``'s name or "".
+        calls: the arguments of each, as :func:`parse_arguments` gives them; of a whole script, which is called once,
+            its ``args``, and its ``module``'s name or "".
         plugins: those of the pool; they may wrap the function.
         echo: pass on to our standard error what the script prints while it is loaded. Without it, that
             is shown only with an error.
@@ -234,7 +235,7 @@ def build_task(
         UsageError: an argument is none of the values that its type has.
         NotPicklableError: an argument or something the function refers to cannot travel; says which.
     """
-    from .task import read_task
+    from .task import read_tasks
 
     chosen = interpreter_of(path) if interpreter is None else interpreter
     tell = said or (_to_standard_error if echo else _nowhere)
@@ -244,7 +245,7 @@ def build_task(
     child = child_of(chosen, tell, stop)
     try:
         request = request_of(
-            (str(path.absolute()), function, dict(kwargs), tuple(plugins), bool(chosen.base))
+            (str(path.absolute()), function, [*map(dict, calls)], tuple(plugins), bool(chosen.base))
         )
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise NotPicklableError(f"an argument of {function or path.name} cannot be sent: {error}") from error
@@ -265,11 +266,16 @@ def build_task(
         report = {"kind": "failed", "message": f"{path} ended the process that loads it ({how})"}
     if report["kind"] == "task":
         import_path.add_script(path)
-        task = replace(read_task(folder), interpreter=chosen)
-        if task.fn.path is task.args.path is None:
+        tasks = [replace(task, interpreter=chosen) for task in read_tasks(folder)]
+        if all(task.fn.path is task.args.path is None for task in tasks):
             shutil.rmtree(folder, ignore_errors=True)
-        return task
+        return tasks
     _raise(report, "" if echo else printed.read_text(encoding="utf-8", errors="replace"))
+
+
+def build_task(path: Path, function: str | None, kwargs: Mapping[str, Any], **how: Any) -> Task:
+    """The same for one call."""
+    return build_tasks(path, function, [kwargs], **how)[0]
 
 
 def _workplace() -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +65,12 @@ class Task(Value):
     portable: bool = False
 
 
-def write_task(task: Task, folder: Path) -> None:
-    """Write a task into a folder, for another process to :func:`read_task`."""
-    entries: dict[str, Any] = {"name": task.name, "timeout": task.timeout}
+def write_tasks(tasks: Sequence[Task], folder: Path) -> None:
+    """Write tasks of one function into a folder, for another process to :func:`read_tasks`."""
+    task = tasks[0]
+    entries: dict[str, Any] = {"name": task.name, "timeout": task.timeout, "count": len(tasks)}
     entries |= {"stream": task.stream, "script": task.script}
-    for part, blob in (("fn", task.fn), ("args", task.args)):
+    for part, blob in (("fn", task.fn), *((f"args-{i}", each.args) for i, each in enumerate(tasks))):
         target = folder / part
         if blob.path is not None:
             blob.path.replace(target)
@@ -81,8 +83,8 @@ def write_task(task: Task, folder: Path) -> None:
     (folder / "task.json").write_text(json.dumps(entries), encoding="utf-8")
 
 
-def read_task(folder: Path) -> Task:
-    """The task that :func:`write_task` wrote; large blobs stay in their files."""
+def read_tasks(folder: Path) -> list[Task]:
+    """The tasks that :func:`write_tasks` wrote; large blobs stay in their files."""
     entries = json.loads((folder / "task.json").read_text(encoding="utf-8"))
 
     def blob(part: str) -> Blob:
@@ -95,8 +97,9 @@ def read_task(folder: Path) -> Task:
             return Blob(told["hash"], told["size"], path=path, sources=sources)
         return Blob(told["hash"], told["size"], data=path.read_bytes(), sources=sources)
 
-    kept = (entries[key] for key in ("timeout", "stream", "script"))
-    return Task(entries["name"], blob("fn"), blob("args"), *kept)
+    kept = [entries[key] for key in ("timeout", "stream", "script")]
+    fn = blob("fn")
+    return [Task(entries["name"], fn, blob(f"args-{i}"), *kept) for i in range(entries["count"])]
 
 
 _NO_ARGUMENTS = pickle.dumps(((), {}), protocol=5)

@@ -29,21 +29,21 @@ class Series:
 
     Attributes:
         line: times and values; replaced, never changed in place, when it is thinned.
-        latest: the newest value, whether or not it is in the line.
+        latest, latest_at: the newest value and its time, whether or not it is in the line.
         signs: what all values so far tell of it.
     """
 
-    __slots__ = ("_seen", "_stride", "latest", "line", "signs")
+    __slots__ = ("_seen", "_stride", "latest", "latest_at", "line", "signs")
 
     def __init__(self, name: str) -> None:
         self.signs = Signs(name)
         self.line = Trace(array("d"), array("d"))
-        self.latest = 0.0
+        self.latest = self.latest_at = 0.0
         self._stride = 1
         self._seen = 0
 
     def add(self, at: float, value: float, step: float | None = None) -> None:
-        self.latest = value
+        self.latest, self.latest_at = value, at
         self.signs.add(at, value, step)
         if self._seen % self._stride == 0:
             if len(self.line.at) >= POINTS:
@@ -119,6 +119,11 @@ class MetricBook:
     def latest(self, run: str, rank: int) -> dict[str, float]:
         """The newest value of every name of a rank, in the order in which the names came."""
         return {name: one.latest for name, one in list(self._of(run, rank).items())}
+
+    def latest_since(self, run: str, rank: int, at: float) -> dict[str, float]:
+        """The same of those that came at a time or after it."""
+        found = list(self._of(run, rank).items())
+        return {name: one.latest for name, one in found if one.latest_at >= at}
 
     def history(self, run: str, rank: int, name: str) -> list[tuple[float, float]]:
         """(Unix time, value) of one name, oldest first, at most ``POINTS``."""

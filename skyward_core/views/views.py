@@ -486,9 +486,12 @@ def _safe_outcome(outcome: Outcome) -> Outcome:
         error = ErrorInfo(safe(error.type), paragraph(error.message), paragraph(error.traceback))
     if summary is not None:
         summary = _safe_summary(summary)
-    if error == outcome.error and summary is outcome.summary:
+    numbers = outcome.numbers
+    if numbers is not None and not all(name.isprintable() for name in numbers):
+        numbers = {safe(name): gist for name, gist in numbers.items()}
+    if error == outcome.error and summary is outcome.summary and numbers is outcome.numbers:
         return outcome
-    return replace(outcome, error=error, summary=summary)
+    return replace(outcome, error=error, summary=summary, numbers=numbers)
 
 
 def _safe_summary(summary: Summary) -> Summary:

@@ -18,10 +18,11 @@ Blob = tuple[str, int]  # the name of some bytes, made of their content, and how
 Place = dict[str, Any]  # a rank's InstanceInfo
 Sizes = dict[str, int]  # log file -> bytes
 Spans = dict[str, list[int]]  # log file -> from where to where
+Numbers = dict[str, list[float | None]]  # name -> the last, the least and the greatest of its numbers
 Kind = Literal["returned", "raised", "exited", "lost", "collateral"]
 Phase = Literal["", "starting", "importing", "joining", "running", "paused"]  # agents tell of no others
 NoticeKind = Literal["terminate", "stop", "hibernate", "rebalance"]
-RunKind = Literal["", "broadcast", "single", "gather"]
+RunKind = Literal["", "broadcast", "single", "gather", "sweep"]
 
 
 class SummaryWords(TypedDict):
@@ -61,6 +62,7 @@ class ToldMore(TypedDict, total=False):
     items: int
     last: SummaryWords | None
     begun: bool
+    numbers: Numbers
 
 
 class Told(ToldMore, total=False):

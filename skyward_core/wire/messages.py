@@ -24,6 +24,7 @@ from .value_checks import (
     is_count,
     is_file,
     is_flag,
+    is_gist,
     is_log,
     is_number,
     is_number_of_ranks,
@@ -93,7 +94,7 @@ _PLACE: Checks = {"rank": is_rank, "node": is_rank}
 _ASKED: Checks = {"id": is_count}
 _PAPERS: Checks = {"authority": is_text, "certificate": is_text, "key": is_text}
 _WHEN: Checks = {"at": is_number}
-_RUN_KIND: Checks = {"kind": one_of("", "broadcast", "single", "gather")}
+_RUN_KIND: Checks = {"kind": one_of("", "broadcast", "single", "gather", "sweep")}
 _ENDING: Checks = {"kind": one_of("returned", "raised", "exited", "lost", "collateral")}
 _TOLD: Checks = {
     "summary": or_none(_IS_SUMMARY),
@@ -107,6 +108,7 @@ _TOLD: Checks = {
     "items": is_count,
     "last": or_none(_IS_SUMMARY),
     "begun": is_flag,
+    "numbers": each_of(is_text, is_gist),
 }
 _ENDED: Checks = _TOLD | _WHEN | {"ends": is_text}
 _ITEM: Checks = _CALL | {"seq": is_count, "summary": or_none(_IS_SUMMARY)}

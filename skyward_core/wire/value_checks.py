@@ -142,6 +142,13 @@ def is_span(value: Any) -> bool:
     return type(start) is int and type(end) is int and 0 <= start < MOST and 0 <= end < MOST
 
 
+def is_gist(value: Any) -> bool:
+    """What is left of a name's numbers: the last, the least and the greatest; None for what is not finite."""
+    if type(value) is not list or len(value) != 3:
+        return False
+    return all(each is None or (type(each) is float and isfinite(each)) for each in value)
+
+
 def is_stack_frame(value: Any) -> bool:
     """A function, its file and a line of it."""
     if type(value) is not list or len(value) != 3:

@@ -12,7 +12,16 @@ from types import FrameType
 from typing import Any, Literal, TypeVar
 
 from skyward_core.model.errors import what_of
-from skyward_core.views.events import Event, NodeLink, NodePhase, OutputFetched, PoolState, RankPhase
+from skyward_core.model.outcome import Outcome
+from skyward_core.views.events import (
+    Event,
+    NodeLink,
+    NodePhase,
+    OutputFetched,
+    PoolState,
+    RankEnded,
+    RankPhase,
+)
 from skyward_core.wire.safe_text import field
 
 from ..hints import detail_of
@@ -49,6 +58,7 @@ class Follower:
         self._asking = False
         self._leaving = False
         self._alone = False  # our reader has left, or the terminal is gone, and that was told
+        self.on_trial: Callable[[Outcome], None] | None = None  # told of each task that ends
         self._waiting: dict[int, str] = {}  # by node: what it is at, not told yet
         self._told: dict[int, str] = {}  # by node: what was told last
         self._stopped: set[int] = set()  # ranks whose first breakpoint was told
@@ -201,6 +211,9 @@ class Follower:
                 what = f"{field(item.path)} of node {item.node}"
                 failed = f"{what} was not fetched: {field(item.error)}"
                 self._console.note(failed if item.error else f"fetched {what} to {field(item.target)}")
+            case RankEnded() if self.on_trial is not None:
+                self._release()
+                self.on_trial(item.outcome)
             case PoolState(state=state):
                 self._leaving |= state == "stopping"
                 if item.detail:

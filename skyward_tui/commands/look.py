@@ -11,14 +11,16 @@ from skyward_core.front.history import PoolRow, Printed, following, locks, print
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.views.metrics import MetricBook
 
-from ..as_json import kept_json, pool_json, run_json
+from ..as_json import kept_json, pool_json, run_json, trials_json
 from ..hints import detail_of, words_of
 from ..words import duration, hourly
 from .collapsing import Collapsed
 from .console import Console
 from .reach import fetched, meant, opened
 from .report import show_run, status_of, table, unfetched
+from .trials import show_trials
 
 
 def ls(everything: bool, console: Console) -> int:
@@ -56,25 +58,35 @@ def ls(everything: bool, console: Console) -> int:
     return exit_status.OK
 
 
-def results(run: str, console: Console) -> int:
+def results(run: str, console: Console, sort: str | None) -> int:
     """The outcomes of a run so far; ends with the status that the run ended with.
 
     Args:
         run: its id, or its pool's name; see :func:`.reach.meant`.
+        sort: of a sweep, the column that its table is sorted by, as :func:`.trials.show_trials` takes it.
+
+    Raises:
+        UsageError: there is no such column, or it is no sweep.
     """
     with opened(console) as session:
         row = fetched(session, meant(session, run), console)
         pool = session.ledger.pool(row.token)
-        view = run_view(session.ledger, row)
+        view, book = run_view(session.ledger, row), MetricBook()
         if row.state == "running" and pool.ended_at is None:
             # Nobody may have told the ledger what has happened since. If nobody can, its word is all there is.
             with suppress(PoolError):
-                view = session.look(pool.key).result().runs.get(row.run, view)
+                live = session.look(pool.key).result()
+                view, book = live.runs.get(row.run, view), live.metrics
+        board = session.trials(pool.key, view).result() if row.kind == "sweep" or sort is not None else None
+        trials = None if board is None else board.table(view.id, view.tasks, book)
     if console.as_json:
-        console.result(run_json(view))
-    else:
-        console.note(f"run {view.id}: {view.function} on pool {view.pool}, {view.state}")
+        console.result(run_json(view) | ({} if trials is None else trials_json(trials)))
+        return exit_status.OK if view.state == "running" else status_of(view)
+    console.note(f"run {view.id}: {view.function} on pool {view.pool}, {view.state}")
+    if trials is None:
         show_run(view, console)
+    else:
+        show_trials(view, trials, console, sort)
     return exit_status.OK if view.state == "running" else status_of(view)
 
 

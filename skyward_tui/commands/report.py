@@ -12,7 +12,7 @@ from skyward_core.views.views import PoolView, RunView, TaskView
 from ..words import clip, count, failure, number, one_line, took
 from .console import Console
 
-_GLYPHS = {"returned": "✓", "raised": "✗", "exited": "✗", "lost": "!", "collateral": "⊘", "running": "●"}
+GLYPHS = {"returned": "✓", "raised": "✗", "exited": "✗", "lost": "!", "collateral": "⊘", "running": "●"}
 _COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2}
 
 
@@ -47,9 +47,9 @@ def run_table(run: RunView) -> list[tuple[str, int | None]]:
             if run.kind == "broadcast"
             else f"#{task.index} {prefix_of(task.rank)[:4]}"
         )
-        state = f"{_GLYPHS.get(task.state, '◌')} {task.state}"
+        state = f"{GLYPHS.get(task.state, '◌')} {task.state}"
         rows.append(
-            (name, f"n{task.node}", state, took(task.outcome.seconds) if task.outcome else "", _note(task))
+            (name, f"n{task.node}", state, took(task.outcome.seconds) if task.outcome else "", note_of(task))
         )
     lines = table(rows)
     return [
@@ -58,7 +58,8 @@ def run_table(run: RunView) -> list[tuple[str, int | None]]:
     ]
 
 
-def _note(task: TaskView) -> str:
+def note_of(task: TaskView) -> str:
+    """What a task gave back or died of, in a line."""
     outcome = task.outcome
     if outcome is None:
         return ""

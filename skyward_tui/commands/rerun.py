@@ -7,12 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from skyward_core.front.history import RunRow
 from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.launches import KeptLaunch, ScriptState, diff_of, kept
+from skyward_core.front.session import Session
+from skyward_core.front.trials import TrialSheet, missing_of
+from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
 
+from ..words import count
 from .console import Console
-from .reach import meant, opened
+from .reach import fetched, meant, opened, recorded
 from .run import run as launch
 
 
@@ -23,6 +28,7 @@ def rerun(
     pool: str | None,
     console: Console,
     *,
+    missing: bool = False,
     detach: bool = False,
     dry_run: bool = False,
 ) -> int:
@@ -34,9 +40,19 @@ def rerun(
         arguments: texts ``name=value``, in place of those of these names.
         script_args: a whole script's own words, in place of what it had; none for the same.
         pool: one that is up, to run on in place of its own.
+        missing: run of a sweep what has no result.
     """
+    if missing and (arguments or script_args):
+        raise UsageError("--missing goes on with the same arguments: leave other ones out")
     with opened(console) as session:
         row = meant(session, run)
+        sheet = _left(session, row, console) if missing else None
+        if sheet is not None and not sheet.tasks:
+            console.note(
+                f"nothing is missing of run {row.run}: all {len(sheet.rows):,} combinations have results"
+            )
+            console.result({"run": row.run, "missing": 0})
+            return exit_status.OK
         found = kept(session.ledger, row).changed_by(arguments, script_args or None)
         before = session.ledger.pool(row.token)
         diff = diff_of(session.ledger, row)
@@ -58,7 +74,26 @@ def rerun(
     if told and found.source.diff:
         cut = ", of which the end is cut off" if found.source.cut else ""
         console.note(f"run {row.run}: how they differed: {diff}{cut}")
-    return launch(replace(request, detach=detach or request.detach), console, dry_run=dry_run)
+    if sheet is not None:
+        console.note(
+            f"{len(sheet.tasks):,} of {count(len(sheet.rows), 'combination')} have no result and are run"
+        )
+    request = replace(request, detach=detach or request.detach)
+    return launch(request, console, dry_run=dry_run, missing=sheet)
+
+
+def _left(session: Session, row: RunRow, console: Console) -> TrialSheet:
+    """What a sweep has no results of, once all that can be had of it is here."""
+    row = fetched(session, row, console)
+    pool = session.ledger.pool(row.token)
+    if row.state == "running" and pool.ended_at is None:
+        # Its client may be gone: then nobody has told the ledger what the nodes know.
+        view = session.attach(pool.key).result().runs.get(row.run)
+        under_way = view is not None and any(task.state == "running" for task in view.tasks.values())
+        if row.has_client or under_way:
+            raise UsageError(f"run {row.run} goes on: what is missing of it may still come")
+        session.leave(pool.key).result()  # what has come is written down
+    return missing_of(session.ledger, recorded(session, row.run))
 
 
 def _enter(found: KeptLaunch, console: Console) -> None:

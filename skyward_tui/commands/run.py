@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from signal import SIGINT
 
@@ -20,10 +20,12 @@ from skyward_core.model.capabilities import RunsHere
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
 from skyward_core.model.spec import PoolSpec
 from skyward_core.views.events import PoolState
-from skyward_core.views.metrics import numbers_line
+from skyward_core.views.metrics import MetricBook, numbers_line
+from skyward_core.views.trial_sheet import TrialSheet
+from skyward_core.views.trials import TrialTable
 from skyward_core.views.views import PoolView, RunView
 
-from ..as_json import pool_json, run_json
+from ..as_json import pool_json, run_json, trials_json
 from ..launch_plan import lacking, rows
 from ..packaged import meant
 from ..words import between, count, duration
@@ -32,13 +34,19 @@ from .follow import Choice, Follower, Interrupted
 from .reach import opened, up
 from .report import receipt_line, show_run, status_of, table
 from .sweep import note_left
+from .trials import TrialNotes, show_trials
 
 
-def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> int:
+def run(
+    request: LaunchRequest, console: Console, *, dry_run: bool = False, missing: TrialSheet | None = None
+) -> int:
     """Run a script's function on a pool, and give the exit status.
 
-    The pool is made for the run and torn down after it; one of that name that is up is used, and stays. With
-    ``dry_run`` nothing is made, loaded or run: it is told what would be.
+    The pool is made for the run and torn down after it; one of that name that is up is used, and stays.
+
+    Args:
+        dry_run: make, load and run nothing; tell what would be.
+        missing: of a sweep, what is to be run of it.
     """
     with opened(console) as session:
         found = _live(session, request.pool)
@@ -51,6 +59,8 @@ def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> i
                 f"run on it as it is, end it (skyward-tui down {found.name}), or choose another name"
             )
         plan = _plan(request)
+        if missing is not None:
+            plan = replace(plan, sheet=missing)
         if found is not None:
             plan = plan.on(found)
         if dry_run:
@@ -61,10 +71,10 @@ def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> i
             console.note("ranks work in your own folder here: --output has nothing to bring")
         if said := lacking(plan, as_options=True):
             console.note(said)
-        task = plan.task(echo=True)
+        tasks = plan.tasks(echo=True)
         job = Job(session, console, plan.pool.name, ours=found is None, keep=plan.keep)
         with job.follower.signals():
-            return job.execute(plan.spec, task, request)
+            return job.execute(plan.spec, tasks, request, plan.sheet)
 
 
 def _tell(plan: LaunchPlan, console: Console) -> int:
@@ -149,13 +159,20 @@ class Job:
         self.run: RunView | None = None
         self.error: SkywardError | None = None
         self.kept: Future[None] | None = None  # what the run was launched with
+        self.trials: TrialTable | None = None  # of a sweep that has ended
 
-    def execute(self, spec: PoolSpec | None, task: Task, request: LaunchRequest) -> int:
-        """Create the pool where a spec says how, run the task, report, and tear down where that is due."""
+    def execute(
+        self, spec: PoolSpec | None, tasks: Sequence[Task], request: LaunchRequest, sheet: TrialSheet | None
+    ) -> int:
+        """Create the pool where a spec says how, run the task (or those of a sweep, of which there is a sheet), report,
+        and tear down where that is due."""
 
         def work() -> int:
-            joined = spec is None
-            run = self.launch(task, one=request.one, stays=request.detach, request=request, joined=joined)
+            joined, stays = spec is None, request.detach
+            if sheet is not None:
+                run = self._launch_sweep(tasks, sheet, request, joined=joined, stays=stays)
+            else:
+                run = self.launch(tasks[0], one=request.one, stays=stays, request=request, joined=joined)
             self.kept = self.session.keep_launch(self.key, run.id, request, joined=joined)
             return self.see_out(run, request.detach)
 
@@ -186,6 +203,15 @@ class Job:
             self.leave &= up
             self.leave |= isinstance(error, PoolExistsError)  # that one is somebody else's
         return self._finish(status)
+
+    def _launch_sweep(
+        self, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool, stays: bool
+    ) -> RunView:
+        self.follower.on_trial = TrialNotes(self.console, sheet).told
+        launched = self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined, stays=stays)
+        self.run = run = self.follower.wait(launched)
+        self.console.note(f"run {run.id}: {tasks[0].name} on {count(run.total, 'combination')}")
+        return run
 
     def launch(
         self,
@@ -228,7 +254,8 @@ class Job:
         """Wait for the run's end, whatever signals come, and give the exit status."""
         if detach:
             # Until its ranks have begun, the run needs us.
-            self.follower.wait_until(lambda: run.state != "running" or len(run.tasks) == run.total)
+            most = self.session.view(self.key).world_size if run.kind == "sweep" else run.total
+            self.follower.wait_until(lambda: run.state != "running" or len(run.tasks) >= min(most, run.total))
             self._part(run)
             return exit_status.OK
         ended = self.session.wait(self.key, run.id)
@@ -278,7 +305,8 @@ class Job:
         if self.error is not None:
             self.console.fail(self.error)
         if self.run is not None:
-            self.console.result(run_json(self.run, receipt))
+            trials = trials_json(self.trials) if self.trials is not None else {}
+            self.console.result(run_json(self.run, receipt) | trials)
         return status
 
     def _see_kept(self) -> None:
@@ -297,9 +325,15 @@ class Job:
 
     def _report(self, run: RunView) -> None:
         self.follower.finish()
-        show_run(run, self.console)
+        if run.kind == "sweep":
+            board = self.session.trials(self.key, run).result()
+            self.trials = board.table(run.id, run.tasks, MetricBook())
+            show_trials(run, self.trials, self.console)
+        else:
+            show_run(run, self.console)
         view = next(filter(self._is_ours, self.session.pools()), None)
-        if view is not None and (ranks := view.metrics.ranks(run.id)):
+        ranks = view.metrics.ranks(run.id) if view is not None and run.kind != "sweep" else []
+        if view is not None and ranks:
             more = f" (and {count(len(ranks) - 1, 'rank')} more)" if len(ranks) > 1 else ""
             last = numbers_line(view.metrics.latest(run.id, ranks[0]))
             self.console.note(f"last numbers of rank {ranks[0]}{more}: {last}")

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from skyward_core.model.errors import SkywardError
+from skyward_core.views.metrics import MetricBook
 from skyward_core.views.views import PoolView, RunView
 
 from ..actions import first_key
 from ..hints import words_of
 from ..widgets.rank_state import FAILURES
 from ..widgets.results import ResultsPane
+from ..widgets.trial_lines import TrialLines
 from .base import Chosen, RunPanel, Saved
 from .table import Row
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from skyward_core.front.base import Listing
+    from skyward_core.views.trials import TrialBoard
 
 LOOK = 5.0  # seconds between two looks at what ranks have written
 
@@ -35,17 +38,47 @@ class ResultsPanel(RunPanel):
         self._asked: Future[Listing] | None = None
         self._about: tuple[str, str] | None = None  # the run that was asked about, and how it was with it
         self._asked_at = 0.0
+        self._boards: dict[str, Future[TrialBoard]] = {}  # of the sweep that is looked at
+        self._trials, self._seen = TrialLines(), ("", -1, 0)
 
     def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
         changed = self._pane.update(run)
+        changed |= self._look_for_trials(pool, run, now)
         changed |= self._look_for_files(pool, run, now)
         if changed and run is not None:
             failed = sum(run.counts.get(kind, 0) for kind in FAILURES)
             parts: list[tuple[str, str]] = [(f"{self.heading}  {run.ended:,}/{run.total:,}", "")]
+            if self._pane.trials is not None:
+                keys = self.app.keys
+                left, right, turn = (first_key(f"panel.{each}", keys) for each in ("left", "right", "open"))
+                parts.append((f"  {left} {right} sort, {turn} turns", "$muted"))
             if failed:
                 parts.append((f"  ✗ {failed}, e shows why", "$text-error"))
             self.retitle(Content.assemble(*parts))
         return changed
+
+    def _look_for_trials(self, pool: PoolView, run: RunView | None, now: float) -> bool:
+        """Of a sweep, show its trials; the session is asked once what they are."""
+        session = self.app.session
+        if run is None or run.kind != "sweep" or session is None:
+            return False
+        asked = self._boards.get(run.id)
+        if asked is None:
+            self._boards = {run.id: session.trials(pool.key, run)}
+            return False
+        # What they log meanwhile is looked at once a second.
+        beat = int(now) if run.state == "running" else 0
+        if not asked.done() or (self._pane.trials is not None and self._seen == (run.id, run.version, beat)):
+            return False
+        self._seen = run.id, run.version, beat
+        try:
+            self._trials.update(asked.result().table(run.id, run.tasks, pool.metrics))
+        except SkywardError as error:
+            self.app.flash(words_of(error), "error")
+            return False
+        self._pane.trials = self._trials
+        self._pane.refresh()
+        return True
 
     def _look_for_files(self, pool: PoolView, run: RunView | None, now: float) -> bool:
         """Have its nodes asked what ranks wrote, now and then while the run goes on, and once when it is over."""
@@ -80,8 +113,12 @@ class ResultsPanel(RunPanel):
         return None if self._pane.run is None else (results_text(self._pane.run), "results")
 
     async def saved(self, run: RunView | None, chosen: Chosen) -> Saved:
-        from ..saving import results_csv, results_json
+        from ..saving import results_csv, results_json, trials_csv
 
         if run is None:
             return Saved({})
-        return Saved({"results.json": [results_json(run)], "results.csv": [results_csv(run)]})
+        files = {"results.json": [results_json(run)], "results.csv": [results_csv(run)]}
+        board = self._boards.get(run.id)
+        if board is not None and board.done() and board.exception() is None:
+            files["trials.csv"] = [trials_csv(board.result().table(run.id, run.tasks, MetricBook()))]
+        return Saved(files)

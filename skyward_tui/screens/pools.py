@@ -10,7 +10,7 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
 
-from ..actions import Action, bindings
+from ..actions import Action, bindings, first_key
 from ..hints import detail_of
 from ..leftovers import amount_of
 from ..styles import beside
@@ -24,6 +24,7 @@ from .base import BaseScreen, newest_run
 if TYPE_CHECKING:
     from skyward_core.views.views import PoolView
 
+WRITTEN = 1.0  # seconds within which the ledger knows what has ended
 _ROOMY = 96  # columns from which every fact of a pool is shown
 _BESIDE = 120  # columns from which the pool under the cursor shows beside the list
 _WELCOME = """
@@ -149,6 +150,10 @@ class PoolsScreen(BaseScreen[None]):
     BINDINGS = bindings("pools")
     DEFAULT_CSS = beside(__file__)
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._versions = self._failed = 0  # of the pools listed, and their runs
+
     def body(self) -> ComposeResult:
         panel = Panel(PoolList())
         panel.border_title = "pools"
@@ -169,6 +174,10 @@ class PoolsScreen(BaseScreen[None]):
                 Content.styled(f"{money(sum(pool.price_hourly for pool in costing))}/h{unknown}", "$muted"),
                 Content.styled(f"spent {money(sum(pool.spent(now) for pool in costing))}", "$muted"),
             ]
+        if app.failures:
+            key = first_key("pools.failures", app.keys)
+            said = f"✗ {count(app.failures, 'failure')} ({key})"
+            status.insert(0, Content.styled(said, "$text-error"))
         if app.leftovers is not None and app.leftovers.left:
             status.insert(0, Content.styled(f"! {amount_of(app.leftovers.left)} left", "$text-error"))
         self.query_one(Crumbs).show(["pools"], status)
@@ -180,6 +189,7 @@ class PoolsScreen(BaseScreen[None]):
         listed = self.query_one(PoolList)
         listed.update(pools, note, now)
         self._show_preview(listed.chosen, now)
+        self._look_for_failures(pools)
         super().pulse(now)
 
     def _show_preview(self, chosen: PoolView | None, now: float) -> None:
@@ -198,7 +208,7 @@ class PoolsScreen(BaseScreen[None]):
             return chosen is not None and not chosen.is_over
         if action == "launch_here":
             return chosen is not None and chosen.is_live
-        if action in ("new", "sweep"):
+        if action in ("new", "sweep", "history", "failures"):
             return self.app.session is not None
         return True
 
@@ -225,7 +235,26 @@ class PoolsScreen(BaseScreen[None]):
     def action_sweep(self) -> None:
         self.app.show_leftovers()
 
+    def _look_for_failures(self, pools: list[PoolView]) -> None:
+        """Once a run has failed, wherever it was."""
+        if (versions := sum(pool.version for pool in pools)) == self._versions:
+            return
+        self._versions = versions
+        failed = sum(run.state in ("failed", "lost") for pool in pools for run in pool.runs.values())
+        if failed != self._failed:
+            self._failed = failed
+            self.app.look_for_failures()
+            self.set_timer(WRITTEN, self.app.look_for_failures)
+
+    def action_failures(self) -> None:
+        self.app.show_history(inbox=True)
+
+    def action_history(self) -> None:
+        self.app.show_history()
+
     def is_useful(self, action: Action) -> bool:
+        if action.call == "failures":
+            return self.app.failures > 0
         return action.call != "sweep" or bool(self.app.leftovers and self.app.leftovers.left)
 
     def action_refresh(self) -> None:

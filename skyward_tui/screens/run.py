@@ -84,7 +84,7 @@ class RunScreen(BaseScreen[None]):
         if self._awaits_run:
             self.active = AT_START
         self.pulse(self.app.clock())
-        if self.pool is not None and self.pool.is_over:
+        if self.pool.is_over if self.pool is not None else self.app.session is not None:
             self.run_worker(self._recall(), group="recall")
 
     async def _recall(self) -> None:
@@ -94,7 +94,11 @@ class RunScreen(BaseScreen[None]):
         try:
             await settled(self.app.session.recall(self.key))
         except (SkywardError, OSError) as error:
-            self.flash(f"what was kept of this pool cannot be read: {words_of(error)}", "error")
+            return self.flash(f"what was kept of this pool cannot be read: {words_of(error)}", "error")
+        if self.run_id and self.pool is not None and self.run is None:
+            said = f"run {self.run_id} is older than what is shown of its pool: skyward-tui results {self.run_id}"
+            self.flash(said, "error")
+        return None
 
     # What it looks at
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from textual.content import Content
 
 from skyward_core.model.outcome import Summary, signal_name
@@ -43,6 +45,16 @@ def _scalar(item: object) -> str:
     return number(item) if isinstance(item, float) else str(item)
 
 
+class TrialRoll(Protocol):
+    """Rows that take the place of the tasks, in an order that can be chosen."""
+
+    def __len__(self) -> int: ...
+    def head(self, width: int) -> Content: ...
+    def row(self, index: int, width: int) -> Content: ...
+    def choose(self, steps: int) -> None: ...
+    def turn(self) -> None: ...
+
+
 class ResultsPane(Roll):
     """The results of one run as they come."""
 
@@ -54,12 +66,15 @@ class ResultsPane(Roll):
         self._state: object = None
         self._files: list[WrittenFile] = []
         self._trouble = self._files_of = self._key = ""
+        self.trials: TrialRoll | None = None  # in the place of the tasks, of a sweep
 
     def update(self, run: RunView | None) -> bool:
         """Look at a run; returns whether anything is new."""
         state = None if run is None else (run.id, run.version, run.state)
         if state == self._state:
             return False
+        if self.run is not None and (run is None or run.id != self.run.id):
+            self.trials = None
         self.run, self._state = run, state
         self._tasks = [] if run is None else [task for _, task in sorted(run.tasks.items())]
         self._head = [] if run is None else [*_cause_row(run), *_aggregate_rows(run)]
@@ -88,17 +103,34 @@ class ResultsPane(Roll):
         return bool(self._files)
 
     def head(self, width: int) -> list[Content]:
-        return [
+        lines = [
             Content.assemble((f" {name:<11}", "bold"), (clip(text, max(0, width - 12)), style))
             for name, text, style in self._head
         ]
+        return lines if self.trials is None else [*lines, self.trials.head(width)]
+
+    @property
+    def _count(self) -> int:
+        return len(self._tasks if self.trials is None else self.trials)
+
+    def action_sideways(self, steps: int) -> None:
+        if self.trials is not None:
+            self.trials.choose(steps)
+            self.refresh()
+
+    def action_open(self) -> None:
+        if self.trials is not None:
+            self.trials.turn()
+            self.refresh()
 
     def row_count(self, width: int) -> int:
-        return len(self._tasks) + (1 + len(self._files) if self._files or self._trouble else 0)
+        return self._count + (1 + len(self._files) if self._files or self._trouble else 0)
 
     def row(self, index: int, width: int) -> Content:
-        if index >= len(self._tasks):
-            return self._file_row(index - len(self._tasks), width)
+        if index >= self._count:
+            return self._file_row(index - self._count, width)
+        if self.trials is not None:
+            return self.trials.row(index, width)
         task = self._tasks[index]
         mark = look(task.state)
         seconds = took(task.outcome.seconds) if task.outcome else ""

@@ -98,7 +98,7 @@ class Cli:
             assert process.returncode == status, out + err
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
-    def json(self, *arguments: object, status: int = 0) -> Any:
+    def json(self, *arguments: object, status: int | None = 0) -> Any:
         return json.loads(self(*arguments, "--json", status=status).stdout.splitlines()[-1])
 
     def start(self, *arguments: object) -> Child:

@@ -20,7 +20,9 @@ from skyward_tui.dialogs.presets import PresetsScreen
 from skyward_tui.dialogs.pythons import PythonsScreen
 from skyward_tui.dialogs.quit import QuitScreen
 from skyward_tui.dialogs.teardown import TeardownScreen
+from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.errors import ErrorsScreen
+from skyward_tui.screens.history import HistoryScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
@@ -42,6 +44,8 @@ def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
         lambda: RunScreen(view.key),
         lambda: ErrorsScreen(run),
         lambda: StacksScreen(view.key, run.id),
+        HistoryScreen,
+        lambda: CompareScreen(run.id, "another"),
         LaunchScreen,
         lambda: TeardownScreen([view.key]),
         lambda: QuitScreen([view.name]),

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skyward_core.front.comparing import Comparison
 from skyward_core.front.launches import KeptLaunch
+from skyward_core.front.past_runs import PastRun, RunSearch
 from skyward_core.front.sweeping import Sweep
 from skyward_core.model import states
 from skyward_core.model.errors import PoolExistsError, UsageError
@@ -21,6 +23,8 @@ from skyward_core.pool.outputs.outputs import Haul
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.tasks.task import Task
 from skyward_core.views import events as ev
+from skyward_core.views.trial_sheet import TrialSheet
+from skyward_core.views.trials import TrialBoard
 from skyward_core.views.views import PoolView, RunView, apply
 
 if TYPE_CHECKING:
@@ -41,6 +45,11 @@ class FakeSession:
     kept_launches: dict[str, KeptLaunch] = field(default_factory=dict)
     torn_down: list[str] = field(default_factory=list)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
+    dismissed: list[str] = field(default_factory=list)
+    comparison: Comparison | None = None
+    compared: list[tuple[str, str]] = field(default_factory=list)
+    past: list[PastRun] = field(default_factory=list)
+    boards: dict[str, TrialBoard] = field(default_factory=dict)
     recalled: list[str] = field(default_factory=list)
     measured: list[str] = field(default_factory=list)
     detached: bool = False
@@ -87,6 +96,20 @@ class FakeSession:
         self.recalled.append(pool)
         return done(self.view(pool))
 
+    def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
+        return done(list(filter(search.wants, self.past)))
+
+    def failures(self) -> Future[list[PastRun]]:
+        return done([run for run in self.past if run.has_failed and run.run not in self.dismissed])
+
+    def dismiss(self, runs: Sequence[str]) -> Future[None]:
+        self.dismissed += runs
+        return done(None)
+
+    def compare(self, left: str, right: str) -> Future[Comparison]:
+        self.compared.append((left, right))
+        return done(self.comparison)
+
     def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
         future: Future[PoolView] = Future()
         begun = begun or Future()
@@ -116,6 +139,30 @@ class FakeSession:
         self.launched.append((view.name, task))
         run = self.open_run(view, task.name, kind="single" if one else "broadcast")
         return done(run)
+
+    def launch_sweep(
+        self,
+        pool: str,
+        tasks: Sequence[Task],
+        sheet: TrialSheet,
+        request: LaunchRequest,
+        *,
+        joined: bool,
+        stays: bool = False,
+    ) -> Future[RunView]:
+        view = self.view(pool)
+        self.launched += [(view.name, task) for task in tasks]
+        run = self.open_run(view, tasks[0].name, kind="sweep", total=len(tasks))
+        self.boards[run.id] = TrialBoard(sheet)
+        return done(run)
+
+    def trials(self, pool: str, run: RunView) -> Future[TrialBoard]:
+        future: Future[TrialBoard] = Future()
+        if run.id in self.boards:
+            future.set_result(self.boards[run.id])
+        else:
+            future.set_exception(UsageError(f"run {run.id} is no sweep over arguments"))
+        return future
 
     def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
         self.kept_launches[run] = KeptLaunch(request=request, cwd=Path.cwd(), joined=joined)

@@ -15,7 +15,9 @@ from tests.support.app_driver import Snap, at_every_size, screen_text, until
 from tests.support.fake_session import FakeSession, done, failed_run, logged, value
 from tests.support.leftovers import leftovers
 from tests.support.machines import measured
+from tests.support.past import some_comparison, some_past
 from tests.support.some_stacks import hung
+from tests.support.sweeps import swept
 
 PAINTS = True  # what is painted is looked at, or changes what a widget knows
 
@@ -180,6 +182,26 @@ async def test_wide_pool(app: SkywardApp, session: FakeSession, snap: Snap, size
         session.end_rank(view, run, rank, summary=value(rank / 256))
     session.end_rank(view, run, 77, "lost")
     await show(app, snap, "wide", size, ["enter", "1", "down", "right"], "✓")
+
+
+@at_every_size
+async def test_history(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    some_past(session)
+    await show(app, snap, "history", size, ["H", "space", "down", "space", "up"], "disk full")
+
+
+@at_every_size
+async def test_comparison(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    some_past(session)
+    some_comparison(session)
+    await show(app, snap, "comparison", size, ["H", "space", "down", "space", "c"], "loss, median")
+
+
+@at_every_size
+async def test_trials(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    swept(session)
+    keys = ["enter", "4", *["right"] * 5, "enter"]
+    await show(app, snap, "trials", size, keys, "loss▼")
 
 
 @at_every_size

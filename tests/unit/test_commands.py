@@ -344,7 +344,9 @@ def execute(
 ) -> int:
     job = Job(session, console or Console(as_json=True), "p", ours=ours, keep=keep or detach)
     with job.follower.signals():
-        return job.execute(SPEC if ours else None, TASK, LaunchRequest(script="train.py", detach=detach))
+        return job.execute(
+            SPEC if ours else None, [TASK], LaunchRequest(script="train.py", detach=detach), None
+        )
 
 
 def test_a_launch_that_cannot_be_kept_is_told_and_the_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from skyward_core.model.function import function
 from skyward_core.node.worker import answers
 from skyward_core.tasks import payload
 from skyward_core.tasks.payload import make_task, make_tasks
-from skyward_core.tasks.task import Task, read_task, write_task
+from skyward_core.tasks.task import Task, read_tasks, write_tasks
 from skyward_core.wire.content_name import name_of
 from skyward_core.wire.frames import INLINE
 from tests.support.any_text import CHARACTERS
@@ -147,8 +147,8 @@ def test_a_task_passes_through_a_folder(size: int, tmp_path: Path) -> None:
     made.mkdir()
     target.mkdir()
     task = make_task(train(bytes(size), lr=0.5).with_timeout(3.5), folder=made)
-    write_task(task, target)
-    again = read_task(target)
+    write_tasks([task], target)
+    (again,) = read_tasks(target)
     assert (again.name, again.timeout, again.stream) == ("train", 3.5, False)
     assert [(b.hash, b.size) for b in (again.fn, again.args)] == [
         (b.hash, b.size) for b in (task.fn, task.args)

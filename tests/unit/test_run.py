@@ -325,3 +325,32 @@ async def test_results_of_a_run_that_stays_are_for_whoever_comes_later() -> None
         for node in (0, 1):
             stage.nodes[node].ends(run, node)
         assert run.state == "done" and stage.acknowledged() == []
+
+
+# -- sweeps ----------------------------------------------------------------------------------------------------------
+
+
+async def test_of_a_sweep_each_node_has_what_it_can_run_now_and_a_failure_stops_no_other() -> None:
+    async with staged(2) as stage:
+        run = stage.add("sweep", *(task(number) for number in range(5)))
+        run.feed()
+        assert [node.calls for node in stage.nodes] == [[0], [1]], "none waits behind one that may take hours"
+        stage.nodes[1].ends(run, 1, kind="raised", error={"type": "ValueError", "message": "no"})
+        assert [node.calls for node in stage.nodes] == [[0], [1, 2]] and run.state == "running"
+        for node, index in ((1, 2), (1, 3), (0, 0)):
+            stage.nodes[node].ends(run, index, value=index)
+        stage.nodes[stage.placed[-1][0]].ends(run, 4, value=4)
+        assert kinds(run) == ["returned", "raised", "returned", "returned", "returned"]
+        assert run.state == "failed"
+
+
+async def test_who_leaves_a_sweep_hands_all_of_it_to_the_nodes() -> None:
+    async with staged(2) as stage:
+        run = stage.add("sweep", *(task(number) for number in range(6)))
+        run.feed()
+        run.leave()
+        assert sorted(call for node in stage.nodes for call in node.calls) == list(range(6))
+        stays = stage.add("sweep", *(task(number) for number in range(6)))
+        stays.stays = True
+        stays.feed()
+        assert len(stays.calls_on(stage.links[0])) == len(stays.calls_on(stage.links[1])) == 3

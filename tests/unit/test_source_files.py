@@ -16,7 +16,7 @@ from skyward_core.node.agent.source_store import keep
 from skyward_core.node.worker.source_files import SourceFiles
 from skyward_core.tasks.payload import make_task
 from skyward_core.tasks.source_texts import LARGEST, sources_of
-from skyward_core.tasks.task import SourceText, read_task, write_task
+from skyward_core.tasks.task import SourceText, read_tasks, write_tasks
 from skyward_core.wire.content_name import name_of
 from skyward_core.wire.node_paths import NodePaths
 
@@ -58,8 +58,8 @@ def test_a_task_has_its_sources_in_another_process_too(script: Path, tmp_path: P
     expected = (SourceText(name_of(TEXT), "train.py", str(script), TEXT),)
     assert task.fn.sources == expected
     assert task.args.sources == ()
-    write_task(task, tmp_path)
-    assert read_task(tmp_path).fn.sources == expected
+    write_tasks([task], tmp_path)
+    assert read_tasks(tmp_path)[0].fn.sources == expected
 
 
 def test_an_agent_keeps_a_text_once_and_for_nobody_else(tmp_path: Path) -> None:

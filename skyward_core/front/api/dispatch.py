@@ -161,6 +161,23 @@ class Dispatching:
         future.add_done_callback(forward)
         return future
 
+    def _start_sweep(self, calls: Sequence[PendingFunction[Any]], run_id: str) -> Run:
+        """Begin calls side by side, of which none stops the others; see :mod:`.trials`.
+
+        Raises:
+            NotPicklableError, TypeError: an argument cannot travel, or the function does not take these.
+            PoolError: the pool is not up.
+        """
+        from ...tasks.payload import make_tasks
+
+        return self._dispatch(
+            "sweep", list(make_tasks(tuple(calls), self.plugins, self._folder())), run_id=run_id
+        )
+
+    def _start_everywhere(self, call: PendingFunction[Any]) -> Run:
+        """Begin a call on every rank; raises as :meth:`_start_sweep`."""
+        return self._dispatch("broadcast", [self._task(call)])
+
     # -- what ranks wrote --------------------------------------------------------------------------------
 
     def files(self, *patterns: str, run: str | None = None) -> list[WrittenFile]:
@@ -298,12 +315,17 @@ class Dispatching:
     def _folder(self) -> Path:
         return self.pool.archive.folder
 
-    def _dispatch(self, kind: RunKind, tasks: Sequence[Task], *, consumed: bool = False) -> Run:
+    def _dispatch(
+        self, kind: RunKind, tasks: Sequence[Task], *, consumed: bool = False, run_id: str = ""
+    ) -> Run:
         """Open a run and come back at once."""
         pool = self.pool
         opened: Future[Run] = Future()
         try:
-            self._on_loop(lambda: opened.set_result(pool.launch.open(kind, tasks, consumed=consumed)), opened)
+            self._on_loop(
+                lambda: opened.set_result(pool.launch.open(kind, tasks, consumed=consumed, run_id=run_id)),
+                opened,
+            )
             return opened.result()
         except BaseException:
             self._cancel_soon(lambda: [opened.result()] if opened.done() and not opened.exception() else [])

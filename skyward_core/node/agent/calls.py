@@ -107,7 +107,8 @@ class RunRecord:
         self.began: dict[int, AgentBegan] = {}
         self.items: dict[int, AgentItem] = {}  # what its generators yielded last
         self.active = 0
-        # Tasks of a gather; there may be many, so that only failures are remembered one by one.
+        # Tasks of a gather; there may be many, so that only failures are remembered one by one. Of a sweep all are:
+        # which combinations are still missing matters to whoever comes later.
         self.returned = 0
 
     def to_json(self) -> dict[str, Any]:

@@ -172,7 +172,8 @@ class Slots:
         if header["t"] == "outcome" or header["t"] == "item":
             if redactor:
                 told: Heard = header
-                told |= {key: redactor.json(told[key]) for key in ("summary", "error", "last") if key in told}
+                parts = ("summary", "error", "last", "numbers")
+                told |= {key: redactor.json(told[key]) for key in parts if key in told}
                 if told.get("kind") == "raised":
                     body = redactor.data(body)
             call = slot.running.get((header["run"], header["i"]))

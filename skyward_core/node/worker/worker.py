@@ -294,6 +294,8 @@ class WorkerProcess:
         window = self._windows.pop((run, index), None)
         if window is not None and window.made:
             answer |= {"items": window.made, "last": window.last}
+        if numbers := metrics.numbers_of(run, index):
+            answer["numbers"] = numbers
         if self._modules.look():
             self._channel.send({"t": "modules", "files": self._modules.files})
         self._channel.send(answer, result.data)
@@ -313,7 +315,7 @@ class WorkerProcess:
         if secrets := getattr(fn, "__skyward_secrets__", ()):  # of a command; ahead of all that it prints
             self._channel.send({"t": "secrets", "values": list(secrets)})
         try:
-            with using(instance_info(), header["run"]):
+            with using(instance_info(), header["run"], header["i"]):
                 value = fn(*args, **kwargs)
                 if header.get("stream") and isinstance(value, Generator):
                     return self._stream(header, value)
@@ -367,7 +369,7 @@ class WorkerProcess:
                 what = f"value {window.made} of {header.get('name', 'the generator')}()"
                 item = pickle_result(value, what, self._spill(header, f"{window.made}.item"))
                 self._streams.flush()
-                metrics.yielded(key[0], window.made, value)
+                metrics.yielded(key[0], window.made, value, key[1])
                 told = {"t": "item", "run": key[0], "i": key[1], "seq": window.made} | item.header()
                 self._channel.send(told, item.data)
                 window.made += 1

@@ -56,14 +56,17 @@ class Launcher:
         *,
         consumed: bool = False,
         future: Future[Run] | None = None,
-        id: str = "",
+        run_id: str = "",
+        stays: bool = False,
     ) -> Run:
-        """Dispatch a run: "broadcast" (one task to every rank), "single", or "gather".
+        """Dispatch a run: "broadcast" (one task to every rank), "single", "gather", or "sweep".
 
         Args:
+            run_id: what it is called, where something was written down of it before; as :func:`new_id` makes it.
+            stays: its results are for whoever comes later, though they are told here. All of a sweep is handed to nodes
+                at once then, as nobody will be there to hand it out.
             consumed: a reader takes a generator's values one by one.
             future: set when the run has ended.
-            id: of :func:`new_id`; "" for a new one.
 
         Raises:
             PoolGone: the pool has ended.
@@ -79,8 +82,8 @@ class Launcher:
             _discard(tasks)
             raise
         total = len(context.links) * context.ranks_per_node if kind == "broadcast" else len(tasks)
-        run = self._book.add(id or new_id(), kind, tasks, total, future)
-        run.consumed = consumed
+        run = self._book.add(run_id or new_id(), kind, tasks, total, future)
+        run.consumed, run.stays = consumed, stays
         leaving = kind == "broadcast" and self._roster.expects_losses
         whole = not (self._roster.under_way or leaving or any(link.gone for link in context.links))
         large = any(blob.path for task in tasks for blob in (task.fn, task.args))

@@ -24,4 +24,5 @@ def outcome_of(header: AgentOutcome) -> Outcome:
         header.get("signal"),
         header.get("items", 0),
         Summary.from_wire(header.get("last")),
+        header.get("numbers"),
     )

@@ -170,7 +170,7 @@ class Run(RunResults):
             whose = "of the pool" if self.stocked is None else "that had its arguments"
             self._fail_unsent(f"every node {whose} is gone")
             return
-        limit = self._context.slots_per_node + (AHEAD if self._quick() else 1)
+        limit = self._most_in_flight()
         moved = True
         while moved and self._waiting:
             moved = False
@@ -180,6 +180,14 @@ class Run(RunResults):
                     self._flying[link.node] = self._flying.get(link.node, 0) + 1
                     self._send(link, index, self.tasks[index], {})
                     moved = True
+
+    def _most_in_flight(self) -> int:
+        """How many tasks a node is given at once."""
+        slots = self._context.slots_per_node
+        if self.kind != "sweep":
+            return slots + (AHEAD if self._quick() else 1)
+        # One may take hours: none waits behind it while another node is idle, as long as we are there to see to that.
+        return self.total if self.stays else slots
 
     def _is_stocked(self, link: Link) -> bool:
         """Whether a node has what the calls need: one that came later has not."""
@@ -358,12 +366,13 @@ class Run(RunResults):
             self._flying[link.node] = self._flying.get(link.node, 1) - 1
             if outcome.index not in self._readings and not self.stays:
                 link.acknowledge(self.id, outcome.index)
-        if is_failure(outcome) and not self._stopping and self._context.options.fail_fast:
+        fails_fast = self._context.options.fail_fast and self.kind != "sweep"
+        if is_failure(outcome) and not self._stopping and fails_fast:
             if is_symptom(outcome) and self.total > 1:
                 asyncio.get_running_loop().call_later(SETTLE, self._stop, "fail-fast")
             else:
                 self._stop("fail-fast")
-        if self.kind == "gather":
+        if self.kind in ("gather", "sweep"):
             self._refill()
         self._check_end()
 
@@ -388,6 +397,9 @@ class Run(RunResults):
         if not self.sent:
             self.cancel("its client left the pool before it was started; it was sent to no node")
         elif self.state == "running":
+            if self.kind == "sweep":  # nobody would hand out the rest
+                self.stays = True
+                self._refill()
             self.state, self._unsent = "left", len(self._waiting)
             self._tell()
 

@@ -85,7 +85,10 @@ SELDOM = (
     "skyward_core/node/worker/breakpoints.py",
     "skyward_core/plugins/built_in/mig.py",
     "skyward_core/runtime/devices.py",
+    "skyward_core/runtime/gists.py",
     "skyward_core/runtime/post_mortem.py",
+    "skyward_core/runtime/sampler.py",
+    "skyward_core/runtime/shard.py",
 )
 # What only clients load, as a script in a rank may be one; what measures machines, once somebody wants to know; and
 # what runs commands.

@@ -1,0 +1,328 @@
+"""Sweeps over arguments in scripts: a trial for each combination, side by side, none of which stops the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TYPE_CHECKING, Any, overload
+
+from ...model.errors import Cancelled, PoolError, UsageError
+from ...model.function import Function, PendingFunction
+from ...pool.runs.launch import new_id
+from ...pool.runs.results import rebuild
+from ...store import kept_trials
+from ...tasks.combinations import MOST
+from ...views.trial_sheet import TrialSheet
+from .dispatch import Dispatching
+
+if TYPE_CHECKING:
+    from ...model.outcome import Outcome
+    from ...pool.runs.run import Run
+
+
+@dataclass(slots=True, eq=False)
+class Trial:
+    """One combination of arguments, and what came of it.
+
+    Attributes:
+        place: which one, counted from 0.
+        arguments: by name, as values.
+        outcome: "waiting" until it has ended, then "returned", "raised", "exited", "lost" or "collateral".
+        value: what the function returned; of a sweep with ``@`` a list by rank.
+        error: why there is no value, as an exception.
+        numbers: the last number of each name that it logged (``sky.log``), of a sweep with ``@`` rank 0; None for what
+            was not finite.
+        seconds: how long it ran.
+        run: id of its run.
+    """
+
+    place: int
+    arguments: Mapping[str, Any]
+    outcome: str = "waiting"
+    value: Any = None
+    error: BaseException | None = None
+    numbers: Mapping[str, float | None] = field(default_factory=dict)
+    seconds: float = 0.0
+    run: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it has returned a value."""
+        return self.outcome == "returned"
+
+
+class PendingTrials:
+    """A sweep that has not happened yet, as :func:`sweep` makes it.
+
+    ``p >> pool`` runs each combination on one rank, as many at a time as there are ranks, and gives the :class:`Trials`
+    once all have ended. ``p > pool`` gives them at once, to be filled as they come. ``p @ pool`` runs each combination
+    on every rank, as a gang, one combination after the other.
+
+    Attributes:
+        calls: one for each combination.
+        arguments: of each, by name.
+    """
+
+    def __init__(self, calls: Sequence[PendingFunction[Any]], arguments: Sequence[Mapping[str, Any]]) -> None:
+        self.calls = tuple(calls)
+        self.arguments = tuple(arguments)
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def __rshift__(self, pool: Dispatching) -> Trials:
+        return _begun(self, pool, ">>").wait()
+
+    def __gt__(self, pool: Dispatching) -> Trials:
+        return _begun(self, pool, ">")
+
+    def __matmul__(self, pool: Dispatching) -> Trials:
+        return _begun(self, pool, "@").wait()
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} trials of {self.calls[0].name}(…) not run yet: use >>, > or @ with a pool>"
+
+
+def sweep(fn: Function[..., Any], /, **arguments: Any) -> PendingTrials:
+    """Every combination of some arguments, as calls of a function.
+
+        trials = sky.sweep(train, lr=[0.1, 0.01], seed=range(5)) >> compute
+        best = min((t for t in trials if t.ok), key=lambda t: t.numbers["loss"])
+
+    Args:
+        fn: a ``@function``.
+        **arguments: each a list, tuple, range, set or other series of values, which are all tried, or one value, which
+            is the same in all; texts and dictionaries are one value. For an argument that is a list itself give a list
+            of lists.
+
+    Raises:
+        TypeError: ``fn`` is no ``@function``.
+        UsageError: an argument has no values, there are more than 4,096 combinations, or it is a generator function.
+    """
+    if not isinstance(fn, Function):
+        raise TypeError(f"sweep takes a @function and its arguments, not {fn!r:.80}")
+    lists = {name: _values(name, given) for name, given in arguments.items()}
+    many = 1
+    for values in lists.values():
+        many *= len(values)
+    if many > MOST:
+        raise UsageError(
+            f"these are {many:,} combinations of arguments, of {MOST:,} at most: give fewer values"
+        )
+    combined = [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
+    calls = [fn(**each) for each in combined]
+    if calls[0].streams:
+        raise UsageError(
+            f"{calls[0].name} is a generator function, and a sweep wants one result of each call"
+        )
+    return PendingTrials(calls, combined)
+
+
+def _values(name: str, given: Any) -> list[Any]:
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        return [given]
+    try:
+        values = list(given)
+    except TypeError:  # an array without dimensions says that it can be gone through, and cannot
+        return [given]
+    if not values:
+        raise UsageError(f"argument {name} has no values: nothing would run")
+    return values
+
+
+class Trials(Sequence[Trial]):
+    """The trials of a sweep, in the order of the combinations, the last argument changing first. Filled by a thread of
+    its own; ``print(trials)`` shows a table."""
+
+    def __init__(self, pending: PendingTrials) -> None:
+        self._trials = [Trial(place, each) for place, each in enumerate(pending.arguments)]
+        self._ended: list[Trial] = []
+        self._news = threading.Condition()
+        self._failure: BaseException | None = None
+        self._over = False
+        self._cancel: Callable[[], None] = lambda: None
+
+    @overload
+    def __getitem__(self, at: int) -> Trial: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Trial]: ...
+    def __getitem__(self, at: int | slice) -> Trial | Sequence[Trial]:
+        return self._trials[at]
+
+    def __len__(self) -> int:
+        return len(self._trials)
+
+    def as_completed(self) -> Iterator[Trial]:
+        """Each trial as soon as it has ended.
+
+        Raises:
+            Cancelled: the sweep was cancelled, after those that had ended.
+            PoolError: the pool has ended, likewise.
+        """
+        given = 0
+        while True:
+            with self._news:
+                while given == len(self._ended) and not self._over:
+                    self._news.wait()
+                if given == len(self._ended):
+                    break
+                trial = self._ended[given]
+            given += 1
+            yield trial
+        if self._failure is not None:
+            raise self._failure
+
+    def wait(self) -> Trials:
+        """Wait until all have ended. An exception that ends the waiting, ctrl-c among them, cancels the sweep.
+
+        Raises:
+            Cancelled: the sweep was cancelled; the trials that had ended have what came of them.
+            PoolError: the pool has ended, likewise.
+        """
+        try:
+            for _ in self.as_completed():
+                pass
+        except BaseException:
+            self.cancel()  # does nothing to one that has ended
+            raise
+        return self
+
+    def cancel(self) -> None:
+        """Stop what still runs, and begin nothing more."""
+        self._cancel()
+
+    def __str__(self) -> str:
+        names = dict.fromkeys(name for trial in self for name in trial.numbers)
+        rows = [["#", *self[0].arguments, "outcome", *names, "result"]]
+        for trial in self:
+            numbers = (trial.numbers.get(name) for name in names)
+            shown = ("" if number is None else f"{number:g}" for number in numbers)
+            result = repr(trial.value) if trial.ok else "" if trial.error is None else _said(trial.error)
+            texts = map(_text, trial.arguments.values())
+            rows.append([str(trial.place), *texts, trial.outcome, *shown, result[:200]])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        return "\n".join(map(_safe, lines))
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} trials, {len(self._ended)} ended>"
+
+    # -- filling it --------------------------------------------------------------------------------------
+
+    def _fill(self, work: Callable[[], None]) -> None:
+        """Have a thread do what ends the trials one by one."""
+
+        def fill() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001  told to who waits
+                self._failure = error
+            with self._news:
+                self._over = True
+                self._news.notify_all()
+
+        threading.Thread(target=fill, name="trials", daemon=True).start()
+
+    def _end(self, place: int, outcome: Outcome, run: str, value: Any, error: BaseException | None) -> None:
+        trial = self._trials[place]
+        trial.outcome, trial.seconds, trial.run = outcome.kind, outcome.seconds, run
+        trial.numbers = {name: gist[0] for name, gist in (outcome.numbers or {}).items()}
+        trial.value, trial.error = value, error
+        with self._news:
+            self._ended.append(trial)
+            self._news.notify_all()
+
+
+def _begun(pending: PendingTrials, pool: Any, operator: str) -> Trials:
+    if not isinstance(pool, Dispatching):
+        raise TypeError(
+            f"right of {operator} stands a pool (with sky.Compute(...) as pool), not {pool!r:.80}"
+        )
+    trials = Trials(pending)
+    if operator == "@":
+        _one_after_the_other(trials, pending, pool)
+    else:
+        _side_by_side(trials, pending, pool)
+    return trials
+
+
+def _side_by_side(trials: Trials, pending: PendingTrials, pool: Dispatching) -> None:
+    run_id = new_id()
+    names = list(pending.arguments[0])
+    rows = [[_text(each[name]) for name in names] for each in pending.arguments]
+    try:
+        kept_trials.keep(pool.pool.row.key, run_id, TrialSheet.new(names, rows))
+    except OSError as error:
+        raise PoolError(f"nothing was begun, for the combinations cannot be written down: {error}") from error
+    run = pool._start_sweep(pending.calls, run_id)
+    trials._cancel = lambda: pool._cancel(run)
+
+    def fill() -> None:
+        while (arrived := run.arrivals.get())[0] != "end":
+            if arrived[0] == "outcome":
+                outcome = run.outcomes[arrived[1]]
+                trials._end(outcome.index, outcome, run.id, *_result(run, outcome))
+        if run.state not in ("done", "failed"):
+            raise run.error()
+
+    trials._fill(fill)
+
+
+def _result(run: Run, outcome: Outcome) -> tuple[Any, BaseException | None]:
+    """The value of a call, or the exception that stands for its lack."""
+    if outcome.kind == "returned":
+        try:
+            return run.value(outcome.index), None
+        except Exception as error:  # noqa: BLE001  what it is made of may be missing here
+            return None, error
+    return None, rebuild(outcome, run.values.pop(outcome.index, None))
+
+
+def _one_after_the_other(trials: Trials, pending: PendingTrials, pool: Dispatching) -> None:
+    stop = threading.Event()
+    under_way: list[Run] = []
+
+    def cancel() -> None:
+        stop.set()
+        pool._cancel(*under_way)
+
+    trials._cancel = cancel
+
+    def fill() -> None:
+        for place, call in enumerate(pending.calls):
+            run = pool._start_everywhere(call)
+            under_way[:] = [run]
+            if stop.is_set():
+                pool._cancel(run)
+            run.future.result()
+            if run.state not in ("done", "failed"):
+                raise run.error()
+            first = run.outcomes[0]
+            try:
+                trials._end(place, first, run.id, run.results(), None)
+            except Exception as error:  # noqa: BLE001  of whatever kind the run's failure is
+                cause = next(
+                    (out for out in run.outcomes.values() if out.kind not in ("returned", "collateral")),
+                    first,
+                )
+                trials._end(place, cause, run.id, None, error)
+            if stop.is_set():
+                raise Cancelled("the sweep was cancelled")
+
+    trials._fill(fill)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else repr(value)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _safe(text: str) -> str:
+    from ...wire.safe_text import field
+
+    return field(text)

@@ -1,0 +1,138 @@
+"""Sweeps over arguments, as app and command line run them and look at them. (What accounts hold: :mod:`.sweeping`.)"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from ..model.errors import PoolError, UsageError
+from ..model.outcome import Outcome
+from ..pool.runs.launch import new_id
+from ..store import kept_trials
+from ..store.ledger import Ledger
+from ..store.ledger_rows import RunRow
+from ..tasks.task import Task
+from ..views.trial_sheet import TrialSheet
+from ..views.trials import TrialBoard
+from ..views.views import RunView, TaskView
+from .session_part import SessionPart
+
+if TYPE_CHECKING:
+    from .launch_request import LaunchRequest
+
+__all__ = ["TrialRuns", "TrialSheet", "board_of", "missing_of"]
+
+
+class TrialRuns(SessionPart):
+    """The part of a session that runs sweeps."""
+
+    ledger: Ledger
+
+    def launch_sweep(
+        self,
+        pool: str,
+        tasks: Sequence[Task],
+        sheet: TrialSheet,
+        request: LaunchRequest,
+        *,
+        joined: bool,
+        stays: bool = False,
+    ) -> Future[RunView]:
+        """Run tasks beside each other, each on one rank; the failure of one stops no other. What they are, and what
+        they were launched with, is on disk before the first of them begins.
+
+        Args:
+            pool: its key.
+            sheet: says which combinations the tasks are.
+            request: what was asked for.
+            joined: whether the pool was up before.
+            stays: whether the results are for whoever comes later, though they are told here.
+
+        Raises (through the future):
+            PoolError: there is no such pool, or nothing can be written; then nothing has begun.
+        """
+
+        async def work() -> RunView:
+            from .launches import ScriptState, keep
+
+            source = ScriptState.of_file(Path(request.script))  # who asks git keeps the rest afterwards
+            found = await self._ours(pool)
+            run_id = new_id()
+            try:
+                await asyncio.to_thread(kept_trials.keep, found.row.key, run_id, sheet)
+                await asyncio.to_thread(keep, found.row.key, run_id, request, joined=joined, source=source)
+            except OSError as error:
+                raise PoolError(
+                    f"nothing was begun, for what the combinations are cannot be written down: {error}"
+                ) from error
+            run = found.launch.open("sweep", tasks, run_id=run_id, stays=stays)
+            return found.view.runs[run.id]
+
+        return self._submit(work())
+
+    def trials(self, pool: str, run: RunView) -> Future[TrialBoard]:
+        """What the table of a sweep is made of.
+
+        Args:
+            pool: its key.
+
+        Raises (through the future):
+            UsageError: it is no sweep, or what is kept of it cannot be read.
+            LedgerError: the ledger cannot be read.
+        """
+
+        async def work() -> TrialBoard:
+            return await asyncio.to_thread(board_of, self.ledger, pool, run)
+
+        return self._submit(work())
+
+
+def board_of(ledger: Ledger, pool: str, run: RunView) -> TrialBoard:
+    """What the table of a sweep is made of; of one whose sheet is gone, its tasks without their arguments.
+
+    Args:
+        pool: its key.
+
+    Raises:
+        UsageError: it is no sweep, or what is kept of it cannot be read.
+        LedgerError: the ledger cannot be read.
+    """
+    sheet = _sheet_of(pool, run.id)
+    if sheet is None:
+        if run.kind != "sweep":
+            raise UsageError(f"run {run.id} of {run.function} is no sweep over arguments")
+        sheet = TrialSheet.new((), [()] * run.total)
+    earlier: dict[tuple[str, int], TaskView] = {}
+    for before in {each for each, _ in sheet.before.values()}:
+        earlier |= {(before, outcome.index): _task_of(outcome) for outcome, _ in ledger.outcomes(before)}
+    return TrialBoard(sheet, earlier)
+
+
+def missing_of(ledger: Ledger, row: RunRow) -> TrialSheet:
+    """The sheet for a run that goes on with what a sweep has no results of; without tasks where nothing is missing.
+
+    Raises:
+        UsageError: it is no sweep, or its combinations are kept no more.
+        LedgerError: the ledger cannot be read.
+    """
+    sheet = _sheet_of(ledger.pool(row.token).key, row.run)
+    if sheet is None:
+        raise UsageError(
+            f"run {row.run} of {row.function} is no sweep over arguments, or its combinations are kept no more: run it "
+            "again without --missing"
+        )
+    outcomes = (outcome for outcome, _ in ledger.outcomes(row.run))
+    return sheet.missing(row.run, {outcome.index for outcome in outcomes if outcome.kind == "returned"})
+
+
+def _sheet_of(pool: str, run: str) -> TrialSheet | None:
+    try:
+        return kept_trials.kept(pool, run)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"what run {run} was a sweep of cannot be read: {error}") from error
+
+
+def _task_of(outcome: Outcome) -> TaskView:
+    return TaskView(outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome)

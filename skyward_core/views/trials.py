@@ -1,0 +1,163 @@
+"""The trials of a sweep: arguments against what came of them, sorted by anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isnan
+from typing import Any
+
+from ..wire.safe_text import field as safe
+from .metrics import MetricBook
+from .trial_sheet import TrialSheet
+from .views import TaskView
+
+PLACE, STATE, TIME, RESULT = "#", "outcome", "time", "result"
+"""Columns that every table has; the others are called as arguments and numbers are."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """One combination.
+
+    Attributes:
+        place: which one, counted from 0.
+        arguments: texts, in the order of the table's names.
+        task: what came of it; None where nothing has run.
+        run: the run that ran it, "" for none.
+        live: the last numbers of one that goes on.
+    """
+
+    place: int
+    arguments: tuple[str, ...]
+    task: TaskView | None = None
+    run: str = ""
+    live: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def state(self) -> str:
+        return "waiting" if self.task is None else self.task.state
+
+    @property
+    def seconds(self) -> float | None:
+        return None if self.task is None or self.task.outcome is None else self.task.outcome.seconds
+
+    @property
+    def value(self) -> Any:
+        """The result, where it is one of JSON's types; else None."""
+        outcome = None if self.task is None else self.task.outcome
+        return outcome.summary.json if outcome and outcome.summary and outcome.kind == "returned" else None
+
+    @property
+    def numbers(self) -> Mapping[str, float | None]:
+        """The last number of each name that it logged; None for what was not finite."""
+        outcome = None if self.task is None else self.task.outcome
+        if outcome is None:
+            return self.live
+        return {
+            name: gist[0] for name, gist in (outcome.numbers if outcome and outcome.numbers else {}).items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TrialTable:
+    """All of a sweep.
+
+    Attributes:
+        names: of the arguments.
+        numbers: names of what the trials logged, in the order in which they came.
+        rows: in the order of the combinations.
+    """
+
+    names: tuple[str, ...]
+    numbers: tuple[str, ...]
+    rows: Sequence[TrialRow]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What it can be sorted by, as it is shown: each name once, so that none stands for an argument, too."""
+        own = (PLACE, *self.names)
+        rest = [(STATE, f"trial's {STATE}"), (TIME, f"trial's {TIME}")]
+        rest += [(name, f"logged {name}") for name in self.numbers]
+        rest.append((RESULT, f"trial's {RESULT}"))
+        taken = set(own)
+        shown = []
+        for name, otherwise in rest:
+            shown.append(otherwise if name in taken else name)
+            taken.add(shown[-1])
+        return (*own, *shown)
+
+    def sorted(self, by: str, *, falling: bool = False) -> list[TrialRow]:
+        """The rows by a column, or by a key of their results. Numbers come before texts, what is missing comes last.
+
+        Raises:
+            KeyError: there is nothing of that name.
+        """
+        columns = self.columns
+        at = columns.index(by) if by in columns else None
+        keys = {row.place: _rank(self._key(row, by, at)) for row in self.rows}
+        if at is None and all(key[0] == _MISSING for key in keys.values()):
+            raise KeyError(by)
+        there = [row for row in self.rows if keys[row.place][0] != _MISSING]
+        missing = [row for row in self.rows if keys[row.place][0] == _MISSING]
+        there.sort(key=lambda row: keys[row.place], reverse=falling)
+        return there + missing
+
+    def _key(self, row: TrialRow, by: str, at: int | None) -> Any:
+        """What a row is sorted by: what stands in a column, or a key of its result."""
+        value = row.value
+        if at is None:
+            return value.get(by) if isinstance(value, dict) else None
+        first = next(iter(value.values()), None) if isinstance(value, dict) else value
+        numbers = (row.numbers.get(name) for name in self.numbers)
+        return (row.place, *row.arguments, row.state, row.seconds, *numbers, first)[at]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialBoard:
+    """What a table is made of beside the run itself.
+
+    Attributes:
+        sheet: the combinations.
+        earlier: what came of those that runs before this one ran, by run and task.
+    """
+
+    sheet: TrialSheet
+    earlier: Mapping[tuple[str, int], TaskView] = field(default_factory=dict)
+
+    def table(self, run: str, tasks: Mapping[int, TaskView], book: MetricBook) -> TrialTable:
+        """The table as it is now.
+
+        Args:
+            run: id of the run.
+            tasks: its tasks, by index.
+            book: what its ranks log while it goes on.
+        """
+        places = {row: (run, task) for task, row in enumerate(self.sheet.tasks)}
+        rows = []
+        for at, texts in enumerate(self.sheet.rows):
+            of, task = places.get(at) or self.sheet.before.get(at) or ("", -1)
+            found = tasks.get(task) if of == run else self.earlier.get((of, task))
+            live = {}
+            if found is not None and found.state == "running" and found.began_at is not None:
+                live = book.latest_since(run, found.rank, found.began_at)
+            rows.append(TrialRow(at, tuple(map(safe, texts)), found, of if found is not None else "", live))
+        numbers = dict.fromkeys(name for row in rows for name in row.numbers)
+        return TrialTable(tuple(map(safe, self.sheet.names)), tuple(numbers), rows)
+
+
+_NUMBER, _TEXT, _MISSING = range(3)
+
+
+def _rank(key: Any) -> tuple[int, Any]:
+    """Something of which any two can be compared."""
+    if key is None:
+        return _MISSING, 0
+    if isinstance(key, str):
+        try:
+            key = float(key)
+        except ValueError:
+            return _TEXT, key
+    if isinstance(key, int | float):
+        return (_MISSING, 0) if isnan(key) else (_NUMBER, key)
+    return _TEXT, str(key)

@@ -1,0 +1,85 @@
+"""Sweeps over arguments on the command line: each trial as it ends, and the table of all of them."""
+
+from __future__ import annotations
+
+from skyward_core.model.errors import UsageError
+from skyward_core.model.outcome import Outcome
+from skyward_core.views.trial_sheet import TrialSheet
+from skyward_core.views.trials import TrialRow, TrialTable
+from skyward_core.views.views import RunView, TaskView
+from skyward_core.wire.safe_text import field
+
+from ..words import clip, number, took
+from .console import Console
+from .report import GLYPHS, failure_lines, note_of, table
+
+COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2, "waiting": 2}
+
+
+class TrialNotes:
+    """Tells of each trial of a run as it ends."""
+
+    def __init__(self, console: Console, sheet: TrialSheet) -> None:
+        self._console = console
+        self._sheet = sheet
+        self._ended: set[int] = set()
+
+    def told(self, outcome: Outcome) -> None:
+        """A task of the run has ended."""
+        if outcome.index in self._ended or outcome.index >= len(self._sheet.tasks):
+            return
+        self._ended.add(outcome.index)
+        task = TaskView(outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome)
+        row = self._sheet.rows[self._sheet.tasks[outcome.index]]
+        said = " ".join(f"{name}={field(text)}" for name, text in zip(self._sheet.names, row, strict=True))
+        so_far = f"{len(self._ended):,}/{len(self._sheet.tasks):,}"
+        line = f"{so_far} {said}: {outcome.kind} {note_of(task)}".rstrip()
+        self._console.note(f"{clip(line, 300)} ({took(outcome.seconds)})")
+
+
+def show_trials(run: RunView, found: TrialTable, console: Console, sort: str | None = None) -> None:
+    """The table of a sweep, and the first failure.
+
+    Args:
+        sort: a column, or a key of the results; with a - before it the greatest first. None: as combined.
+
+    Raises:
+        UsageError: there is no such column.
+    """
+    rows = sorted_rows(found, sort)
+    lines = table(trial_cells(found, rows))
+    console.say(clip(lines[0], console.width), 1)
+    for line, row in zip(lines[1:], rows, strict=True):
+        codes = (COLORS[row.state],) if row.state in COLORS else ()
+        console.say(clip(line, console.width), *codes)
+    for line in failure_lines(run):
+        console.note(line)
+
+
+def sorted_rows(found: TrialTable, sort: str | None) -> list[TrialRow]:
+    """The rows as a person wants them.
+
+    Raises:
+        UsageError: there is no such column.
+    """
+    if sort is None:
+        return list(found.rows)
+    try:
+        return found.sorted(sort.removeprefix("-"), falling=sort.startswith("-"))
+    except KeyError:
+        raise UsageError(
+            f"there is no column {sort!r} to sort by; there are {', '.join(found.columns)}"
+        ) from None
+
+
+def trial_cells(found: TrialTable, rows: list[TrialRow]) -> list[tuple[str, ...]]:
+    """The table's texts, its head first; results last, which may be long."""
+    cells = [found.columns]
+    for row in rows:
+        numbers = (row.numbers.get(name) for name in found.numbers)
+        state = f"{GLYPHS.get(row.state, '◌')} {row.state}"
+        time = "" if row.seconds is None else took(row.seconds)
+        shown = ("" if each is None else number(each) for each in numbers)
+        note = "" if row.task is None else note_of(row.task)
+        cells.append((str(row.place), *row.arguments, state, time, *shown, note))
+    return cells

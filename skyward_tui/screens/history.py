@@ -1,0 +1,209 @@
+"""Every past run: filtered, sorted, opened again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual import work
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.widgets import Input
+
+from skyward_core.front.past_runs import RunSearch
+from skyward_core.model.errors import SkywardError
+
+from ..actions import bindings, first_key
+from ..app_face import settled
+from ..hints import words_of
+from ..styles import beside
+from ..widgets.chrome import Crumbs, Panel
+from ..widgets.run_list import PastRunList
+from ..words import count
+from .base import BaseScreen
+
+if TYPE_CHECKING:
+    from skyward_core.front.past_runs import PastRun
+
+LOOK = 2.0  # seconds between two looks at the ledger, where runs begin and end
+
+
+class HistoryScreen(BaseScreen[None]):
+    """Reads the ledger when it opens, and again when a run has begun or ended.
+
+    Args:
+        inbox: show the failures of late that nobody has dismissed, of all pools.
+    """
+
+    SCOPE = "history"
+    BINDINGS = bindings("history")
+    DEFAULT_CSS = beside(__file__)
+
+    def __init__(self, *, inbox: bool = False) -> None:
+        super().__init__()
+        self._inbox = inbox
+        self._runs: list[PastRun] = []
+        self._search = RunSearch()
+        self._failed = ""
+        self._read_at: float | None = None
+        self._shown: object = None
+        self._seen: object = None  # what went on when the ledger was read
+
+    def body(self) -> ComposeResult:
+        panel = Panel(PastRunList())
+        panel.border_title = self._title
+        yield panel
+        words = Input(id="words", compact=True, placeholder="words: pool, function, script, argument, error")
+        words.cursor_blink = False
+        yield words
+
+    def on_mount(self) -> None:
+        self.query_one(PastRunList).focus()
+        self._read()
+        self.pulse(self.app.clock())
+
+    @property
+    def _title(self) -> str:
+        return "failures" if self._inbox else "history"
+
+    @property
+    def context(self) -> str:
+        return "history.words" if isinstance(self.focused, Input) else self.SCOPE
+
+    def pulse(self, now: float) -> None:
+        listed = self.query_one(PastRunList)
+        if self._read_at is not None and now - self._read_at > LOOK and self._going() != self._seen:
+            self._read()
+        state = id(self._runs), self._search, self._failed, self._read_at
+        if state != self._shown:
+            self._shown = state
+            listed.update([run for run in self._runs if self._search.wants(run)], self._note(), now)
+        else:
+            listed.tick(now)
+        self.query_one(Crumbs).show(["pools", self._title], self._status(len(listed.rows)))
+        super().pulse(now)
+
+    def _status(self, shown: int) -> list[Content]:
+        parts = [Content.styled(f"{shown:,} of {count(len(self._runs), 'run')}", "$muted")]
+        if failed := sum(run.has_failed for run in self._runs):
+            parts.insert(0, Content.styled(f"✗ {failed:,} failed", "$text-error"))
+        if self._search.failed:
+            parts.append(Content.styled("only failures", "$text-warning"))
+        if self._search.words:
+            parts.append(Content.styled(f"with: {' '.join(self._search.words)}", "$text-warning"))
+        return parts
+
+    def _going(self) -> object:
+        """Another value where a run has begun or ended, as far as the app knows."""
+        pools = self.app.pools()
+        runs = [(run.id, run.state) for pool in pools if not pool.is_over for run in pool.runs.values()]
+        return len(pools), runs
+
+    def _note(self) -> str:
+        if self._failed:
+            return f"✗ {self._failed}"
+        if self._read_at is None:
+            return "reading the ledger …"
+        if self._runs:
+            return "no run is like that"
+        return "no failures that nobody has dismissed" if self._inbox else "there has been no run yet"
+
+    @work(group="history", exclusive=True)
+    async def _read(self) -> None:
+        session = self.app.session
+        if session is None:
+            self._failed = self.app.session_error
+            return
+        self._seen = self._going()
+        try:
+            asked = session.failures() if self._inbox else session.past_runs(RunSearch())
+            self._runs, self._failed = await settled(asked), ""
+        except SkywardError as error:
+            self._failed = words_of(error)
+        self._read_at = self.app.clock()
+        if self.is_attached:
+            self.pulse(self.app.clock())
+
+    # Finding
+
+    def action_find(self) -> None:
+        words = self.query_one("#words", Input)
+        self.add_class("-finding")
+        words.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._search = RunSearch(tuple(event.value.split()), self._search.failed)
+        self.pulse(self.app.clock())
+
+    def on_input_submitted(self) -> None:
+        self.query_one(PastRunList).focus()
+        if not self._search.words:
+            self.remove_class("-finding")
+
+    def action_failed(self) -> None:
+        self._search = RunSearch(self._search.words, not self._search.failed)
+        self.pulse(self.app.clock())
+
+    def action_turn(self) -> None:
+        self.query_one(PastRunList).turn()
+
+    # Acting
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("dismiss_chosen", "dismiss_all") and not self._inbox:
+            return False
+        if action == "failed" and self._inbox:
+            return False
+        if action in ("open", "mark", "dismiss_chosen", "dismiss_all"):
+            return self.is_mounted and self.query_one(PastRunList).chosen is not None
+        return True
+
+    def action_mark(self) -> None:
+        self.query_one(PastRunList).mark()
+
+    def action_compare(self) -> None:
+        marked = self.query_one(PastRunList).marked
+        if len(marked) < 2:
+            return self.flash(
+                f"mark two runs with {first_key('history.mark', self.app.keys)}, then compare them"
+            )
+        self.app.show_comparison(*marked)
+        return None
+
+    def on_past_run_list_past_run_opened(self, event: PastRunList.PastRunOpened) -> None:
+        self.app.show_run(event.run.key, event.run.run)
+
+    def action_dismiss_chosen(self) -> None:
+        if (chosen := self.query_one(PastRunList).chosen) is not None:
+            self._dismiss([chosen.run])
+
+    def action_dismiss_all(self) -> None:
+        self._dismiss([run.run for run in self.query_one(PastRunList).rows])
+
+    @work(group="dismiss")
+    async def _dismiss(self, runs: list[str]) -> None:
+        session = self.app.session
+        if session is None:
+            return
+        try:
+            await settled(session.dismiss(runs))
+        except (SkywardError, OSError) as error:
+            return self.flash(f"could not dismiss it: {words_of(error)}", "error")
+        self._read()
+        self.app.look_for_failures()
+        return None
+
+    def action_open(self) -> None:
+        self.query_one(PastRunList).action_open()
+
+    def action_again(self) -> None:
+        self._read()
+        self.flash("reading the ledger …")
+
+    def action_back(self) -> None:
+        """The words first, then the screen."""
+        if self.has_class("-finding"):
+            self.remove_class("-finding")
+            self.query_one("#words", Input).value = ""
+            self.query_one(PastRunList).focus()
+        else:
+            self.dismiss(None)

@@ -1,0 +1,142 @@
+"""Sweeps over arguments: real pools, failures, clients that are killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli import Cli
+from tests.support.waiting import wait_until
+
+SCRIPT = """
+import os, time
+import skyward_core as sky
+
+@sky.function
+def train(lr: float = 0.1, seed: int = 0, mended: str = "mended") -> float:
+    for step in range(3):
+        sky.log(step=step, loss=lr / (step + 1))
+    if seed == 2 and not os.path.exists(mended):
+        raise ValueError(f"bad seed {seed}")
+    return lr * seed
+
+@sky.function
+def waits(seed: int, gate: str) -> int:
+    print("begun", seed, flush=True)
+    while seed > 2 and not os.path.exists(gate):
+        time.sleep(0.02)
+    return seed
+"""
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    cli = Cli(tmp_path_factory.mktemp("sweeps"))
+    cli.write("swept.py", SCRIPT)
+    return cli
+
+
+def run_of(stderr: str) -> str:
+    found = re.search(r"^run (\w+): .* on \d+ combinations?$", stderr, re.MULTILINE)
+    assert found is not None, stderr
+    return found[1]
+
+
+def told(cli: Cli, run: str, status: int | None = 0) -> list[dict[str, Any]]:
+    trials: list[dict[str, Any]] = cli.json("results", run, status=status)["trials"]
+    return trials
+
+
+def test_each_combination_is_a_row_and_what_failed_is_run_again_alone(cli: Cli) -> None:
+    done = cli(
+        "run", "swept.py:train", "--sweep", "-a", "lr=0.1,0.01", "-a", "seed=1..3", "--nodes", 2,
+        "--pool", "dev", "--keep", status=1,
+    )  # fmt: skip
+    first = run_of(done.stderr)
+    assert "4/6 " in done.stderr and "ValueError: bad seed 2" in done.stdout
+    assert done.stdout.splitlines()[0].split() == [
+        "#", "lr", "seed", "outcome", "time", "step", "loss", "result"
+    ]  # fmt: skip
+    rows = told(cli, first, status=1)
+    assert [(row["arguments"]["seed"], row["outcome"]) for row in rows] == 2 * [
+        ("1", "returned"), ("2", "raised"), ("3", "returned")
+    ]  # fmt: skip
+    assert rows[0]["numbers"] == {"step": 2.0, "loss": pytest.approx(0.1 / 3)}
+    by_result = cli("results", first, "--sort", "-result", status=1).stdout.splitlines()
+    assert [line.split()[0] for line in by_result[1:]] == ["2", "0", "5", "3", "1", "4"]
+    assert "no column 'nothing'" in cli("results", first, "--sort", "nothing", status=2).stderr
+
+    cli.write("mended", "")
+    again = cli("rerun", first, "--missing")
+    second = run_of(again.stderr)
+    assert "2 of 6 combinations have no result and are run" in again.stderr
+    assert [row["value"] for row in told(cli, second)] == pytest.approx([0.1, 0.2, 0.3, 0.01, 0.02, 0.03])
+    assert {row["run"] for row in told(cli, second)} == {first, second}
+    assert "nothing is missing" in cli("rerun", second, "--missing").stderr
+    assert len(cli.pools()["dev"]["runs"]) == 2
+    plain = run_of_plain(cli("run", "swept.py:train", "--pool", "dev").stderr)
+    assert "is no sweep" in cli("rerun", plain, "--missing", status=2).stderr
+    assert "is no sweep" in cli("results", plain, "--sort", "lr", status=2).stderr
+    cli("down", "dev")
+
+
+def run_of_plain(stderr: str) -> str:
+    found = re.search(r"^run (\w+): ", stderr, re.MULTILINE)
+    assert found is not None, stderr
+    return found[1]
+
+
+def test_a_client_that_is_killed_loses_nothing_and_the_rest_is_run_later(cli: Cli, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    client = cli.start(
+        "run", "swept.py:waits", "--sweep", "-a", "seed=1..9", "-a", f"gate={gate}", "--nodes", 2, "--pool", "cut"
+    )  # fmt: skip
+    wait_until(lambda: "cut" in cli.pools() and bool(cli.pools()["cut"]["runs"]))
+    run = cli.pools()["cut"]["runs"][0]["run"]
+    wait_until(lambda: [row["outcome"] for row in told(cli, run)][:2] == ["returned", "returned"])
+    os.kill(client.pid, signal.SIGKILL)
+    client.wait()
+    early = cli("rerun", run, "--missing", status=2)
+    assert f"run {run} goes on" in early.stderr
+    gate.write_text("")
+
+    # Each node had one task under way; the others were on no node yet.
+    wait_until(lambda: [row["outcome"] for row in told(cli, run, None)].count("returned") == 4)
+    done = cli("rerun", run, "--missing")
+    assert "5 of 9 combinations have no result and are run" in done.stderr
+    assert [row["value"] for row in told(cli, run_of(done.stderr))] == list(range(1, 10))
+    cli("down", "cut", "--yes")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--one", "-a", "lr=1,2"], "leave --one out"),
+        (["-a", "lr=1,x"], "argument lr of train wants float, got 'x'"),
+        (["-a", "lr=1,1"], "1 is given twice"),
+        (["-a", "seed=1..9999"], "more than 4,096"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_a_pool_is_made(cli: Cli, words: list[str], said: str) -> None:
+    assert said in cli("run", "swept.py:train", "--sweep", *words, status=2).stderr
+
+
+def test_a_plan_says_how_many_combinations(cli: Cli) -> None:
+    plan = cli("run", "swept.py:train", "--sweep", "-a", "lr=1,2", "--dry-run").stdout
+    assert "train(lr=1.0) and so on, as 2 combinations, each on one rank" in plan
+    assert "whole script" in cli("run", "swept.py", "--sweep", "--", "x", status=2).stderr
+
+
+def test_who_detaches_leaves_all_of_it_to_the_nodes(cli: Cli, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    words = ["--sweep", "-a", "seed=1..9", "-a", f"gate={gate}", "--nodes", 2, "--pool", "left", "--detach"]
+    run = run_of(cli("run", "swept.py:waits", *words).stderr)
+    gate.write_text("")
+    wait_until(lambda: cli.pools()["left"]["runs"][0]["state"] == "done")
+    assert [row["value"] for row in told(cli, run)] == list(range(1, 10))
+    cli("down", "left", "--yes")

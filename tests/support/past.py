@@ -1,0 +1,65 @@
+"""Runs of the past, as a session tells them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from skyward_core.front.comparing import ComparedRun, Comparison, Gist
+from skyward_core.front.past_runs import PastRun
+from skyward_core.model.outcome import Outcome
+from skyward_core.views.metrics import MetricBook
+from skyward_core.views.views import RunView, TaskView
+from tests.support.fake_session import NOW, FakeSession, value
+
+HOUR = 3600.0
+
+
+def past_run(number: int, **other: Any) -> PastRun:
+    """One that ended as many days ago."""
+    began = NOW - number * 24 * HOUR
+    said: dict[str, Any] = {
+        "run": f"{number:010x}", "pool": f"llama-{number}", "key": f"llama-{number}.{number}", "provider": "aws",
+        "function": "train", "script": "train.py", "arguments": (f"lr=0.{number}", "epochs=5"), "ranks": 8,
+        "state": "done", "opened_at": began, "ended_at": began + number * HOUR, "dollars": 12.5 * number,
+    }  # fmt: skip
+    return PastRun(**said | other)
+
+
+def some_past(session: FakeSession) -> list[PastRun]:
+    """Six of them: three went well, one failed, one was cancelled, of one nobody knows; and a pool without a run."""
+    view = session.pool("llama-1", 2)
+    run = session.open_run(view)
+    session.end_run(view, run)
+    session.past = [
+        past_run(1, run=run.id, key=view.key, pool=view.name),
+        past_run(2, state="failed", error="r3 OSError: disk full", function="evaluate"),
+        past_run(3, provider="local", dollars=0.0),
+        past_run(4, state="cancelled", script="", arguments=()),
+        past_run(5, state="lost", dollars=None),
+        past_run(6, run="", function="", state="gone", script="", arguments=(), dollars=0.25),
+    ]
+    return session.past
+
+
+def compared_run(past: PastRun, rate: float, **other: Any) -> ComparedRun:
+    """One of two ranks that logged a loss which falls at a rate, and a number that it alone has."""
+    book = MetricBook()
+    for step in range(60):
+        for rank in range(2):
+            loss = 2.0 / (1 + rate * step) + rank / 50
+            book.note(past.run, rank, past.opened_at + 60 * step, {"loss": loss, f"only_{rate:g}": step})
+    view = RunView(past.run, past.pool, past.function, "broadcast", 2, past.opened_at, past.state)  # type: ignore[arg-type]
+    for rank in range(2):
+        outcome = Outcome(rank, rank, rank, "returned", 3.0, value(rate + rank))
+        view.tasks[rank] = TaskView(rank, rank, rank, "returned", outcome=outcome)
+    numbers = {"loss": Gist(2.0 / (1 + rate * 59), 0.1, 2.02), f"only_{rate:g}": Gist(59.0, 0.0, 59.0)}
+    return ComparedRun(past=past, view=view, nodes=2, book=book, numbers=numbers, **other)
+
+
+def some_comparison(session: FakeSession) -> Comparison:
+    """Of the first and the third of the past."""
+    first, _, third, *_ = session.past
+    left = compared_run(first, 0.1, commit="a1b2c3d4e5f6", plugins=("torch",), source="0123456789abc")
+    right = compared_run(third, 0.02, commit="ffffffffffff", plugins=("torch",), source="0123456789abc")
+    session.comparison = Comparison(left, right)
+    return session.comparison

@@ -1,0 +1,27 @@
+"""A sweep over arguments on a stand-in for a session."""
+
+from __future__ import annotations
+
+from skyward_core.model.outcome import ErrorInfo
+from skyward_core.views.trial_sheet import TrialSheet
+from skyward_core.views.trials import TrialBoard
+from skyward_core.views.views import PoolView, RunView
+from tests.support.fake_session import FakeSession, value
+
+SHEET = TrialSheet.new(("lr", "seed"), [(lr, str(seed)) for lr in ("0.1", "0.01") for seed in range(1, 4)])
+
+
+def swept(session: FakeSession) -> tuple[PoolView, RunView]:
+    """A run of six trials: four returned, one failed, one has not begun."""
+    view = session.pool("grid", 2)
+    run = session.open_run(view, kind="sweep", total=6)
+    session.boards[run.id] = TrialBoard(SHEET)
+    for index, loss in ((0, 0.5), (1, 0.25), (3, 0.75), (4, 0.125)):
+        end(session, view, run, index, loss)
+    session.end_rank(view, run, 2, "raised", error=ErrorInfo("ValueError", "bad seed 3"))
+    return view, run
+
+
+def end(session: FakeSession, view: PoolView, run: RunView, index: int, loss: float) -> None:
+    gists = {"loss": [loss, loss, 1.0]}
+    session.end_rank(view, run, index, "returned", summary=value({"acc": 1 - loss}), numbers=gists)

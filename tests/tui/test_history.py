@@ -1,0 +1,157 @@
+"""Past runs in the app: found, sorted, marked, opened."""
+
+from __future__ import annotations
+
+from skyward_tui.app import SkywardApp
+from skyward_tui.screens.compare import CompareScreen
+from skyward_tui.screens.history import HistoryScreen
+from skyward_tui.screens.pools import PoolsScreen
+from skyward_tui.screens.run import RunScreen
+from skyward_tui.widgets.run_list import PastRunList
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import FakeSession
+from tests.support.past import past_run, some_comparison, some_past
+
+SIZE = (130, 30)
+
+
+def pools(app: SkywardApp) -> list[str]:
+    return [run.pool[-1] for run in app.screen.query_one(PastRunList).rows]
+
+
+async def test_every_past_run_is_listed_and_found_by_words(app: SkywardApp, session: FakeSession) -> None:
+    some_past(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("H")
+        await until(pilot, lambda: "6 of 6 runs" in screen_text(app))
+        assert pools(app) == list("123456")
+        shown = screen_text(app)
+        assert "✗ failed" in shown and "disk full" in shown and "$25.00" in shown and "$?" in shown
+        await pilot.press("slash", *"EVALU")
+        await until(pilot, lambda: pools(app) == ["2"])
+        await pilot.press(*" disk", "enter")
+        assert pools(app) == ["2"] and "with: EVALU disk" in screen_text(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: pools(app) == list("123456"))
+        await pilot.press("f")
+        await until(pilot, lambda: pools(app) == ["2", "5"])
+        assert "only failures" in screen_text(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+
+
+async def test_they_are_sorted_by_key(app: SkywardApp, session: FakeSession) -> None:
+    some_past(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("H")
+        await until(pilot, lambda: "WHEN▼" in screen_text(app))
+        await pilot.press("left")
+        await until(pilot, lambda: "COST▼" in screen_text(app))
+        assert pools(app) == list("421635")
+        await pilot.press("t")
+        await until(pilot, lambda: "COST▲" in screen_text(app))
+        assert pools(app) == list("536124")
+        await pilot.press("left")
+        await until(pilot, lambda: "TOOK▼" in screen_text(app))
+
+
+async def test_enter_opens_the_run_and_back_comes_back_here(app: SkywardApp, session: FakeSession) -> None:
+    (first, *_) = some_past(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("H")
+        await until(pilot, lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        assert isinstance(app.screen, RunScreen) and app.screen.run_id == first.run
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
+
+
+async def test_what_a_screen_cannot_show_of_an_old_run_is_told(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-1", 2)
+    session.past = [past_run(1, run="0123456789", key=view.key)]
+    session.down(view.key)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("H")
+        await until(pilot, lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
+        await pilot.press("enter")
+        await until(pilot, lambda: "skyward-tui results 0123456789" in screen_text(app))
+
+
+async def test_two_are_marked_and_no_more(app: SkywardApp, session: FakeSession) -> None:
+    some_past(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("H")
+        await until(pilot, lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
+        await pilot.press("space", "space", "space")
+        await until(pilot, lambda: screen_text(app).count("◆") == 2)
+        listed = app.screen.query_one(PastRunList)
+        assert listed.marked == [session.past[1].run, session.past[2].run]
+        await pilot.press("up", "space")
+        assert listed.marked == [session.past[1].run]
+
+
+async def test_no_run_yet(app: SkywardApp, session: FakeSession) -> None:
+    async with app.run_test(size=(60, 15)) as pilot:
+        await pilot.press("H")
+        await until(pilot, lambda: "there has been no run yet" in screen_text(app))
+
+
+async def test_two_that_are_marked_are_compared(app: SkywardApp, session: FakeSession) -> None:
+    past = some_past(session)
+    some_comparison(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("H")
+        await until(pilot, lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
+        await pilot.press("c")
+        await until(pilot, lambda: "mark two runs with space" in screen_text(app))
+        await pilot.press("space", "down", "space", "c")
+        await until(
+            pilot, lambda: isinstance(app.screen, CompareScreen) and "loss, median" in screen_text(app)
+        )
+        assert session.compared == [(past[0].run, past[2].run)]
+        shown = screen_text(app)
+        assert any("≠" in line and "a1b2c3d4e5" in line for line in shown.splitlines())
+        assert any("plugins" in line and "≠" not in line for line in shown.splitlines())
+        assert "⠒" in shown or "⠉" in shown or "⣀" in shown, "curves"
+        await pilot.press("n")
+        await until(pilot, lambda: "only_0.1, median" in screen_text(app))
+        await pilot.press("N", "N")
+        await until(pilot, lambda: "only_0.02, median" in screen_text(app))
+        await pilot.press("y")
+        await until(pilot, lambda: "copied comparison" in screen_text(app))
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
+
+
+async def test_failures_that_nobody_has_dismissed_are_counted_and_shown(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    past = some_past(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "✗ 2 failures (F)" in screen_text(app))
+        await pilot.press("F")
+        await until(pilot, lambda: pools(app) == ["2", "5"])
+        await pilot.press("f")
+        assert pools(app) == ["2", "5"], "they are all failures"
+        await pilot.press("d")
+        await until(pilot, lambda: pools(app) == ["5"])
+        assert session.dismissed == [past[1].run]
+        await pilot.press("D")
+        await until(pilot, lambda: "no failures that nobody has dismissed" in screen_text(app))
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen) and "failure" not in screen_text(app))
+        await pilot.press("H")
+        await until(pilot, lambda: isinstance(app.screen, HistoryScreen) and len(pools(app)) == 6)
+        await pilot.press("d")
+        assert len(session.dismissed) == 2, "history forgets nothing"
+
+
+async def test_a_run_that_fails_while_the_app_looks_is_counted(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-1", 2)
+    run = session.open_run(view)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        session.past = [past_run(0, run=run.id, key=view.key, state="failed")]
+        session.end_run(view, run, "failed")
+        await until(pilot, lambda: "✗ 1 failure (F)" in screen_text(app))

@@ -1,0 +1,97 @@
+"""A sweep over arguments in the app: its results are a table of trials."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from skyward_core.views import events as ev
+from skyward_tui.app import SkywardApp
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import FakeSession, value
+from tests.support.sweeps import end, swept
+
+
+def order(app: SkywardApp) -> list[str]:
+    """The places of the trials, as they stand on the screen."""
+    lines = [line.strip("│ ").split() for line in screen_text(app).splitlines()]
+    return [
+        line[0] for line in lines if line[:1] and line[0].isdigit() and len(line) > 3 and line[1][:2] == "0."
+    ]
+
+
+async def test_trials_are_a_table_that_is_sorted_by_key(app: SkywardApp, session: FakeSession) -> None:
+    view, run = swept(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("enter", "4", "z")
+        await until(pilot, lambda: "#▲" in screen_text(app))
+        assert order(app) == list("012345")
+        assert "#▲" in screen_text(app) and "4 results  5/6" in screen_text(app)
+        await pilot.press(*["right"] * 5)
+        await until(pilot, lambda: "loss▲" in screen_text(app))
+        assert order(app) == list("410325")
+        await pilot.press("enter")
+        await until(pilot, lambda: "loss▼" in screen_text(app))
+        assert order(app) == list("301425"), "what has none is last either way"
+        end(session, view, run, 5, 2.0)
+        await until(pilot, lambda: order(app) == list("530142"))
+        await pilot.press("left", "left")
+        await until(pilot, lambda: "outcome▲" in screen_text(app))
+
+
+async def test_in_a_narrow_window_the_chosen_column_is_shown(app: SkywardApp, session: FakeSession) -> None:
+    swept(session)
+    async with app.run_test(size=(60, 20)) as pilot:
+        await pilot.press("enter", "4", "z")
+        await until(pilot, lambda: "#▲" in screen_text(app))
+        await pilot.press("left")
+        await until(pilot, lambda: "result▲" in screen_text(app))
+        assert "ValueError: bad" in screen_text(app), screen_text(app)
+
+
+async def test_they_are_saved_with_their_arguments(
+    app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, run = swept(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("enter", "4")
+        await until(pilot, lambda: "#▲" in screen_text(app))
+        await pilot.press("S")
+        file = tmp_path / f"grid-{run.id}-trials.csv"
+        await until(pilot, file.exists)
+        rows = list(csv.DictReader(file.read_text().splitlines()))
+    assert (rows[1]["argument.lr"], rows[1]["argument.seed"], rows[1]["number.loss"]) == ("0.1", "2", "0.25")
+    assert [row["outcome"] for row in rows] == [
+        "returned",
+        "returned",
+        "raised",
+        "returned",
+        "returned",
+        "waiting",
+    ]
+
+
+async def test_another_run_of_the_pool_shows_its_own_results(app: SkywardApp, session: FakeSession) -> None:
+    view, _ = swept(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("enter", "4", "z")
+        await until(pilot, lambda: "#▲" in screen_text(app))
+        other = session.open_run(view, "other")
+        session.end_rank(view, other, 0, summary=value(7))
+        await until(pilot, lambda: "#▲" not in screen_text(app) and "r0" in screen_text(app))
+        await pilot.press("left_curly_bracket")
+        await until(pilot, lambda: "#▲" in screen_text(app))
+
+
+async def test_one_that_goes_on_shows_its_last_numbers(app: SkywardApp, session: FakeSession) -> None:
+    view, run = swept(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("enter", "4", "z")
+        await until(pilot, lambda: "#▲" in screen_text(app))
+        began = ev.RankBegan(pool=view.name, run=run.id, index=5, rank=1, node=1, at=session.now)
+        session.emit(view, began)
+        view.metrics.note(run.id, 1, session.now + 1, {"loss": 0.0625})
+        await until(pilot, lambda: "0.0625" in screen_text(app) and "● running" in screen_text(app))

@@ -1,0 +1,36 @@
+"""What is left of the numbers of a call."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+from skyward_core.runtime.gists import CALLS, LONGEST, NAMES, Gists
+
+
+def test_the_last_the_least_and_the_greatest_of_each_name_once() -> None:
+    gists = Gists()
+    for loss in (2.0, 0.5, 1):
+        gists.add("r", 3, {"loss": loss})
+    gists.add("r", 4, {"loss": 9.0})
+    gists.add("r", -1, {"loss": 7.0})
+    assert gists.take("r", 3) == {"loss": [1.0, 0.5, 2.0]}
+    assert gists.take("r", 3) == {}
+    assert gists.take("r", -1) == {}
+
+
+def test_what_is_not_finite_is_none() -> None:
+    gists = Gists()
+    for number in (1.0, nan):
+        gists.add("r", 0, {"a": number, "b": nan, "c": inf, "d": 10**400})
+    assert gists.take("r", 0) == {
+        "a": [None, 1.0, 1.0], "b": [None, None, None], "c": [None, None, None], "d": [None, None, None]
+    }  # fmt: skip
+
+
+def test_names_and_calls_are_bounded() -> None:
+    gists = Gists()
+    gists.add("r", 0, {f"n{i}": 1.0 for i in range(NAMES + 5)} | {"x" * (LONGEST + 1): 1.0})
+    assert len(gists.take("r", 0)) == NAMES
+    for call in range(CALLS + 1):
+        gists.add("r", call, {"a": 1.0})
+    assert gists.take("r", 0) == {} and gists.take("r", CALLS)
