@@ -14,6 +14,7 @@ from .command_console import console_of, of_json
 from .inside_commands import debug, metrics, profile, stacks, top
 from .market_commands import capacity, costs, offers, sweep
 from .number_options import NodesOption, RanksOption
+from .record_commands import DEMO, has_terminal, played, record, replay
 from .script_words import ScriptCommand
 from .shared_options import (
     of_accelerator,
@@ -78,9 +79,10 @@ class _Commands(click.Group):
 @click.option(
     "--read-only", is_flag=True, help="Of the app: look at pools, and refuse what would change anything."
 )
+@click.option("--demo", is_flag=True, help="Of the app: play a record of 32 ranks, without any machine.")
 @click.version_option(package_name="skyward-tui", message="%(prog)s %(version)s")
 @click.pass_context
-def cli(context: click.Context, read_only: bool) -> int:
+def cli(context: click.Context, read_only: bool, demo: bool) -> int:
     """Run a Python function on many machines at once, watch every rank live, take it all down again.
 
     Without a command, the app opens.
@@ -88,9 +90,12 @@ def cli(context: click.Context, read_only: bool) -> int:
     if context.invoked_subcommand is not None:
         if read_only:
             raise click.UsageError(f"--read-only is the app's: {context.invoked_subcommand} does not know it")
+        if demo:
+            raise click.UsageError(f"--demo is the app's: {context.invoked_subcommand} does not know it")
         return 0
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError("the app needs a terminal; skyward-tui --help lists commands that do without")
+    if demo:
+        return played(DEMO)
+    has_terminal()
     # Looking for garbage among what the app is made of would be an eighth of its way to the first paint.
     gc.disable()
     from .app import SkywardApp, looking_only
@@ -438,5 +443,5 @@ def debug_dump(path: str | None, as_json: bool) -> int:
         return execute(path, console)
 
 
-for _command in (debug, rerun, offers, capacity, costs, sweep, stacks, profile, top, metrics):
+for _command in (debug, rerun, record, replay, offers, capacity, costs, sweep, stacks, profile, top, metrics):
     cli.add_command(_command)
