@@ -56,16 +56,13 @@ class Packing:
     Args:
         run: id of a run; "" for all.
         about: what else the record says of itself.
-        clean: blanks secrets in a text.
     """
 
-    def __init__(
-        self, row: PoolRow, run: str = "", about: Mapping[str, Any] | None = None, clean: Clean | None = None
-    ) -> None:
+    def __init__(self, row: PoolRow, run: str = "", about: Mapping[str, Any] | None = None) -> None:
         self._row, self._run = row, run
         self._folder = pool_path(row.key)
         self._about = {"pool": row.name, "created_at": row.created_at, "run": run} | dict(about or {})
-        self._clean = clean or cleaner()
+        self._clean: Clean = cleaner()
         self._left_out = 0
 
     def write(self, target: Path) -> Packed:
