@@ -34,7 +34,7 @@ from skyward_tui.record_commands import DEMO
 from tests.demo import train as demo
 
 NODES, GPUS = 4, 8
-NOTE = "demo: a real run, GPU figures simulated"
+NOTE = "real run, simulated machines"
 READING = 12.0  # seconds between the run that fails and the next
 EVERY = 2.0  # seconds between two samples
 TOTAL = 80 << 30  # bytes of a GPU's memory

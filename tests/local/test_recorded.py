@@ -20,6 +20,7 @@ from skyward_core.pool import recording
 from skyward_core.store.history import recall
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.record_file import RecordFile
+from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 
 QUIET = sky.Options(console=False)
@@ -146,3 +147,21 @@ def test_of_a_pool_that_was_pruned_nothing_can_be_packed(
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "another"))
     with pytest.raises(UsageError, match="nothing is kept here"):
         pack(ledger, row, "", tmp_path / "a")
+
+
+def test_the_command_packs_a_pool_that_is_up_and_a_run_of_it(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    cli("run", "endings.py:fine", "--nodes", 2, "--pool", "mine", "--keep")
+    told = cli.json("record", "mine")
+    path = cli.folder / "mine.skyrec"
+    assert told["path"] == "mine.skyrec" and told["bytes"] == path.stat().st_size and told["run"] == ""
+    view = played(path).view
+    (run,) = view.runs
+    assert view.state == "up" and view.runs[run].state == "done"
+    said = cli("record", "mine", status=2).stderr
+    assert "mine.skyrec is there already and is left as it is; name another file with -o" in said
+    cli("down", "mine", "-y")
+    assert cli.json("record", run[:6], "-o", "run.skyrec")["run"] == run
+    assert list(played(cli.folder / "run.skyrec").view.runs) == [run]
+    assert "no run or pool 'other'" in cli("record", "other", status=2).stderr
+    assert "the app needs a terminal" in cli("replay", "run.skyrec", status=2).stderr
