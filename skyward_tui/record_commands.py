@@ -33,11 +33,19 @@ def record(run: str, output: str | None, as_json: bool) -> int:
 
 @click.command()
 @click.argument("record", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def replay(record: Path) -> int:
+@click.option(
+    "--dump", is_flag=True, help="Print what is in it, a line of JSON for each entry, and open no app."
+)
+def replay(record: Path, dump: bool) -> int:
     """Play a record in the app, without any machine.
 
     It can be paused, played faster and slower, and gone to any time of; nothing can be changed.
     """
+    if dump:
+        with console_of(False) as console:
+            from .commands.record import dump as execute
+
+            return execute(record, console)
     return played(record)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from skyward_core.front.history import PoolRow, following
 from skyward_core.front.record_pack import pack
+from skyward_core.front.replay import opened as read
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolError, UsageError
@@ -59,6 +61,21 @@ def record(word: str, output: str | None, console: Console) -> int:
             "left_out": packed.left_out,
         }
     )
+    return exit_status.OK
+
+
+def dump(record: Path, console: Console) -> int:
+    """Print a record's entries, in their order, each as a line of JSON, in which no character acts on a terminal.
+
+    Raises:
+        UsageError: it is none, or of a newer release.
+        OSError: it cannot be read.
+    """
+    found = read(record)
+    for entry in found.entries():
+        console.say(json.dumps(entry))
+    if found.cut:
+        console.note(f"{record} was cut off: what came after is not in it")
     return exit_status.OK
 
 
