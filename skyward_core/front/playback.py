@@ -20,7 +20,7 @@ from ..wire.safe_text import field, paragraph
 
 SLOWEST, FASTEST = 0.25, 64.0
 BEFORE_FAILURE = 2.0  # seconds by which one comes before the failure: it is to be seen happening
-NAP = 0.02  # seconds, at least, between two looks for what is due
+NAP, LONGEST = 0.02, 3600.0  # seconds, at least and at most, between two looks for what is due
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,8 @@ class Playback:
                     if self._fed_to >= now:
                         self._changed.wait()
                     continue
-                self._changed.wait(max(NAP, (min(self._due, self._end) - now) / self._speed))
+                due = (min(self._due, self._end) - now) / self._speed
+                self._changed.wait(min(max(NAP, due), LONGEST))
 
 
 def _fails(entry: Entry) -> bool:

@@ -13,9 +13,9 @@ from . import events as ev
 
 TEXT = 1 << 20  # characters of a text
 NODES = 4096
-RANKS_PER_NODE = 1024
+RANKS = 4096  # of a pool, which screens go through
 LATEST = 1 << 36  # seconds since 1970; calendars know what day that is
-_RANKS = ("rank", "node", "index")
+_PLACES = ("rank", "node", "index")
 
 
 class MisfitError(ValueError):
@@ -42,14 +42,14 @@ def event_of(data: Any) -> ev.Event | None:
         and (total is None or is_count(total))
         and (receipt is None or _is_receipt(receipt))
         and (not isinstance(event, ev.PoolOpened) or _is_spec(event.spec))
-        and all(is_rank(each) for name in _RANKS if (each := getattr(event, name, None)) is not None)
+        and all(is_rank(each) for name in _PLACES if (each := getattr(event, name, None)) is not None)
         and (not isinstance(event, ev.RankEnded) or _is_place(event.outcome))
     )
     return event if good else None
 
 
 def _is_place(outcome: Any) -> bool:
-    return all(is_rank(getattr(outcome, name)) for name in _RANKS)
+    return all(is_rank(getattr(outcome, name)) for name in _PLACES)
 
 
 def _is_receipt(receipt: Mapping[str, Any]) -> bool:
@@ -66,7 +66,7 @@ def _is_spec(spec: Mapping[str, Any]) -> bool:
     return (
         type(nodes) is int
         and 0 <= nodes <= NODES
-        and (ranks == "gpu" or (type(ranks) is int and 0 < ranks <= RANKS_PER_NODE))
+        and (ranks == "gpu" or (type(ranks) is int and ranks > 0 and max(1, nodes) * ranks <= RANKS))
         and type(spec.get("provider", "")) is str
         and all(limit is None or is_number(limit) for limit in limits)
     )

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from skyward_core.front.playback import PlaybackState
-from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause
+from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.store.record_file import RecordWriter
 from skyward_core.views import events as ev
 from skyward_core.views import record_entries as entries
@@ -18,6 +18,7 @@ from skyward_tui.actions import ACTIONS
 from skyward_tui.app import SkywardApp
 from skyward_tui.cli import cli
 from skyward_tui.replay_app import ReplayApp
+from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.replay_line import line
 from tests.support.app_driver import screen_text, until
@@ -138,6 +139,80 @@ async def test_a_time_that_is_gone_back_to_looks_as_it_did(app: ReplayApp) -> No
         await until(pilot, lambda: "step 110 of rank 0" in panels())
         app.replay.seek(START + 40.5)
         await until(pilot, lambda: panels() == before)
+
+
+async def test_a_record_of_a_stranger_does_no_harm(tmp_path: Path) -> None:
+    """All of it has the right types, and nothing of it is as it should be."""
+    bad, far = "[red]\x1b[2J\x07\u202e]52[/red]", 9e15
+    writer = RecordWriter(tmp_path / "b", {"pool": bad * 20, "note": bad * 40})
+    spec = {
+        "provider": bad,
+        "nodes": 40,
+        "worker": {"ranks_per_node": 8},
+        "options": {"ttl": -far},
+        "rents": [1],
+    }
+
+    def put(*events: ev.Event) -> None:
+        for event in events:
+            writer.put(entries.of_event(event))
+
+    put(
+        ev.PoolOpened(pool=bad, at=START, spec=spec, created_at=-1e15),
+        ev.PriceNews(pool=bad, at=START, hourly=1e15),
+        ev.BudgetNews(pool=bad, at=START, budget=-far, state="asked", ends_at=-far),
+        ev.LeaseNews(pool=bad, at=START, ends_at=far),
+        ev.UnfetchedNews(pool=bad, at=START, runs={bad: -5}),
+        ev.NodePhase(pool=bad, at=START, node=0, phase="ready", detail=bad, retry_at=far, address=bad),
+        ev.NodeNotice(pool=bad, at=START, node=1, kind="terminate", ends_at=far),
+        ev.PoolState(pool=bad, at=START, state="up", detail=bad * 100),
+        ev.RunOpened(pool=bad, at=START, run="r", function=bad, kind="broadcast", total=2**52),
+    )
+    for rank in range(300):
+        outcome = Outcome(
+            rank, -1, -1, "raised", -far, Summary(bad, bad, {bad: float("nan")}, True, -5),
+            ErrorInfo(bad, bad, bad), exit_code=-(2**52), signal=2**50, items=2**52, last=Summary(bad, bad),
+        )  # fmt: skip
+        put(ev.RankBegan(pool=bad, at=START, run="r", index=rank, rank=2**20 - 1, node=2**20 - 1))
+        put(ev.RankEnded(pool=bad, at=START, run="r", outcome=outcome))
+    put(
+        ev.RunEnded(
+            pool=bad, at=START, run="r", state="failed", root_cause=RootCause(-9, "exited", bad, bad, -9)
+        )
+    )
+    gpu = '{"util":1e300,"throttle":1e200,"temp":-1e200,"mem_used":1e300,"mem_total":1}'
+    sample = (
+        f'{{"at":{START},"node":{{"cpu":1e308,"memory_used":-1e300,"memory_total":1e-300}},"gpus":[{gpu}]}}\n'
+    )
+    writer.put(entries.of_figures(START, 0, sample.encode() * 3, -9e6))
+    writer.put(entries.of_figures(START, 1, sample.encode() * 3, 0.0))
+    writer.put(entries.of_log(START, "r9999999", "out", "r", bad.encode("utf-8") * 50 + b"\n"))
+    numbers = f'{{"run":"r","at":{START},"values":{{"loss":1e308,"step":-1e308,"\\u001b[2J":NaN}}}}\n'
+    writer.put(entries.of_numbers(START, "r000.metrics", numbers.encode() * 40))
+    writer.put({"at": 6e10, "k": "end"})
+    writer.close()
+    app = ReplayApp(tmp_path / "b")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "REPLAY" in screen_text(app) and "✗ 300" in screen_text(app))
+        for key in (
+            "1",
+            "3",
+            "4",
+            "5",
+            "6",
+            "a",
+            "u",
+            "e",
+            "escape",
+            "s",
+            "escape",
+            "greater_than_sign",
+            "E",
+            "q",
+        ):
+            await pilot.press(key)
+            await until(pilot, lambda: "\x1b" not in screen_text(app))
+        assert isinstance(app.screen, PoolsScreen), "no dialog asks about a budget"
 
 
 @pytest.mark.parametrize("key", ["X", "C", "o"])

@@ -155,6 +155,19 @@ def test_the_view_follows_the_clock_by_itself(path: Path) -> None:
         front.detach()
 
 
+def test_a_record_of_centuries_is_played_like_any_other(tmp_path: Path) -> None:
+    writer = RecordWriter(tmp_path / "b", {"pool": "p"})
+    for at in (1.0, 6e10):
+        writer.put(entries.of_event(ev.PoolState(pool="p", at=at, state="up" if at > 1 else "starting")))
+    writer.close()
+    playback = Playback(opened(tmp_path / "b"))
+    playback.begin()
+    wait_until(lambda: playback.view.version == 1)
+    playback.seek(6e10)
+    wait_until(lambda: playback.view.state == "up")
+    playback.close()
+
+
 def test_a_record_that_was_cut_off_says_so_and_its_words_are_harmless(path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:-10] + b"")
