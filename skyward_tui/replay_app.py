@@ -40,7 +40,7 @@ class ReplayApp(SkywardApp):
         return front
 
     def _time_of_record(self) -> float:
-        return time.time() if self.replay is None else self.replay.now()
+        return time.time() if self.replay is None else self.replay.shown_at()
 
     def own_time(self) -> float:
         return time.time()

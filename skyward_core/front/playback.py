@@ -78,6 +78,10 @@ class Playback:
         self._changed = threading.Condition()
         self._speed, self._playing = 1.0, True
         self._from, self._since = self._start, wall()  # a time of the record, and when that was ours
+        self._jumps = self._came = (
+            0  # how often somebody went elsewhere, and how often the view has come there
+        )
+        self._left_at = self._start
         self._ours = threading.Lock()  # who feeds
         self._rewind()
         self._view = self._making
@@ -91,9 +95,22 @@ class Playback:
         with self._changed:
             return self._now()
 
+    def shown_at(self) -> float:
+        """The same for who shows the view: where somebody has gone elsewhere, of before until the view has come there,
+        too. So what is shown anew when the time is another one is shown whole."""
+        with self._changed:
+            return self._now() if self._came == self._jumps else self._left_at
+
     def _now(self) -> float:
         gone = (self._wall() - self._since) * self._speed if self._playing else 0.0
         return min(self._end, self._from + gone)
+
+    def _jump(self, at: float) -> None:
+        """Go on from another time of the record."""
+        if self._came == self._jumps:
+            self._left_at = self._now()
+        self._jumps += 1
+        self._settle(at)
 
     def _settle(self, at: float) -> None:
         """Go on from a time of the record."""
@@ -105,17 +122,17 @@ class Playback:
         with self._changed:
             now = self._now()
             playing = self._playing and now < self._end
-            behind = now < self._fed_to or self._due < now - max(1.0, self._speed)
+            behind = self._came != self._jumps
             return PlaybackState(now, self._start, self._end, self._speed, playing, self._failure, behind)
 
     def toggle(self) -> None:
         """Pause, or go on; from the beginning where it is at its end."""
         with self._changed:
             now = self._now()
-            if self._playing and now >= self._end:
-                return self._settle(self._start)
-            self._playing = not self._playing
-            return self._settle(self._start if now >= self._end else now)
+            self._playing = now >= self._end or not self._playing
+            if now >= self._end:
+                return self._jump(self._start)
+            return self._settle(now)
 
     def faster(self, factor: float) -> float:
         """Have it go so many times as fast, within its limits; gives how fast it goes then."""
@@ -128,12 +145,12 @@ class Playback:
     def skip(self, seconds: float) -> None:
         """Go forward or back by so much of the record."""
         with self._changed:
-            self._settle(self._now() + seconds)
+            self._jump(self._now() + seconds)
 
     def seek(self, at: float) -> None:
         """Go to a time of the record."""
         with self._changed:
-            self._settle(at)
+            self._jump(at)
 
     def to_failure(self) -> bool:
         """Go to shortly before the first failure, and stop there; whether there is one."""
@@ -141,7 +158,7 @@ class Playback:
             if self._failure is None:
                 return False
             self._playing = False
-            self._settle(self._failure - BEFORE_FAILURE)
+            self._jump(self._failure - BEFORE_FAILURE)
             return True
 
     # -- its view ----------------------------------------------------------------------------------------
@@ -162,7 +179,8 @@ class Playback:
     def advance(self) -> None:
         """Bring the view to the time of the record's clock."""
         with self._ours:
-            target = self.now()
+            with self._changed:
+                target, jumps = self._now(), self._jumps
             if target < self._fed_to:
                 self._rewind()
             while self._next is not None:
@@ -177,6 +195,8 @@ class Playback:
             self._fed_to = target
             # Made anew it is shown whole, and not as it grows.
             self._view = self._making
+            with self._changed:
+                self._came = jumps
 
     # -- its thread --------------------------------------------------------------------------------------
 
@@ -202,8 +222,8 @@ class Playback:
                 if self._closed:
                     return
                 now = self._now()
-                if now < self._fed_to:
-                    continue  # somebody has gone back meanwhile
+                if self._came != self._jumps:
+                    continue  # somebody has gone elsewhere meanwhile
                 if not self._playing or now >= self._end:
                     if self._fed_to >= now:
                         self._changed.wait()

@@ -105,8 +105,9 @@ def test_the_view_is_what_it_was_then_wherever_one_comes_from(playback: Playback
     later = playback.view
     assert len(shown(later)) == 69
     playback.skip(-60)
-    assert playback.state().behind
+    assert playback.state().behind and playback.shown_at() == START + 70, "until it is there"
     playback.advance()
+    assert playback.shown_at() == START + 10
     assert len(shown(playback.view)) == 9 and len(shown(later)) == 69, "the one before is left as it was"
     assert not playback.state().behind
     playback.skip(-1000)
