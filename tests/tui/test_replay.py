@@ -223,6 +223,15 @@ async def test_what_would_change_something_is_refused(app: ReplayApp, key: str) 
         await until(pilot, lambda: ReplayApp.REFUSAL in screen_text(app))
 
 
+async def test_help_and_palette_have_its_keys(app: ReplayApp) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "REPLAY" in screen_text(app))
+        titles = [command.title for command in app.get_system_commands(app.screen)]
+        assert {action.help for action in ACTIONS if action.scope == "replay"} <= set(titles)
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "Stop shortly before the first failure" in screen_text(app))
+
+
 async def test_to_leave_asks_nothing(app: ReplayApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "REPLAY" in screen_text(app))
