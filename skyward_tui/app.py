@@ -79,6 +79,7 @@ class SkywardApp(AppFace):
     """
 
     TITLE = "skyward"
+    REFUSAL: ClassVar[str] = "this app only looks (--read-only), and changes nothing"
     BINDINGS = bindings("app")
     ENABLE_COMMAND_PALETTE = True
     ESCAPE_TO_MINIMIZE = False
@@ -108,6 +109,7 @@ class SkywardApp(AppFace):
         self.keys = {}
         self.leftovers = None
         self.failures = 0
+        self.replay = None
         self.host_keys = HostKeyQuestions(self.post_message, self._show_host_key)
         self.budgets = BudgetQuestions(self._show_budget, self._heed_budget)
         self._session_factory = session_factory
@@ -135,7 +137,7 @@ class SkywardApp(AppFace):
         """Do what a key means; of who may only look, refuse what is more than that."""
         scope = getattr(default_namespace, "SCOPE", "") or getattr(self.screen, "SCOPE", "")
         if self.read_only and any(each.call == action and not each.looks for each in of(scope)):
-            self.flash("this app only looks (--read-only), and changes nothing", "error")
+            self.flash(self.REFUSAL, "error")
             return True
         return await super().run_action(action, default_namespace, namespaces)
 
@@ -236,7 +238,8 @@ class SkywardApp(AppFace):
         # While the app shuts down its screens lose their widgets one by one.
         if self.is_running and screen is not None and screen.is_mounted:
             screen.pulse(self.clock())
-            self.budgets.look(pools)
+            if not self.read_only:
+                self.budgets.look(pools)
 
     def _front(self, kind: type[S]) -> S | None:
         """The topmost screen of a kind; dialogs may lie over it."""
@@ -295,6 +298,9 @@ class SkywardApp(AppFace):
 
     def pools(self) -> list[PoolView]:
         return [] if self.session is None else self.session.pools()
+
+    def own_time(self) -> float:
+        return self.clock()
 
     def find_pool(self, key: str) -> PoolView | None:
         return next((pool for pool in self.pools() if pool.key == key), None)

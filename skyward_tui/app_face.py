@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from textual.app import App
 
 if TYPE_CHECKING:
     from skyward_core.front.base import Front
+    from skyward_core.front.playback import Playback
     from skyward_core.front.sweeping import Sweep
     from skyward_core.views.views import PoolView, RunView
 
@@ -29,6 +30,7 @@ class AppFace(App[None]):
     """The app, as screens see it.
 
     Attributes:
+        REPLAYS: whether a record is played in place of pools.
         clock: Unix time in seconds.
         read_only: whether it only looks, and changes nothing.
         session: the core; None until the ledger is read.
@@ -37,8 +39,11 @@ class AppFace(App[None]):
         keys: the person's own keys, by the action's id.
         host_keys: questions about unknown hosts.
         failures: how many runs have failed of late that nobody has dismissed.
+        replay: that record; None until it is read.
         leftovers: what accounts were found to hold, when the app looked last; None before.
     """
+
+    REPLAYS: ClassVar[bool] = False
 
     clock: Callable[[], float]
     read_only: bool
@@ -49,9 +54,14 @@ class AppFace(App[None]):
     host_keys: HostKeyQuestions
     failures: int
     leftovers: Sweep | None
+    replay: Playback | None
 
     def pools(self) -> list[PoolView]:
         """Every pool that is known of, in the order in which they are listed."""
+        raise NotImplementedError
+
+    def own_time(self) -> float:
+        """The time in which the person lives, which a record's is not; for what is shown for a while."""
         raise NotImplementedError
 
     def find_pool(self, key: str) -> PoolView | None:

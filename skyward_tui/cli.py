@@ -15,6 +15,7 @@ from .inside_commands import debug, metrics, profile, stacks, top
 from .job_commands import exec_, forward, launch
 from .market_commands import capacity, costs, offers, sweep
 from .number_options import NodesOption, RanksOption
+from .record_commands import DEMO, has_terminal, played, record, replay
 from .script_words import ScriptCommand
 from .shared_options import (
     of_accelerator,
@@ -79,9 +80,10 @@ class _Commands(click.Group):
 @click.option(
     "--read-only", is_flag=True, help="Of the app: look at pools, and refuse what would change anything."
 )
+@click.option("--demo", is_flag=True, help="Of the app: play a record of 32 ranks, without any machine.")
 @click.version_option(package_name="skyward-tui", message="%(prog)s %(version)s")
 @click.pass_context
-def cli(context: click.Context, read_only: bool) -> int:
+def cli(context: click.Context, read_only: bool, demo: bool) -> int:
     """Run a Python function on many machines at once, watch every rank live, take it all down again.
 
     Without a command, the app opens.
@@ -89,9 +91,12 @@ def cli(context: click.Context, read_only: bool) -> int:
     if context.invoked_subcommand is not None:
         if read_only:
             raise click.UsageError(f"--read-only is the app's: {context.invoked_subcommand} does not know it")
+        if demo:
+            raise click.UsageError(f"--demo is the app's: {context.invoked_subcommand} does not know it")
         return 0
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError("the app needs a terminal; skyward-tui --help lists commands that do without")
+    if demo:
+        return played(DEMO)
+    has_terminal()
     # Looking for garbage among what the app is made of would be an eighth of its way to the first paint.
     gc.disable()
     from .app import SkywardApp, looking_only
@@ -457,6 +462,8 @@ for _command in (
     failures,
     history,
     rerun,
+    record,
+    replay,
     offers,
     capacity,
     costs,

@@ -79,7 +79,7 @@ def ledger() -> dict[str, Any]:
         try:
             pools = [*opened.live(), *opened.over(limit=POOLS)]
             return {
-                "pools": [_without_env(asdict(row)) for row in pools],
+                "pools": [without_env(asdict(row)) for row in pools],
                 "runs": [asdict(run) for row in pools for run in opened.runs(row.token)],
                 "replacements": [
                     asdict(each) | {"token": row.token}
@@ -93,13 +93,13 @@ def ledger() -> dict[str, Any]:
         return {"error": str(error)}
 
 
-def _without_env(value: Any) -> Any:
+def without_env(value: Any) -> Any:
     """A value of JSON's types with nothing but the names of variables, whichever release wrote it."""
     if isinstance(value, dict):
         return {
-            key: sorted(part) if key == "env" and isinstance(part, dict) else _without_env(part)
+            key: sorted(part) if key == "env" and isinstance(part, dict) else without_env(part)
             for key, part in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_without_env(part) for part in value]
+        return [without_env(part) for part in value]
     return value

@@ -75,14 +75,9 @@ class LiveLogs:
 
     def _give(self, stem: str, piece: Piece) -> None:
         at = time.time() if piece.at is None else piece.at
-        show(self._view, stem, piece._replace(at=at, run=piece.run or self._only_run()))
+        show(self._view, stem, piece._replace(at=at, run=piece.run or self._view.only_run))
         for sink in tuple(self.sinks):
             sink(rank_of(stem), piece.stream, piece.offset, piece.data)
-
-    def _only_run(self) -> str:
-        """The run for which a worker is set up: what it prints then is told of no run."""
-        running = [run.id for run in self._view.runs.values() if run.state == "running"]
-        return running[0] if len(running) == 1 else ""
 
 
 def _place(cursors: Mapping[str, int], stem: str) -> tuple[int, int]:

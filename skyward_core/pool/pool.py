@@ -33,6 +33,7 @@ from .nodes.startup import Startup
 from .nodes.watch import Watch
 from .own_end import OwnEnd
 from .pool_end import PoolEnd
+from .recording import Recording
 from .runs.book import RunBook
 from .runs.launch import Launcher
 from .setup_knowledge import SetupKnowledge
@@ -98,6 +99,7 @@ class Pool:
         self.budget = Budget(context, news, self._own_end.begin_for)
         self._outputs: Outputs | None = None
         self._measures: Measures | None = None
+        self._recording = Recording(context, news, lambda: self.measures)
         if (row.spec.get("image") or {}).get("outputs") and not (observer or context.runs_here):
             self.outputs.keep()
         news.opened()
@@ -233,12 +235,14 @@ class Pool:
             case "metrics":
                 if self._measures is not None:
                     self._measures.on_frame(link, header, body)
+                    self._recording.figures(link, header, body)
             case "modules":
                 self._modules.learn(link, header["files"])
             case "pong":
                 self.news.learn_lease(header["lease"])
                 self.news.learn_unfetched(link, header)
                 self.news.learn_work(link, header)
+                self._recording.work(link, header)
             case "error":
                 self.news.mention(link, header["message"])
 
@@ -333,4 +337,5 @@ class Pool:
         await self.background.stop()
         self.book.direct.close()
         self._modules.close()
+        self._recording.close()
         self.news.close()

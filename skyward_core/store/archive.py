@@ -81,6 +81,11 @@ class Archive:
         """How many bytes of each log file are on disk, whoever wrote them."""
         return {path.name: path.stat().st_size for path in log_files(self.logs)}
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this client is the one that writes events; others only watch."""
+        return self._journal.ours
+
     def note(self, event: ev.Event) -> None:
         """Queue an event for the journal; see :meth:`flush`."""
         self._journal.add(event)
@@ -102,22 +107,26 @@ class Archive:
 
 
 class EventJournal:
-    """The events of a pool as JSON lines. One client writes, whoever came first; the others only watch."""
+    """The events of a pool as JSON lines. One client writes, whoever came first; the others only watch.
+
+    Attributes:
+        ours: whether that is this one.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "ab")  # noqa: SIM115  held for the pool's life
         self._pending: list[ev.Event] = []
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._ours = True
+            self.ours = True
         except BlockingIOError:
-            self._ours = False
+            self.ours = False
             return
         if _last_byte(path) not in (b"", b"\n"):
             self._file.write(b"\n")  # a crash cut the last line short: let the next one begin its own
 
     def add(self, event: ev.Event) -> None:
-        if self._ours:
+        if self.ours:
             self._pending.append(event)
 
     def flush(self) -> None:
@@ -129,7 +138,7 @@ class EventJournal:
     def close(self) -> None:
         """Write what is queued; what comes after the end of a pool's time with us is nobody's news."""
         self.flush()
-        self._ours = False
+        self.ours = False
         self._file.close()
 
 

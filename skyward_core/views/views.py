@@ -210,6 +210,12 @@ class PoolView(Value):
         return len(self.nodes) * self.ranks_per_node
 
     @property
+    def only_run(self) -> str:
+        """The run for which a worker is set up, whose output then is told of no run; "" where it may be another."""
+        running = [run.id for run in self.runs.values() if run.state == "running"]
+        return running[0] if len(running) == 1 else ""
+
+    @property
     def is_live(self) -> bool:
         """Whether it can be used, or is on the way there."""
         return self.state not in ("gone", "failed")

@@ -46,7 +46,9 @@ class HelpScreen(Dialog[None]):
     def _text(self) -> Content:
         first = _GROUPS.get(self._scope, (self._scope,)) if self._scope else ()
         parts: list[tuple[str, str]] = []
-        for scope in [*first, "app", *(scope for scope in SCOPES if scope not in (*first, "app"))]:
+        first = ("replay", *first) if self.app.REPLAYS else first
+        others = (scope for scope in SCOPES if scope not in (*first, "replay", "app"))
+        for scope in [*first, "app", *others]:
             parts.append((f"\n{SCOPES[scope]}\n", "bold $text-accent"))
             for action in of(scope):
                 keys = " ".join(action.shown_keys(self.app.keys))

@@ -23,6 +23,8 @@ from ..words import count, duration, hourly, money, taken_back
 if TYPE_CHECKING:
     from skyward_core.views.views import PoolView, RunView
 
+    from ..widgets.replay_line import ReplayLine
+
 Result = TypeVar("Result")
 
 _EDITING = ("enter", "space", "backspace", "home", "end")  # keys that a field takes for itself
@@ -39,11 +41,17 @@ class BaseScreen(Screen[Result]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._replay_line: ReplayLine | None = None
         self._hint_bar = HintBar()  # what is said before the screen is there stands in it then
 
     def compose(self) -> ComposeResult:
-        yield Crumbs("read-only" if self.app.read_only else "")
+        yield Crumbs("replay" if self.app.REPLAYS else "read-only" if self.app.read_only else "")
         yield from self.body()
+        if self.app.REPLAYS:
+            from ..widgets.replay_line import ReplayLine
+
+            self._replay_line = ReplayLine()
+            yield self._replay_line
         yield self._hint_bar
         yield TooSmall()
 
@@ -52,21 +60,23 @@ class BaseScreen(Screen[Result]):
 
     def pulse(self, now: float) -> None:
         """Show what has changed."""
-        self._show_hints(now)
+        self._show_hints()
+        if self._replay_line is not None and self.app.replay is not None:
+            self._replay_line.show(self.app.replay, self.app.keys)
 
     @property
     def context(self) -> str:
         """What has the focus, as :data:`..actions.HINTS` calls it."""
         return self.SCOPE
 
-    def _show_hints(self, now: float) -> None:
+    def _show_hints(self) -> None:
         wanted = list(named(*HINTS.get(self.context, ())))
         others = [action for action in of(self.SCOPE) if action.label and action not in wanted]
         last = [action for action in named(*ALWAYS) if action.scope in (self.SCOPE, "app")]
         hints = [action for action in (*wanted, *others) if action not in last]
         if self.app.read_only:
             hints, last = ([action for action in each if action.looks] for each in (hints, last))
-        self._hint_bar.show(self._keys_of(hints), self._keys_of(last), now)
+        self._hint_bar.show(self._keys_of(hints), self._keys_of(last), self.app.own_time())
 
     def is_useful(self, action: Action) -> bool:
         """Whether an action that can be done is worth a hint now."""
@@ -92,7 +102,7 @@ class BaseScreen(Screen[Result]):
 
     def flash(self, text: str, kind: str = "info") -> None:
         """Show a message in the hint line: "info", "done" or "error"."""
-        now = self.app.clock()
+        now = self.app.own_time()
         self._hint_bar.flash(text, kind, now + FLASH_SECONDS)
         if self._hint_bar.is_attached:
             self._hint_bar.show((), (), now)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 def commands(app: AppFace, screen: Screen[Any]) -> Iterator[SystemCommand]:
     """Every action that the screen would take now, with its keys."""
     scopes = (screen.SCOPE, "app") if isinstance(screen, BaseScreen) else ("app",)
+    if app.REPLAYS:
+        scopes = ("replay", *scopes)
     for action in of(*scopes):
         if action.call == "app.command_palette":
             continue

@@ -65,6 +65,7 @@ class RunScreen(BaseScreen[None]):
         self._told = ""  # the failed run whose root cause was flashed
         self.panels: dict[str, RunPanel] = {}
         self._alerts, self._strip = AlertWatch(), AlertStrip()
+        self._alerts_of: PoolView | None = None
         self._looked: tuple[object, float] = (None, 0.0)
 
     def body(self) -> ComposeResult:
@@ -167,6 +168,9 @@ class RunScreen(BaseScreen[None]):
         """Once a second while a run goes on, for silence is no news; else only where something has come."""
         if run is None:
             return self._strip.show([])
+        if pool is not self._alerts_of:
+            # Another view of the same pool may be of an earlier time, in a replay, or of a later one.
+            self._alerts_of, self._alerts = pool, AlertWatch()
         state, since = told_by(pool, run, now), time.monotonic()
         before, looked = self._looked
         if state == before or since - looked < LOOK_SECONDS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -50,7 +51,7 @@ class MachineGrid(Widget, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._book: MachineBook | None = None
-        self._now = 0.0
+        self._now = self._looked_at = 0.0
         self._seen: object = None
         self._top = 0
         self._shown = 0
@@ -60,10 +61,13 @@ class MachineGrid(Widget, can_focus=True):
         """Look at a pool's machines; says whether anything is new."""
         stale = tuple(node for node, machine in book.nodes.items() if not machine.is_fresh(now))
         seen = (id(book), book.version, stale)
-        soon = self._seen is not None and self._book is book and 0 <= now - self._now < REPAINT_SECONDS
+        # By our own clock: that of a replay may stand still.
+        soon = (
+            self._seen is not None and self._book is book and monotonic() - self._looked_at < REPAINT_SECONDS
+        )
         if seen == self._seen or soon:
             return False
-        self._book, self._now, self._seen = book, now, seen
+        self._book, self._now, self._seen, self._looked_at = book, now, seen, monotonic()
         self._repaint()
         return True
 

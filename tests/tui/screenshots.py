@@ -21,6 +21,8 @@ from textual.pilot import Pilot
 import skyward_tui
 from skyward_core.front.session import Session
 from skyward_tui.app import SkywardApp
+from skyward_tui.record_commands import DEMO
+from skyward_tui.replay_app import ReplayApp
 from tests.support.app_driver import screen_svg, screen_text
 
 FOLDER = Path(__file__).parents[2] / "screenshots"
@@ -117,6 +119,19 @@ async def take() -> None:
         await camera.press("enter")
 
 
+async def take_demo() -> None:
+    """The packaged record, at a time of it."""
+    app = ReplayApp(DEMO)
+    async with app.run_test(size=LARGE) as pilot:
+        camera = Camera(app, pilot)
+        await camera.until("REPLAY")
+        assert app.replay is not None
+        app.replay.toggle()
+        app.replay.seek(app.replay.state().start + 83.0)
+        await camera.until("+2 more")
+        await camera.both("demo")
+
+
 def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="skyward-demo-"))
     try:
@@ -125,6 +140,7 @@ def main() -> None:
         os.environ["SKYWARD_HOME"] = str(folder / "home")
         os.chdir(folder)
         try:
+            asyncio.run(take_demo())
             asyncio.run(take())
         finally:
             _take_down_what_is_left()

@@ -12,6 +12,7 @@ from skyward_tui.actions import ACTIONS, SCOPES, Action
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.base import Dialog
 from skyward_tui.dialogs.host_key import HostKeyScreen
+from skyward_tui.replay_app import ReplayApp
 from tests.support.app_driver import screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession
@@ -67,6 +68,7 @@ async def test_every_live_key_stands_in_the_registry_and_every_key_there_lives(
             for node in (screen, *screen.query("*")):
                 scopes |= check(node)
             app.pop_screen()
+    scopes |= check(ReplayApp(Path("record")))
     assert scopes == set(SCOPES)
 
 

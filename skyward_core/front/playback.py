@@ -1,0 +1,243 @@
+"""Plays a record: its clock, and the view of its pool as it was at that time. Whoever shows it goes by both.
+
+The entries are fed to the same view that a live pool's events are. To go back, the view is made anew from the start.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from ..model.errors import UsageError
+from ..store.record_file import Entry, RecordFile
+from ..views.record_entries import feed, time_of
+from ..views.views import PoolView
+from ..wire.safe_text import field, paragraph
+
+SLOWEST, FASTEST = 0.25, 64.0
+BEFORE_FAILURE = 2.0  # seconds by which one comes before the failure: it is to be seen happening
+NAP, LONGEST = 0.02, 3600.0  # seconds, at least and at most, between two looks for what is due
+
+
+@dataclass(frozen=True, slots=True)
+class PlaybackState:
+    """How it stands with a record that is played.
+
+    Attributes:
+        now, start, end: Unix times of the record.
+        speed: seconds of the record in one of ours.
+        playing: whether its time goes on.
+        failure: when the first run failed; None where none did.
+        behind: whether the view is not yet what it was then.
+    """
+
+    now: float
+    start: float
+    end: float
+    speed: float
+    playing: bool
+    failure: float | None
+    behind: bool
+
+
+class Playback:
+    """One record that is played. All methods may be called from any thread.
+
+    Args:
+        record: what is played.
+        wall: a clock in seconds that never goes back.
+
+    Raises:
+        UsageError: there is nothing in it.
+
+    Attributes:
+        about: what the record says of itself, safe to show.
+        passed_over: entries that could not be understood.
+    """
+
+    def __init__(self, record: RecordFile, wall: Callable[[], float] = time.monotonic) -> None:
+        self._record, self._wall = record, wall
+        about = record.about
+        self.name = field(str(about.get("pool", "")))[:200] or "pool"
+        self.note = paragraph(about["note"])[:400] if isinstance(about.get("note"), str) else ""
+        times: list[float] = []
+        self._failure: float | None = None
+        for entry in record.entries():
+            if (at := time_of(entry)) is not None:
+                times = [times[0], max(times[-1], at)] if times else [at, at]
+                if self._failure is None and _fails(entry):
+                    self._failure = times[-1]
+        if not times:
+            raise UsageError("the record holds nothing that could be played")
+        self._start, self._end = times
+        self.cut = record.cut
+        self._changed = threading.Condition()
+        self._speed, self._playing = 1.0, True
+        self._from, self._since = self._start, wall()  # a time of the record, and when that was ours
+        self._jumps = self._came = (
+            0  # how often somebody went elsewhere, and how often the view has come there
+        )
+        self._left_at = self._start
+        self._ours = threading.Lock()  # who feeds
+        self._rewind()
+        self._view = self._making
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    # -- its clock ---------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """The time of the record."""
+        with self._changed:
+            return self._now()
+
+    def shown_at(self) -> float:
+        """The same for who shows the view: where somebody has gone elsewhere, of before until the view has come there,
+        too. So what is shown anew when the time is another one is shown whole."""
+        with self._changed:
+            return self._now() if self._came == self._jumps else self._left_at
+
+    def _now(self) -> float:
+        gone = (self._wall() - self._since) * self._speed if self._playing else 0.0
+        return min(self._end, self._from + gone)
+
+    def _jump(self, at: float) -> None:
+        """Go on from another time of the record."""
+        if self._came == self._jumps:
+            self._left_at = self._now()
+        self._jumps += 1
+        self._settle(at)
+
+    def _settle(self, at: float) -> None:
+        """Go on from a time of the record."""
+        self._from, self._since = min(max(at, self._start), self._end), self._wall()
+        self._changed.notify_all()
+
+    def state(self) -> PlaybackState:
+        """How it stands."""
+        with self._changed:
+            now = self._now()
+            playing = self._playing and now < self._end
+            behind = self._came != self._jumps
+            return PlaybackState(now, self._start, self._end, self._speed, playing, self._failure, behind)
+
+    def toggle(self) -> None:
+        """Pause, or go on; from the beginning where it is at its end."""
+        with self._changed:
+            now = self._now()
+            self._playing = now >= self._end or not self._playing
+            if now >= self._end:
+                return self._jump(self._start)
+            return self._settle(now)
+
+    def faster(self, factor: float) -> float:
+        """Have it go so many times as fast, within its limits; gives how fast it goes then."""
+        with self._changed:
+            now = self._now()
+            self._speed = min(FASTEST, max(SLOWEST, self._speed * factor))
+            self._settle(now)
+            return self._speed
+
+    def skip(self, seconds: float) -> None:
+        """Go forward or back by so much of the record."""
+        with self._changed:
+            self._jump(self._now() + seconds)
+
+    def seek(self, at: float) -> None:
+        """Go to a time of the record."""
+        with self._changed:
+            self._jump(at)
+
+    def to_failure(self) -> bool:
+        """Go to shortly before the first failure, and stop there; whether there is one."""
+        with self._changed:
+            if self._failure is None:
+                return False
+            self._playing = False
+            self._jump(self._failure - BEFORE_FAILURE)
+            return True
+
+    # -- its view ----------------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> PoolView:
+        """What the pool looked like."""
+        return self._view
+
+    def _rewind(self) -> None:
+        self._making = PoolView(self.name, key=f"{self.name}.replay")
+        self._entries: Iterator[Entry] = self._record.entries()
+        self._next: Entry | None = next(self._entries, None)
+        self._fed_to = self._start
+        self._due = self._start  # when the next entry is
+        self.passed_over = 0
+
+    def advance(self) -> None:
+        """Bring the view to the time of the record's clock."""
+        with self._ours:
+            with self._changed:
+                target, jumps = self._now(), self._jumps
+            if target < self._fed_to:
+                self._rewind()
+            while self._next is not None:
+                self._due = max(self._due, time_of(self._next) or 0.0)
+                if self._due > target:
+                    break
+                if self._next.get("k") != "about":
+                    self.passed_over += not feed(self._making, self._next)
+                self._next = next(self._entries, None)
+            else:
+                self._due = inf
+            self._fed_to = target
+            # Made anew it is shown whole, and not as it grows.
+            self._view = self._making
+            with self._changed:
+                self._came = jumps
+
+    # -- its thread --------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Have the view follow the clock from now on."""
+        with self._changed:
+            self._settle(self._from)
+        self._thread = threading.Thread(target=self._follow, name="replay", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Play no more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _follow(self) -> None:
+        while not self._closed:
+            self.advance()
+            with self._changed:
+                if self._closed:
+                    return
+                now = self._now()
+                if self._came != self._jumps:
+                    continue  # somebody has gone elsewhere meanwhile
+                if not self._playing or now >= self._end:
+                    if self._fed_to >= now:
+                        self._changed.wait()
+                    continue
+                due = (min(self._due, self._end) - now) / self._speed
+                self._changed.wait(min(max(NAP, due), LONGEST))
+
+
+def _fails(entry: Entry) -> bool:
+    told: Any = entry.get("event")
+    if not isinstance(told, dict):
+        return False
+    outcome = told.get("outcome")
+    kind = outcome.get("kind") if told.get("event") == "RankEnded" and isinstance(outcome, dict) else ""
+    return kind in ("raised", "exited", "lost") or (
+        told.get("event") == "RunEnded" and told.get("state") == "failed"
+    )

@@ -1,0 +1,171 @@
+"""A pool is recorded as it lives, packed into one file, and played again: the same lines, numbers and outcomes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.front import record_pack
+from skyward_core.front.playback import Playback
+from skyward_core.front.record_pack import pack
+from skyward_core.front.replay import opened
+from skyward_core.model.errors import UsageError
+from skyward_core.pool import recording
+from skyward_core.store.history import recall
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.record_file import RecordFile
+from tests.support.cli import Cli
+from tests.support.waiting import wait_until
+
+QUIET = sky.Options(console=False)
+SECRET = "hf-0123456789-abcdefghij"
+"""Known to the client that packs, not to the ranks that print it."""
+
+
+@sky.function
+def train(gate: str) -> int:
+    rank = sky.instance_info().rank
+    print("password=open-sesame-7")
+    print("a token", end=" ", flush=True)
+    print(SECRET, flush=True)
+    for step in range(5):
+        sky.log(loss=1.0 / (1 + step))
+    while not Path(gate).exists():
+        time.sleep(0.02)
+    if rank == 1:
+        raise ValueError("out of sand")
+    return rank
+
+
+@pytest.fixture(scope="module")
+def key(world: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The key of a pool that is over, of whose machines nobody but the record wanted figures."""
+    gate = tmp_path_factory.mktemp("gate") / "open"
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as beside:
+        patch.setattr(recording, "LONG", 0.01)
+        with sky.Compute(name="seen", nodes=1, worker=sky.Worker(ranks_per_node=2), options=QUIET) as compute:
+            key = compute.pool.row.key
+            future = beside.submit(lambda: train(str(gate)) @ compute)
+            view = compute.pool.view
+            wait_until(lambda: view.machines is not None and view.machines.machine(0).host.seen > 2)
+            gate.touch()
+            with pytest.raises(sky.RunError):
+                future.result()
+    return key
+
+
+@pytest.fixture
+def ledger(world: Path) -> Iterator[Ledger]:
+    ledger = Ledger()
+    yield ledger
+    ledger.close()
+
+
+def played(path: Path) -> Playback:
+    """A record at its end."""
+    playback = Playback(opened(path))
+    playback.seek(1e12)
+    playback.advance()
+    return playback
+
+
+def test_a_record_shows_what_was_seen(key: str, ledger: Ledger, tmp_path: Path) -> None:
+    row = ledger.find(key)
+    assert row is not None
+    (run,) = ledger.runs(row.token)
+    packed = pack(ledger, row, "", tmp_path / "a.skyrec")
+    assert packed.size == (tmp_path / "a.skyrec").stat().st_size < 100_000 and not packed.left_out
+    playback = played(packed.path)
+    view, recalled = playback.view, recall(ledger, row)
+    assert playback.passed_over == 0
+    assert view.state == "gone" and view.world_size == 2
+    assert view.runs[run.run].counts == recalled.runs[run.run].counts
+    assert view.runs[run.run].root_cause == recalled.runs[run.run].root_cause
+    assert view.metrics.history(run.run, 1, "loss") == recalled.metrics.history(run.run, 1, "loss")
+    ring = view.logs.of(run.run).rank(0)
+    assert ring.lines(0, ring.end) == ["password=***", f"a token {SECRET}"]
+    assert view.machines is not None and view.machines.nodes[0].host.seen > 1
+    assert view.machines.nodes[0].host.trace("cpu").values
+    before = playback.state()
+    assert before.failure is not None and before.start == row.created_at
+    playback.to_failure()
+    playback.advance()
+    assert playback.view.runs[run.run].state == "running" and playback.view.state == "up"
+
+
+def test_secrets_that_the_packing_client_knows_are_blanked(
+    key: str, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    row = ledger.find(key)
+    assert row is not None
+    packed = pack(ledger, row, "", tmp_path / "a.skyrec")
+    text = json.dumps(list(RecordFile.read(packed.path).entries()))
+    assert SECRET not in text and "open-sesame" not in text and "a token ***" in text
+
+
+def test_a_run_alone_can_be_packed_and_a_file_that_is_there_stays(
+    key: str, ledger: Ledger, tmp_path: Path
+) -> None:
+    row = ledger.find(key)
+    assert row is not None
+    assert (
+        "nothing"
+        not in played(pack(ledger, row, ledger.runs(row.token)[0].run, tmp_path / "a").path).view.runs
+    )
+    assert played(pack(ledger, row, "other", tmp_path / "b").path).view.runs == {}
+    with pytest.raises(FileExistsError):
+        pack(ledger, row, "", tmp_path / "a")
+
+
+def test_long_logs_keep_their_beginning_and_their_end(
+    key: str, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = ledger.find(key)
+    assert row is not None
+    monkeypatch.setattr(record_pack, "LOGS", 0)
+    monkeypatch.setattr(record_pack, "LEAST", 40)
+    packed = pack(ledger, row, "", tmp_path / "a")
+    assert packed.left_out > 0
+    ring = played(packed.path).view.logs.rank(0)
+    shown = ring.lines(0, ring.end)
+    assert any("bytes of this log are not in the record" in line for line in shown)
+    assert shown[0].startswith("password=") and shown[-1].endswith(SECRET[-8:])
+
+
+def test_of_a_pool_that_was_pruned_nothing_can_be_packed(
+    key: str, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = ledger.find(key)
+    assert row is not None
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "another"))
+    with pytest.raises(UsageError, match="nothing is kept here"):
+        pack(ledger, row, "", tmp_path / "a")
+
+
+def test_the_command_packs_a_pool_that_is_up_and_a_run_of_it(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    cli("run", "endings.py:fine", "--nodes", 2, "--pool", "mine", "--keep")
+    told = cli.json("record", "mine")
+    path = cli.folder / "mine.skyrec"
+    assert told["path"] == "mine.skyrec" and told["bytes"] == path.stat().st_size and told["run"] == ""
+    view = played(path).view
+    (run,) = view.runs
+    assert view.state == "up" and view.runs[run].state == "done"
+    said = cli("record", "mine", status=2).stderr
+    assert "mine.skyrec is there already and is left as it is; name another file with -o" in said
+    cli("down", "mine", "-y")
+    assert cli.json("record", run[:6], "-o", "run.skyrec")["run"] == run
+    assert list(played(cli.folder / "run.skyrec").view.runs) == [run]
+    assert "no run or pool 'other'" in cli("record", "other", status=2).stderr
+    lines = [json.loads(line) for line in cli("replay", "run.skyrec", "--dump").stdout.splitlines()]
+    assert lines == list(RecordFile.read(cli.folder / "run.skyrec").entries()) and len(lines) > 10
+    (cli.folder / "cut").write_bytes((cli.folder / "mine.skyrec").read_bytes() + b"blk")
+    assert "cut was cut off" in cli("replay", "cut", "--dump").stderr
+    assert "the app needs a terminal" in cli("replay", "run.skyrec", status=2).stderr

@@ -1,0 +1,54 @@
+"""The packaged record: it opens on a real terminal without any machine, and is what it says it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import skyward_tui
+from skyward_core.front.playback import Playback
+from skyward_core.front.replay import opened
+from skyward_core.views.alerts import alerts_of
+from skyward_tui.record_commands import DEMO
+from tests.support.terminal import Terminal
+
+
+def test_it_opens_on_a_terminal_plays_and_leaves_at_a_key(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path / "home", cwd=tmp_path, program=("-m", "skyward_tui", "--demo"))
+    try:
+        terminal.until("pools › demo › warm_up  [replay]")
+        terminal.until("32 running")
+        terminal.until("real run, simulated machines")
+        terminal.press("E")
+        terminal.until(lambda text: "paused" in text and "train" in text)
+        terminal.press("p")
+        terminal.until("rank 13 raised, MemoryError")
+        terminal.press("q")
+        terminal.until("1 pool")
+        terminal.press("q")
+        assert terminal.ended() == 0
+    finally:
+        terminal.close()
+    left = {path.name for path in (tmp_path / "home").glob("*")} if (tmp_path / "home").exists() else set()
+    assert not left & {"ledger.db", "pools", "local"}, "it makes nothing"
+
+
+def test_it_has_all_that_there_is_to_see() -> None:
+    assert DEMO.parent == Path(skyward_tui.__file__).parent and DEMO.stat().st_size < 500_000
+    playback = Playback(opened(DEMO))
+    state = playback.state()
+    assert playback.note == "real run, simulated machines" and state.failure is not None
+    playback.seek(state.failure - 10)
+    playback.advance()
+    view = playback.view
+    (_, run) = view.runs.values()
+    assert view.world_size == 32 and view.state == "up" and run.state == "running"
+    assert len(view.logs.of(run.id).ranks) == 32 and len(view.metrics.ranks(run.id)) == 32
+    assert view.machines is not None and len(view.machines.latest("util")) == 32
+    playback.seek(state.failure - 1)
+    playback.advance()
+    kinds = {alert.kind for alert in alerts_of(playback.view, run, playback.now())}
+    assert kinds == {"straggler", "throttled", "memory"}
+    playback.seek(state.end)
+    playback.advance()
+    assert [each.state for each in playback.view.runs.values()] == ["done", "failed", "done"]
+    assert playback.view.state == "gone" and playback.passed_over == 0 and not playback.cut
