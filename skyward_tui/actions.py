@@ -2,7 +2,7 @@
 
 Screens take their bindings from here, and so do the hint line, the help, the palette and ``docs/keys.md``. The keys
 that go to the panels of the run screen are made from the table of those.
-The ids are what a ``[keys]`` table in ``skyward.toml`` remaps (``"log.follow" = "f"``).
+The ids are what a ``[keys]`` table in the person's ``skyward.toml`` remaps (``"log.follow" = "f"``).
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ def keys_page() -> str:
         "# Keys",
         "",
         "Made from `skyward_tui/actions.py` by `python -m skyward_tui.actions`; a test keeps it true.",
-        "In the app, `?` shows the same. Remap any of them by its id in `skyward.toml`:",
+        "In the app, `?` shows the same. Remap any of them by its id in [your `skyward.toml`](settings.md):",
         "",
         "```toml",
         "[keys]",

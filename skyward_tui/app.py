@@ -20,11 +20,15 @@ from textual import events, on, work
 from textual.app import SystemCommand
 from textual.screen import Screen
 
+from skyward_core.front.settings import Notify
+from skyward_core.views.notifications import Notification, NotificationWatch
+
 from .actions import bindings, first_key, of
 from .app_face import AppFace, settled
 from .budgets import BudgetQuestions
 from .ends import Ends, beside
 from .host_keys import HostKeyQuestions
+from .notifications import Notifier
 from .theme import SKYWARD, muted
 from .widgets.chrome import MIN_HEIGHT, MIN_WIDTH
 
@@ -115,6 +119,10 @@ class SkywardApp(AppFace):
         self._leaving = False
         self._lively_until = time.monotonic() + LIVELY_SECONDS
         self._pumped: tuple[object, float] = (None, 0.0)
+        self._touched = time.monotonic()  # when somebody pressed a key, or moved the mouse
+        self._watch = NotificationWatch()
+        # From a thread of its own a command tells what is wrong with it.
+        self._notifier = Notifier(Notify(), self._to_terminal, partial(self.call_later, self._command_failed))
         self._early: list[events.Event] | None = []  # what was typed before there was anything to act on
         self.register_theme(SKYWARD)
         self.theme = SKYWARD.name
@@ -177,6 +185,7 @@ class SkywardApp(AppFace):
             self._early.append(event)
         else:
             if isinstance(event, events.InputEvent | events.Resize):
+                self._touched = time.monotonic()
                 self._enliven()
             await super().on_event(event)
 
@@ -203,11 +212,13 @@ class SkywardApp(AppFace):
 
         try:
             self.session = await asyncio.to_thread(self._session_factory)
-            self.keys = settings.keys()
+            own = settings.own_settings()
+            self.keys = own.keys
             self.set_keymap(self.keys)
+            self._notifier.ways = own.notify
             self.session.ask_about_budgets()
-            if self.session.notice:
-                self.flash(self.session.notice, "error")
+            if said := "; ".join(filter(None, (self.session.notice, *own.refused))):
+                self.flash(said, "error")
         except (SkywardError, OSError) as error:
             self.session_error = paragraph(words_of(error))
         else:
@@ -235,6 +246,8 @@ class SkywardApp(AppFace):
         if self.is_running and screen is not None and screen.is_mounted:
             screen.pulse(self.clock())
             self.budgets.look(pools)
+        for told in self._watch.look(pools, self.clock()):
+            self.call_person(told)
 
     def _front(self, kind: type[S]) -> S | None:
         """The topmost screen of a kind; dialogs may lie over it."""
@@ -346,6 +359,16 @@ class SkywardApp(AppFace):
         said = f"copied {what} ({len(text):,} characters)"
         return self.flash(f"{said}, {remark}" if remark else said, "done")
 
+    def call_person(self, told: Notification) -> None:
+        self._notifier.tell_unless_seen(told, self.app_focus, time.monotonic() - self._touched)
+
+    def _command_failed(self, why: str) -> None:
+        self.flash(why, "error")
+
+    def _to_terminal(self, text: str) -> None:
+        if self._driver is not None and not self.is_headless:
+            self._driver.write(text)
+
     @on(HostKeyQuestions.QuestionsChanged)
     def _ask_about_host_keys(self) -> None:
         self.host_keys.show()
@@ -355,6 +378,7 @@ class SkywardApp(AppFace):
 
         screen = HostKeyScreen(key)
         self.push_screen(screen, judged)
+        self.call_person(Notification("hostkey", "", what=key.pattern))
         return screen
 
     def _show_budget(self, pool: PoolView, said: Callable[[str | None], None]) -> BudgetScreen:

@@ -12,6 +12,7 @@ from textual.app import App
 if TYPE_CHECKING:
     from skyward_core.front.base import Front
     from skyward_core.front.sweeping import Sweep
+    from skyward_core.views.notifications import Notification
     from skyward_core.views.views import PoolView, RunView
 
     from .host_keys import HostKeyQuestions
@@ -70,6 +71,10 @@ class AppFace(App[None]):
 
     def flash(self, text: str, kind: str = "info") -> None:
         """Show a message on whatever full screen is there: "info", "done" or "error"."""
+        raise NotImplementedError
+
+    def call_person(self, told: Notification) -> None:
+        """Call a person who looks elsewhere, in the ways that they have set."""
         raise NotImplementedError
 
     def copy(self, text: str, what: str) -> None:

@@ -16,7 +16,7 @@ from skyward_core.front.scripts import Task
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.capabilities import RunsHere
-from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
+from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError, what_of
 from skyward_core.model.spec import PoolSpec
 from skyward_core.views.events import PoolState
 from skyward_core.views.metrics import numbers_line
@@ -26,6 +26,7 @@ from ..as_json import pool_json, run_json
 from ..launch_plan import lacking, rows
 from ..packaged import meant
 from ..words import between, count, duration
+from .calling import Caller
 from .console import Console
 from .follow import Choice, Follower, Interrupted
 from .reach import opened, up
@@ -61,7 +62,8 @@ def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> i
         if said := lacking(plan, as_options=True):
             console.note(said)
         task = plan.task(echo=True)
-        job = _Job(session, console, plan.pool.name, ours=found is None, keep=plan.keep)
+        caller = None if request.detach else Caller(console)
+        job = _Job(session, console, plan.pool.name, ours=found is None, keep=plan.keep, caller=caller)
         with job.follower.signals():
             return job.execute(plan.spec, task, request)
 
@@ -112,7 +114,8 @@ def attach(pool: str, console: Console) -> int:
             # Who only looks changes nothing, and what waits for the lost ranks would wait for ever: as the run's client
             # would, we have it stopped.
             session.attach(row.key).result()
-        job = _Job(session, console, pool, ours=False, keep=True, off_terminal="detach")
+        caller = Caller(console)
+        job = _Job(session, console, pool, ours=False, keep=True, off_terminal="detach", caller=caller)
         with job.follower.signals():
             return job.resume(running[-1])
 
@@ -135,6 +138,7 @@ class _Job:
         ours: bool,
         keep: bool,
         off_terminal: Choice = "cancel",
+        caller: Caller | None = None,
     ) -> None:
         self.session = session
         self.console = console
@@ -145,6 +149,7 @@ class _Job:
         self.ours = ours
         self.leave = keep or not ours
         self.off_terminal = off_terminal
+        self.caller = caller  # None where nobody waits for the run's end
         self.run: RunView | None = None
         self.error: SkywardError | None = None
         self.kept: Future[None] | None = None  # what the run was launched with
@@ -176,6 +181,8 @@ class _Job:
             self.error, status = error, exit_status.of_error(error)
             self.leave &= up
             self.leave |= isinstance(error, PoolExistsError)  # that one is somebody else's
+            if self.caller is not None and self.run is None:
+                self.caller.start_failed(self.pool, what_of(error))
         return self._finish(status)
 
     def _watch(self, begun: Future[PoolView]) -> None:
@@ -205,6 +212,8 @@ class _Job:
         ended = self.session.wait(self.key, run.id)
         try:
             self._report(self.follower.wait(ended))
+            if self.caller is not None:
+                self.caller.run_ended(run, self.pool)
         except Interrupted as interruption:
             choice = self.off_terminal
             if interruption.number == SIGINT and self.console.is_terminal:
@@ -250,6 +259,8 @@ class _Job:
             self.console.fail(self.error)
         if self.run is not None:
             self.console.result(run_json(self.run, receipt))
+        if self.caller is not None:
+            self.caller.settle()
         return status
 
     def _see_kept(self) -> None:

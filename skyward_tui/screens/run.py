@@ -18,6 +18,7 @@ from textual.reactive import var
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.alerts import AlertWatch, told_by
+from skyward_core.views.notifications import Notification
 from skyward_core.views.views import PoolView, RunView
 
 from ..actions import Action, bindings, named
@@ -26,7 +27,7 @@ from ..hints import words_of
 from ..panels.base import Chosen, RunPanel
 from ..panels.table import AT_START, HOME, PANELS
 from ..styles import beside
-from ..widgets.alert_strip import AlertStrip, notices
+from ..widgets.alert_strip import AlertStrip, notices, severe
 from ..widgets.chrome import Crumbs
 from ..widgets.rank_panel import RankChosen
 from ..widgets.rank_state import FAILURES
@@ -171,6 +172,8 @@ class RunScreen(BaseScreen[None]):
         if run.state == "running":
             for title, text, severity in notices(new):
                 self.flash(f"{title}  {text}", severity)
+            for alert in severe(new):
+                self.app.call_person(Notification("alert", pool.name, run.id, alert.who, alert.words))
         return None
 
     def _share_place(self) -> None:

@@ -27,6 +27,7 @@ from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_svg, screen_text, until
 from tests.support.fake_session import FakeSession, failed_run
+from tests.support.own_home import set_own
 
 PAINTS = True  # what is painted is looked at, or changes what a widget knows
 
@@ -119,7 +120,7 @@ async def test_the_palette_runs_actions_of_the_screen_below(app: SkywardApp, ses
 
 
 async def test_keys_are_remapped_by_the_settings(app: SkywardApp, session: FakeSession) -> None:
-    Path("skyward.toml").write_text('[keys]\n"run.merge" = "m"\n')
+    set_own('[keys]\n"run.merge" = "m"\n')
     session.pool("llama-ft")
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
@@ -336,9 +337,7 @@ async def test_what_ends_things_and_help_are_hinted_at_any_width(
 
 
 async def test_hints_show_the_keys_that_the_person_has_chosen(app: SkywardApp, session: FakeSession) -> None:
-    Path("skyward.toml").write_text(
-        '[keys]\n"run.follow" = "F"\n"run.next_rank" = "tab"\n"app.help" = "f2"\n'
-    )
+    set_own('[keys]\n"run.follow" = "F"\n"run.next_rank" = "tab"\n"app.help" = "f2"\n')
     session.open_run(session.pool("llama-ft"))
     async with app.run_test(size=(160, 24)) as pilot:
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))

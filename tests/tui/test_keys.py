@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.screen import Screen
@@ -16,6 +14,7 @@ from tests.support.app_driver import screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession
 from tests.support.host_key import shown
+from tests.support.own_home import set_own
 
 BY_ID = {action.id: action for action in ACTIONS}
 
@@ -99,7 +98,7 @@ async def test_escape_closes_every_dialog_and_arrows_go_round_its_buttons(
 
 
 async def test_dialogs_name_the_keys_that_the_person_has_chosen(app: SkywardApp) -> None:
-    Path("skyward.toml").write_text('[keys]\n"hostkey.accept" = "Y"\n"dialog.close" = "f10"\n')
+    set_own('[keys]\n"hostkey.accept" = "Y"\n"dialog.close" = "f10"\n')
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session is not None)
         await pilot.press("?")
