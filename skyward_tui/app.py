@@ -24,12 +24,12 @@ from skyward_core.front.settings import Notify
 from skyward_core.views.notifications import Notification, NotificationWatch
 
 from .actions import bindings, first_key, of
-from .app_face import AppFace, settled
+from .app_face import settled
 from .budgets import BudgetQuestions
+from .dressed_app import DressedApp
 from .ends import Ends, beside
 from .host_keys import HostKeyQuestions
 from .notifications import Notifier
-from .theme import SKYWARD, muted
 from .widgets.chrome import MIN_HEIGHT, MIN_WIDTH
 
 if TYPE_CHECKING:
@@ -73,13 +73,15 @@ def looking_only() -> Front:
 SWITCH_INTERVAL = 0.0005  # seconds
 
 
-class SkywardApp(AppFace):
+class SkywardApp(DressedApp):
     """Launch, watch and tear down pools.
 
     Args:
         session_factory: makes the session, called once in a thread; it may take its time and may raise.
         clock: Unix time in seconds.
         read_only: whether it only looks at pools, and refuses what would change something.
+        theme: the name of the theme of this start, whatever is set or was chosen before; "" for none.
+        plain: whether to paint nothing but ASCII, whatever is set.
     """
 
     TITLE = "skyward"
@@ -99,8 +101,10 @@ class SkywardApp(AppFace):
         clock: Callable[[], float] = time.time,
         *,
         read_only: bool = False,
+        theme: str = "",
+        plain: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(theme, plain)
         self.read_only = read_only
         # Pools live on a thread beside this one. At the interpreter's own interval (5 ms) a flood of logs there
         # would hold up every key press here by several of them.
@@ -124,14 +128,8 @@ class SkywardApp(AppFace):
         # From a thread of its own a command tells what is wrong with it.
         self._notifier = Notifier(Notify(), self._to_terminal, partial(self.call_later, self._command_failed))
         self._early: list[events.Event] | None = []  # what was typed before there was anything to act on
-        self.register_theme(SKYWARD)
-        self.theme = SKYWARD.name
         if "SSH_CONNECTION" in os.environ:
             self.animation_level = "none"
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        """What our screens need of a theme beyond Textual's own variables."""
-        return {"muted": muted(self.current_theme)}
 
     async def run_action(
         self,
@@ -158,6 +156,7 @@ class SkywardApp(AppFace):
 
     def on_load(self) -> None:
         self._ends.heed(self._end)
+        self.dress()
 
     def get_default_screen(self) -> Screen[Any]:
         from .screens.pools import PoolsScreen
@@ -165,6 +164,7 @@ class SkywardApp(AppFace):
         return PoolsScreen()
 
     def on_mount(self) -> None:
+        self.keep_what_is_chosen()
         frames = FRAMES_OVER_SSH if "SSH_CONNECTION" in os.environ else FRAMES
         self.set_interval(1 / frames, self._pump)
         self.set_interval(REFRESH_SECONDS, partial(self.refresh_pools, patient=True))
@@ -204,7 +204,6 @@ class SkywardApp(AppFace):
             self.post_message(events.Key("enter", "\r") if is_enter else event)
 
     async def _open_session(self) -> None:
-        from skyward_core.front import settings
         from skyward_core.model.errors import SkywardError
         from skyward_core.wire.safe_text import paragraph
 
@@ -212,12 +211,11 @@ class SkywardApp(AppFace):
 
         try:
             self.session = await asyncio.to_thread(self._session_factory)
-            own = settings.own_settings()
-            self.keys = own.keys
+            self.keys = self.own.keys
             self.set_keymap(self.keys)
-            self._notifier.ways = own.notify
+            self._notifier.ways = self.own.notify
             self.session.ask_about_budgets()
-            if said := "; ".join(filter(None, (self.session.notice, *own.refused))):
+            if said := "; ".join(filter(None, (self.session.notice, *self.remarks))):
                 self.flash(said, "error")
         except (SkywardError, OSError) as error:
             self.session_error = paragraph(words_of(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from functools import partial
 from typing import Any, NoReturn
 
 import click
@@ -78,16 +79,25 @@ class _Commands(click.Group):
 @click.option(
     "--read-only", is_flag=True, help="Of the app: look at pools, and refuse what would change anything."
 )
+@click.option("--theme", metavar="NAME", help="Of the app: its colours, this time; NO_COLOR or not.")
+@click.option("--ascii", "plain", is_flag=True, help="Of the app: paint nothing but plain ASCII.")
 @click.version_option(package_name="skyward-tui", message="%(prog)s %(version)s")
 @click.pass_context
-def cli(context: click.Context, read_only: bool) -> int:
+def cli(context: click.Context, read_only: bool, theme: str | None, plain: bool) -> int:
     """Run a Python function on many machines at once, watch every rank live, take it all down again.
 
     Without a command, the app opens.
     """
     if context.invoked_subcommand is not None:
-        if read_only:
-            raise click.UsageError(f"--read-only is the app's: {context.invoked_subcommand} does not know it")
+        for option, given in {
+            "--read-only": read_only,
+            "--theme": theme is not None,
+            "--ascii": plain,
+        }.items():
+            if given:
+                raise click.UsageError(
+                    f"{option} is the app's: {context.invoked_subcommand} does not know it"
+                )
         return 0
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("the app needs a terminal; skyward-tui --help lists commands that do without")
@@ -97,7 +107,10 @@ def cli(context: click.Context, read_only: bool) -> int:
 
     gc.freeze()
     gc.enable()
-    app = SkywardApp(looking_only, read_only=True) if read_only else SkywardApp()
+    dressed = partial(SkywardApp, theme=theme or "", plain=plain)
+    app = dressed(looking_only, read_only=True) if read_only else dressed()
+    if theme is not None and theme not in app.available_themes:
+        raise click.UsageError(f"there is no theme {theme!r}: {', '.join(sorted(app.available_themes))}")
     app.run()
     return app.return_code or 0
 
