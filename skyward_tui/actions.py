@@ -7,6 +7,7 @@ The ids are what a ``[keys]`` table in the person's ``skyward.toml`` remaps (``"
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -165,7 +166,7 @@ ACTIONS: tuple[Action, ...] = (
         "All ranks, equal lines as one, or each again",
     ),
     Action("run.errors", "e", "errors", "errors", "Ranks with errors: root cause, tracebacks"),
-    Action("run.find", "slash", "find", "find", "Find in the log; n and N go on"),
+    Action("run.find", "slash", "find", "find", "Find in the log; next and previous hit go on"),
     Action("run.next_hit", "n", "next_hit(1)", "", "Next hit"),
     Action("run.previous_hit", "N", "next_hit(-1)", "", "Previous hit"),
     Action("run.filter", "ampersand", "filter", "filter", "Show only the lines that match; ! first inverts"),
@@ -306,6 +307,15 @@ def first_key(id: str, keymap: Mapping[str, str]) -> str:
     """The first key of an action, as a person reads it, after the person's own."""
     (action,) = named(id)
     return action.shown_keys(keymap)[0]
+
+
+_NAMED = re.compile(r"\{([a-z]+\.[a-z_]+)\}")
+
+
+def with_keys(text: str, keymap: Mapping[str, str]) -> str:
+    """A text in which actions are named in braces, ``{run.errors} shows why``, with their keys there."""
+    known = {action.id for action in ACTIONS}
+    return _NAMED.sub(lambda found: first_key(found[1], keymap) if found[1] in known else found[0], text)
 
 
 def bindings(scope: str) -> list[BindingType]:

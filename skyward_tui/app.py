@@ -23,12 +23,13 @@ from textual.screen import Screen
 from skyward_core.front.settings import Notify
 from skyward_core.views.notifications import Notification, NotificationWatch
 
-from .actions import bindings, first_key, of
+from .actions import bindings, first_key, of, with_keys
 from .app_face import settled
 from .budgets import BudgetQuestions
 from .dressed_app import DressedApp
 from .ends import Ends, beside
 from .host_keys import HostKeyQuestions
+from .keymap import usable
 from .notifications import Notifier
 from .widgets.chrome import MIN_HEIGHT, MIN_WIDTH
 
@@ -211,11 +212,11 @@ class SkywardApp(DressedApp):
 
         try:
             self.session = await asyncio.to_thread(self._session_factory)
-            self.keys = self.own.keys
+            self.keys, refused = usable(self.own.keys)
             self.set_keymap(self.keys)
             self._notifier.ways = self.own.notify
             self.session.ask_about_budgets()
-            if said := "; ".join(filter(None, (self.session.notice, *self.remarks))):
+            if said := "; ".join(filter(None, (self.session.notice, *self.remarks, *refused))):
                 self.flash(said, "error")
         except (SkywardError, OSError) as error:
             self.session_error = paragraph(words_of(error))
@@ -353,7 +354,7 @@ class SkywardApp(DressedApp):
         try:
             remark = await asyncio.to_thread(pass_on, text)
         except NotCopied as error:
-            return self.flash(f"could not copy {what}: {error}", "error")
+            return self.flash(with_keys(f"could not copy {what}: {error}", self.keys), "error")
         said = f"copied {what} ({len(text):,} characters)"
         return self.flash(f"{said}, {remark}" if remark else said, "done")
 
@@ -418,7 +419,8 @@ class SkywardApp(DressedApp):
 
     def action_help_quit(self) -> None:
         """ctrl+c never ends anything."""
-        self.flash("ctrl+c ends nothing here: ctrl+q quits, and asks first while pools are up")
+        quits = first_key("app.quit", self.keys)
+        self.flash(f"ctrl+c ends nothing here: {quits} quits, and asks first while pools are up")
 
     async def action_quit(self) -> None:
         self.action_ask_quit()

@@ -62,7 +62,7 @@ def read_own(own: Path, project: Path) -> OwnSettings:
     settings = OwnSettings(
         theme=reader.taken(tables["app"], "app.theme", "", str),
         ascii=reader.taken(tables["app"], "app.ascii", False, bool),
-        keys={name: reader.taken(tables["keys"], f"keys.{name}", "", str) for name in list(tables["keys"])},
+        keys={name: reader.taken(tables["keys"], f"keys.{name}", None, str) for name in list(tables["keys"])},
         notify=Notify(
             command=reader.taken(tables["notify"], "notify.command", (), _words),
             bell=reader.taken(tables["notify"], "notify.bell", True, bool),
@@ -71,7 +71,7 @@ def read_own(own: Path, project: Path) -> OwnSettings:
         ),
     )
     reader.refuse_the_rest(tables)
-    keys = {name: key for name, key in settings.keys.items() if key}
+    keys = {name: key for name, key in settings.keys.items() if key is not None}
     return settings._replace(keys=keys, refused=(*reader.refused, *_not_for_projects(own, project)))
 
 

@@ -43,7 +43,9 @@ class ResultsPanel(RunPanel):
             failed = sum(run.counts.get(kind, 0) for kind in FAILURES)
             parts: list[tuple[str, str]] = [(f"{self.heading}  {run.ended:,}/{run.total:,}", "")]
             if failed:
-                parts.append((f"  ✗ {failed}, e shows why", "$text-error"))
+                parts.append(
+                    (f"  ✗ {failed}, {first_key('run.errors', self.app.keys)} shows why", "$text-error")
+                )
             self.retitle(Content.assemble(*parts))
         return changed
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from skyward_core.front.providers import DEFAULT
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.views import PoolView
 
-from ..actions import bindings
+from ..actions import bindings, with_keys
 from ..hints import words_of
 from ..launch_form import (
     FieldError,
@@ -103,13 +104,14 @@ class LaunchScreen(BaseScreen[None]):
     def body(self) -> ComposeResult:
         from skyward_core.front.plugins import available
 
+        say = partial(with_keys, keymap=self.app.keys)
         live = [(f"{pool.name} ({pool.world_size:,} ranks, up)", pool.key) for pool in self._live()]
         with Container(id="sides"):
             with Panel(id="form") as form:
                 form.border_title = "launch"
-                yield row("Script", line("script", "path of a script; ctrl+o picks one"))
+                yield row("Script", line("script", say("path of a script; {launch.files} picks one")))
                 functions = Choice([], prompt="its functions", id="function", compact=True)
-                python = line("python", "its own; ctrl+n lists")
+                python = line("python", say("its own; {launch.python} lists"))
                 yield row("Function", functions, inner("python"), python)
                 with Vertical(id="call"):
                     yield row("Arguments", line("arguments", ARGUMENTS))
@@ -130,7 +132,7 @@ class LaunchScreen(BaseScreen[None]):
                     inner("ranks per node"),
                     line("ranks", value="1", type="integer"),
                     inner("accelerator"),
-                    line("accelerator", "any; ctrl+g lists"),
+                    line("accelerator", say("any; {launch.accelerators} lists")),
                 )
                 markets = Choice(_MARKETS, value="", allow_blank=False, id="allocation", compact=True)
                 orders = Choice(_ORDERS, value="", allow_blank=False, id="selection", compact=True)
@@ -404,7 +406,9 @@ class LaunchScreen(BaseScreen[None]):
 
     def _tell_of_more(self, more: bool) -> None:
         """No key goes to the plan by itself, as the fields have the focus."""
-        self.query_one("#plan").border_subtitle = "pgdn, pgup scroll" if more else ""
+        self.query_one("#plan").border_subtitle = (
+            with_keys("{launch.plan_down}, {launch.plan_up} scroll", self.app.keys) if more else ""
+        )
 
     def action_scroll_plan(self, pages: int) -> None:
         scroll = self.query_one("#plan VerticalScroll")
@@ -420,6 +424,7 @@ class LaunchScreen(BaseScreen[None]):
     def _say(self, text: str, *, error: bool = False) -> None:
         message = self.query_one("#message", Static)
         message.set_class(error, "-error")
+        text = with_keys(text, self.app.keys)
         message.update(f"✗ {text}" if error else text)
 
     # Acting

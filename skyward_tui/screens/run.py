@@ -21,7 +21,7 @@ from skyward_core.views.alerts import AlertWatch, told_by
 from skyward_core.views.notifications import Notification
 from skyward_core.views.views import PoolView, RunView
 
-from ..actions import Action, bindings, named
+from ..actions import Action, bindings, first_key, named, with_keys
 from ..app_face import settled
 from ..hints import words_of
 from ..panels.base import Chosen, RunPanel
@@ -151,7 +151,8 @@ class RunScreen(BaseScreen[None]):
             self._told = run.id
             cause = run.root_cause
             said = failure(cause.outcome, cause.type, one_line(cause.message))
-            self.flash(f"rank {cause.rank} {cause.outcome}, {said} (e shows all)", "error")
+            key = first_key("run.errors", self.app.keys)
+            self.flash(f"rank {cause.rank} {cause.outcome}, {said} ({key} shows all)", "error")
         if self._awaits_run and run is not None:
             # What came up is watched first, then what it prints; the focus was there all along.
             self._awaits_run = False
@@ -217,7 +218,7 @@ class RunScreen(BaseScreen[None]):
     def action_panel(self, name: str) -> None:
         panel = self.panels[name]
         if not panel.filled:
-            return self.flash(panel.row.empty)
+            return self.flash(with_keys(panel.row.empty, self.app.keys))
         self._awaits_run = False
         self.active = name
         # A panel that was hidden can take the focus only once it is displayed.
