@@ -466,10 +466,19 @@ class SkywardApp(DressedApp):
                 await self._starts_ended()
             with suppress(TimeoutError):
                 await asyncio.wait_for(beside(self.session.detach), DETACH_SECONDS)
+        self._keep_screens()
+        await self.write_down()
         # Textual composes nothing for an app that is to exit: a screen that opens just now would miss its own widgets.
         while not (self.screen_stack and self.screen.is_mounted):
             await asyncio.sleep(0.01)
         self.exit(return_code=status)
+
+    def _keep_screens(self) -> None:
+        from .screens.base import BaseScreen
+
+        for screen in self.screen_stack:
+            if isinstance(screen, BaseScreen) and screen.is_mounted and (kept := screen.kept()):
+                self.keep(screen.SCOPE, kept)
 
     async def _starts_ended(self) -> None:
         """A start that was refused a host key on the way out ends, and the ledger knows it."""

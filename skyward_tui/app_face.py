@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from skyward_core.views.views import PoolView, RunView
 
     from .host_keys import HostKeyQuestions
+    from .kept_state import KeptScreen
     from .launch_form import Form
 
 T = TypeVar("T")
@@ -79,6 +80,14 @@ class AppFace(App[None]):
 
     def copy(self, text: str, what: str) -> None:
         """Put text on the person's clipboard, and say so, or that it could not be done."""
+        raise NotImplementedError
+
+    def kept_of(self, scope: str) -> KeptScreen:
+        """How a screen of that scope was left last, here or at an earlier start; empty where nobody knows."""
+        raise NotImplementedError
+
+    def keep(self, scope: str, screen: KeptScreen) -> None:
+        """Keep how a screen is left."""
         raise NotImplementedError
 
     # Other screens

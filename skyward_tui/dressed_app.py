@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from textual.filter import LineFilter, Monochrome, NoColor
 
 from skyward_core.front import settings
 from skyward_core.front.settings import OwnSettings
+from skyward_core.model.errors import SkywardError
 
 from .app_face import AppFace
-from .kept_state import NAME, KeptState, Unusable, kept_state
+from .ends import beside
+from .kept_state import KeptScreen, KeptState, Unusable, kept_state, write_down
 from .theme import OWN, SKYWARD, UNCOLOURED, legible, muted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from textual.theme import Theme
+
+PATIENCE = 5.0  # seconds for the home's disk, which holds nobody up who quits
 
 
 class DressedApp(AppFace):
@@ -39,6 +44,8 @@ class DressedApp(AppFace):
         self.remarks: list[str] = []
         self._asked_theme, self._plain = theme, plain
         self._kept = KeptState()
+        self._changed: dict[str, str] = {}
+        self._changed_screens: dict[str, KeptScreen] = {}
         self._painters: list[LineFilter] = []
         for each in OWN:
             self.register_theme(each)
@@ -46,8 +53,6 @@ class DressedApp(AppFace):
 
     def dress(self) -> None:
         """Look as the person wants it, before anything is painted."""
-        from skyward_core.model.errors import SkywardError
-
         try:
             self.own = settings.own_settings()
             self._kept = kept_state()
@@ -85,14 +90,26 @@ class DressedApp(AppFace):
             self.theme = self._worn
             return self.flash("NO_COLOR is set, and no theme shows; --theme NAME shows one all the same")
         self._worn = theme.name
-        self._kept = self._kept._replace(theme=theme.name, over=self.own.theme)
-        self.run_worker(self._keep(), group="keep")
+        self._changed |= {"theme": theme.name, "over": self.own.theme}
+        self.run_worker(self.write_down(), group="keep")
         return None
 
-    async def _keep(self) -> None:
+    def kept_of(self, scope: str) -> KeptScreen:
+        return self._kept.screens.get(scope, {})
+
+    def keep(self, scope: str, screen: KeptScreen) -> None:
+        if screen != self.kept_of(scope):
+            self._kept = self._kept._replace(screens={**self._kept.screens, scope: screen})
+            self._changed_screens[scope] = screen
+
+    async def write_down(self) -> None:
+        """Keep what has changed for the next start; another app's changes stay."""
+        if not (self._changed or self._changed_screens):
+            return
         try:
-            await asyncio.to_thread(settings.remember, NAME, self._kept.text())
-        except OSError as error:
+            writing = beside(partial(write_down, dict(self._changed), dict(self._changed_screens)))
+            await asyncio.wait_for(writing, PATIENCE)
+        except (OSError, TimeoutError, SkywardError) as error:
             self.flash(f"how the app looks is not kept: {error}", "error")
 
     def get_css_variables(self) -> dict[str, str]:

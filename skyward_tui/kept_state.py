@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from skyward_core.front import settings
@@ -15,14 +16,19 @@ VERSION = 1
 MOST = 64 * 1024  # characters
 
 
+KeptScreen = Mapping[str, str | bool]
+
+
 class KeptState(NamedTuple):
     """Attributes:
     theme: the name of the theme that was chosen in the app; "" for none.
     over: what the settings said of the theme then. Where they say something else now, that is the newer wish.
+    screens: how each screen was left, by its scope and by names that it gives.
     """
 
     theme: str = ""
     over: str = ""
+    screens: Mapping[str, KeptScreen] = MappingProxyType({})
 
     def theme_of(self, wished: str, asked: str, known: Container[str]) -> tuple[str, str]:
         """The theme to start with, "" for the app's own; and what is wrong with what was said of it, or "".
@@ -41,7 +47,8 @@ class KeptState(NamedTuple):
 
     def text(self) -> str:
         """It, as it is kept."""
-        return json.dumps({"version": VERSION} | self._asdict())
+        screens = {scope: dict(screen) for scope, screen in self.screens.items()}
+        return json.dumps({"version": VERSION} | self._asdict() | {"screens": screens})
 
 
 class Unusable(Exception):
@@ -63,6 +70,20 @@ def kept_state() -> KeptState:
     return understood(text)
 
 
+def write_down(changed: Mapping[str, str], screens: Mapping[str, KeptScreen]) -> None:
+    """Keep what has changed, beside what another app may have kept meanwhile.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        before = kept_state()
+    except Unusable:
+        before = KeptState()
+    state = before._replace(**changed, screens={**before.screens, **screens})
+    settings.remember(NAME, state.text())
+
+
 def understood(text: str) -> KeptState:
     """A state of its text.
 
@@ -76,16 +97,19 @@ def understood(text: str) -> KeptState:
         if not isinstance(found, Mapping) or found.get("version") != VERSION:
             raise ValueError("another release wrote it")
         return KeptState(
-            **{name: _checked(found[name], default) for name, default in _DEFAULTS if name in found}
+            theme=_text(found.get("theme", "")),
+            over=_text(found.get("over", "")),
+            screens={_text(scope): _screen(screen) for scope, screen in found.get("screens", {}).items()},
         )
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise Unusable(f"how the app was left is not known, and it starts as new: {error}") from error
 
 
-_DEFAULTS = tuple(KeptState()._asdict().items())
-
-
-def _checked(value: Any, default: Any) -> Any:
-    if type(value) is not type(default):
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
         raise TypeError(f"{value!r:.40} is not what stands there")
     return value
+
+
+def _screen(found: Any) -> KeptScreen:
+    return {_text(name): value if isinstance(value, bool) else _text(value) for name, value in found.items()}

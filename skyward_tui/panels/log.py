@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from textual.app import ComposeResult
@@ -127,6 +127,17 @@ class LogPanel(RunPanel):
         if parts and (begin := _searched_from(pane)):
             parts.append(f"in the last {count(pane.window.end - begin, 'line')} only")
         self.retitle(title, Content("  ".join(parts)))
+
+    def kept(self) -> Mapping[str, str | bool]:
+        filtered = self.pane.window.filter
+        text = "" if filtered is None else filtered.matcher.text
+        return {"wrap": self.pane.wrap, "times": self.pane.times, "filter": text}
+
+    def restore(self, kept: Mapping[str, str | bool]) -> None:
+        self.pane.wrap, self.pane.times = kept.get("wrap") is True, kept.get("times") is True
+        if matcher := Matcher.parse(str(kept.get("filter", "")), invertible=True):
+            self.pane.set_filter(matcher)
+            self.app.flash(f"the log is filtered as you left it: {matcher.text}")
 
     # What is searched for
 

@@ -23,6 +23,8 @@ from ..words import count, duration, hourly, money, taken_back
 if TYPE_CHECKING:
     from skyward_core.views.views import PoolView, RunView
 
+    from ..kept_state import KeptScreen
+
 Result = TypeVar("Result")
 
 _EDITING = ("enter", "space", "backspace", "home", "end")  # keys that a field takes for itself
@@ -46,6 +48,10 @@ class BaseScreen(Screen[Result]):
         yield from self.body()
         yield self._hint_bar
         yield TooSmall()
+
+    def kept(self) -> KeptScreen:
+        """What of how it looks is kept for the next one of its kind."""
+        return {}
 
     def body(self) -> ComposeResult:
         raise NotImplementedError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -79,14 +79,29 @@ class RunScreen(BaseScreen[None]):
         yield Container(*self.panels.values(), id="grid")
 
     def on_mount(self) -> None:
+        kept = self.app.kept_of(self.SCOPE)
+        self.merged, self.collapsed = kept.get("merged") is True, kept.get("collapsed") is True
+        self.set_class(kept.get("zoom") is True, "-zoom")
+        for panel in self.panels.values():
+            panel.restore(kept)
         self.panels[HOME].main.focus()
         self._share_place()
         self._awaits_run = self.pool is not None and self.pool.state == "starting" and self.run is None
         if self._awaits_run:
             self.active = AT_START
         self.pulse(self.app.clock())
+        left_at = self.panels.get(str(kept.get("panel", HOME)), self.panels[HOME])
+        if not self._awaits_run and left_at.filled and left_at is not self.panels[HOME]:
+            self.action_panel(left_at.row.id)
         if self.pool is not None and self.pool.is_over:
             self.run_worker(self._recall(), group="recall")
+
+    def kept(self) -> Mapping[str, str | bool]:
+        found: dict[str, str | bool] = {"panel": self.active, "zoom": self.has_class("-zoom")}
+        found |= {"merged": self.merged, "collapsed": self.collapsed}
+        for panel in self.panels.values():
+            found |= panel.kept()
+        return found
 
     async def _recall(self) -> None:
         """Have a pool that is over read from what was kept of it; :attr:`pool` finds it."""
@@ -423,6 +438,7 @@ class RunScreen(BaseScreen[None]):
             self.action_leave()
 
     def action_leave(self) -> None:
+        self.app.keep(self.SCOPE, self.kept())
         self.app.pop_screen()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.front import settings
-from skyward_tui.kept_state import KeptState, Unusable, kept_state, understood
+from skyward_tui.kept_state import KeptScreen, KeptState, Unusable, kept_state, understood, write_down
 
 THEMES = ("nord", "skyward", "skyward-light")
 
@@ -71,3 +71,25 @@ def test_which_theme_an_app_starts_with(
     kept: KeptState, wished: str, asked: str, theme: str, wrong: str
 ) -> None:
     assert kept.theme_of(wished, asked, THEMES) == (theme, wrong)
+
+
+def test_two_apps_keep_what_each_has_changed() -> None:
+    write_down({"theme": "nord", "over": ""}, {})
+    write_down({}, {"run": {"zoom": True, "panel": "log"}})
+    write_down({}, {"pools": {"sort": "name"}})
+    screens: dict[str, KeptScreen] = {"run": {"zoom": True, "panel": "log"}, "pools": {"sort": "name"}}
+    assert kept_state() == KeptState("nord", "", screens)
+
+
+def test_what_makes_no_sense_gives_way(home: Path) -> None:
+    settings.remember("app", "{")
+    write_down({"theme": "nord"}, {})
+    assert kept_state() == KeptState("nord")
+
+
+@pytest.mark.parametrize(
+    "screens", ["[]", '{"run": []}', '{"run": {"zoom": 1}}', '{"run": {"zoom": {}}}', "7"]
+)
+def test_screens_that_make_no_sense_are_told(screens: str) -> None:
+    with pytest.raises(Unusable):
+        understood(f'{{"version": 1, "screens": {screens}}}')
