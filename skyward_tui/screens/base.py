@@ -56,6 +56,11 @@ class BaseScreen(Screen[Result]):
     def body(self) -> ComposeResult:
         raise NotImplementedError
 
+    def on_resize(self) -> None:
+        """What has the focus stays in sight."""
+        if self.focused is not None:
+            self.call_after_refresh(self.focused.scroll_visible, animate=False)
+
     def pulse(self, now: float) -> None:
         """Show what has changed."""
         self._show_hints(now)
