@@ -32,6 +32,7 @@ SCOPES = {
     "dialog": "Dialogs",
     "help": "Help (the list of keys)",
     "teardown": "Tearing down",
+    "jump": "Jump (letters on all that can have the focus)",
     "hostkey": "Unknown host key",
 }
 
@@ -81,6 +82,7 @@ class Action:
 
 
 _SHOWN = {
+    "apostrophe": "'",
     "question_mark": "?",
     "colon": ":",
     "slash": "/",
@@ -105,6 +107,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.palette", "colon,ctrl+p", "app.command_palette", "", "Open the command palette"),
     Action("app.quit", "ctrl+q", "app.ask_quit", "", "Quit; asks first while pools are up", priority=True),
     Action("app.suspend", "ctrl+z", "app.suspend_process", "", "Back to the shell for a while; fg returns"),
+    Action("app.jump", "apostrophe,ctrl+l", "app.jump", "", "Jump: type the letter of where to go"),
     # Pools
     Action("pools.open", "enter", "open", "open", "Open the pool"),
     Action("pools.new", "n", "new", "new", "Launch a script on a new pool"),
@@ -263,10 +266,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("dialog.close", "escape", "close", "", "Close it, nothing chosen"),
     Action("dialog.previous", "left,up", "go(-1)", "", "Previous button (shift+tab too)"),
     Action("dialog.next", "right,down", "go(1)", "", "Next button (tab too)"),
+    Action("dialog.jump", "ctrl+l", "app.jump", "", "Jump: type the letter of where to go"),
     Action("help.close", "q,question_mark,f1", "close", "", "Close the list"),
     Action("help.up", "k", "scroll(-1)", "", "Up a line (↑ too)"),
     Action("help.down", "j", "scroll(1)", "", "Down a line (↓ too)"),
     Action("teardown.close", "q", "close", "", "Close; a teardown that has begun goes on"),
+    Action(
+        "jump.close", "escape", "close", "", "Stay where you are; so does any key that is no letter shown"
+    ),
     # Unknown host key: what accepts it is no key that somebody presses for something else as the dialog opens
     Action("hostkey.refuse", "escape,q", "answer(False)", "refuse", "Refuse it: the pool's start ends"),
     Action("hostkey.accept", "A", "answer(True)", "accept", "Accept it: it is written down as known"),

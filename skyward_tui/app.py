@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import events, on, work
 from textual.app import SystemCommand
+from textual.command import CommandPalette
 from textual.screen import Screen
 
 from skyward_core.front.settings import Notify
@@ -416,6 +417,17 @@ class SkywardApp(DressedApp):
         if not isinstance(self.screen, HelpScreen):
             below = self._front(BaseScreen)
             self.push_screen(HelpScreen("" if below is None else below.SCOPE))
+
+    def action_jump(self) -> None:
+        from .dialogs.jump import JumpScreen, places
+
+        below = self.screen
+        if isinstance(below, JumpScreen | CommandPalette):
+            return
+        if not (there := places(below)):
+            return self.flash("there is nothing here to jump to")
+        self.push_screen(JumpScreen(there), lambda chosen: below.set_focus(chosen) if chosen else None)
+        return None
 
     def action_help_quit(self) -> None:
         """ctrl+c never ends anything."""

@@ -15,6 +15,7 @@ from skyward_tui.dialogs.end_left import EndLeftScreen
 from skyward_tui.dialogs.files import FilesScreen
 from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.dialogs.host_key import HostKeyScreen
+from skyward_tui.dialogs.jump import JumpScreen
 from skyward_tui.dialogs.pythons import PythonsScreen
 from skyward_tui.dialogs.quit import QuitScreen
 from skyward_tui.dialogs.teardown import TeardownScreen
@@ -53,4 +54,5 @@ def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
         lambda: FilesScreen(Path.cwd()),
         lambda: PythonsScreen(None),
         lambda: HostKeyScreen(shown()),
+        lambda: JumpScreen([]),
     ]

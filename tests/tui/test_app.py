@@ -22,10 +22,12 @@ from skyward_tui.actions import ACTIONS, SCOPES, keys_page
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.ask import ChoiceScreen
 from skyward_tui.dialogs.help import HelpScreen
+from skyward_tui.screens.base import BaseScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_svg, screen_text, until
+from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession, failed_run
 from tests.support.own_home import set_own
 
@@ -396,3 +398,20 @@ async def test_a_screen_that_comes_or_goes_can_be_told_something(
         await until(pilot, lambda: "said early" in hints(app))
         await app.pop_screen()
         screen.flash("said late")
+
+
+async def test_breadcrumbs_lead_from_the_pools_to_every_screen(app: SkywardApp, session: FakeSession) -> None:
+    screens = every_screen(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        trails = set()
+        for screen in (make() for make in screens):
+            if isinstance(screen, BaseScreen):
+                await app.push_screen(screen)
+                await until(pilot, lambda: screen_text(app).startswith(" pools"))
+                trails.add(screen_text(app).splitlines()[0].partition("  ")[0].strip())
+                app.pop_screen()
+        assert trails == {
+            "pools", "pools › llama-ft › train", "pools › llama-ft › train › errors",
+            "pools › llama-ft › train › stacks", "pools › launch", "pools › what is left",
+        }  # fmt: skip

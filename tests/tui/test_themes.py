@@ -120,14 +120,16 @@ async def test_in_ascii_every_screen_is_ascii(session: FakeSession, size: tuple[
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.session is not None)
         for make in (*screens, lambda: RunScreen(session.view("wide").key)):
-            await app.push_screen(make())
+            screen = make()
+            await app.push_screen(screen)
             for _ in range(3):
                 await pilot.pause()
                 text = screen_text(app)
                 assert set(text) <= PRINTABLE, sorted(set(text) - PRINTABLE)
                 await pilot.press("tab")
             assert text.strip()
-            app.pop_screen()
+            if app.screen is screen:  # any key ends a jump
+                app.pop_screen()
 
 
 async def test_without_colours_none_is_painted(session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
