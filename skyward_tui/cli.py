@@ -143,10 +143,20 @@ def cli(context: click.Context, read_only: bool, theme: str | None, plain: bool)
     "--timeout", metavar="S", type=click.FloatRange(0, min_open=True), help="Seconds a rank may take."
 )
 @click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
+@click.option(
+    "--watch", is_flag=True, help="Tell how it is in a few lines, in place of all that ranks print."
+)
 @of_json
 @click.pass_context
 def run(
-    context: click.Context, /, target: str, as_module: bool, as_json: bool, dry_run: bool, **said: Any
+    context: click.Context,
+    /,
+    target: str,
+    as_module: bool,
+    as_json: bool,
+    dry_run: bool,
+    watch: bool,
+    **said: Any,
 ) -> int:
     """Run a script's function on every rank, and show the results.
 
@@ -171,7 +181,7 @@ def run(
         if own is None:
             options = [name for each in context.command.params for name in each.opts if name.startswith("--")]
             said["arguments"] = [*said["arguments"], *arguments_of(target, context.args, options)]
-        return execute(LaunchRequest.from_options(target, **said), console, dry_run=dry_run)
+        return execute(LaunchRequest.from_options(target, **said), console, dry_run=dry_run, watch=watch)
 
 
 @cli.command(context_settings={"allow_interspersed_args": False})

@@ -12,8 +12,8 @@ from skyward_core.views.views import PoolView, RunView, TaskView
 from ..words import clip, count, failure, number, one_line, took
 from .console import Console
 
-_GLYPHS = {"returned": "✓", "raised": "✗", "exited": "✗", "lost": "!", "collateral": "⊘", "running": "●"}
-_COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2}
+GLYPHS = {"returned": "✓", "raised": "✗", "exited": "✗", "lost": "!", "collateral": "⊘", "running": "●"}
+COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2}
 
 
 def status_of(run: RunView) -> int:
@@ -47,14 +47,14 @@ def run_table(run: RunView) -> list[tuple[str, int | None]]:
             if run.kind == "broadcast"
             else f"#{task.index} {prefix_of(task.rank)[:4]}"
         )
-        state = f"{_GLYPHS.get(task.state, '◌')} {task.state}"
+        state = f"{GLYPHS.get(task.state, '◌')} {task.state}"
         rows.append(
             (name, f"n{task.node}", state, took(task.outcome.seconds) if task.outcome else "", _note(task))
         )
     lines = table(rows)
     return [
         (lines[0], 1),
-        *((line, _COLORS.get(task.state)) for line, task in zip(lines[1:], tasks, strict=True)),
+        *((line, COLORS.get(task.state)) for line, task in zip(lines[1:], tasks, strict=True)),
     ]
 
 

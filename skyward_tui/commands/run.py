@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict
@@ -34,12 +37,15 @@ from .report import receipt_line, show_run, status_of, table
 from .sweep import note_left
 
 
-def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> int:
+def run(request: LaunchRequest, console: Console, *, dry_run: bool = False, watch: bool = False) -> int:
     """Run a script's function on a pool, and give the exit status.
 
     The pool is made for the run and torn down after it; one of that name that is up is used, and stays. With
-    ``dry_run`` nothing is made, loaded or run: it is told what would be.
+    ``dry_run`` nothing is made, loaded or run: it is told what would be. With ``watch`` a few lines tell how it is, in
+    place of all that ranks print.
     """
+    if watch:
+        _have_terminal(request, console)
     with opened(console) as session:
         found = _live(session, request.pool)
         if found is not None and request.shapes_pool:
@@ -64,8 +70,19 @@ def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> i
         task = plan.task(echo=True)
         caller = None if request.detach else Caller(console)
         job = _Job(session, console, plan.pool.name, ours=found is None, keep=plan.keep, caller=caller)
+        if watch:
+            job.watch()
         with job.follower.signals():
             return job.execute(plan.spec, task, request)
+
+
+def _have_terminal(request: LaunchRequest, console: Console) -> None:
+    if console.as_json or request.detach:
+        raise UsageError(
+            f"--watch stays and draws: leave it out, or {'--json' if console.as_json else '--detach'}"
+        )
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        raise UsageError("--watch draws on a terminal, and standard error is none")
 
 
 def _tell(plan: LaunchPlan, console: Console) -> int:
@@ -195,6 +212,16 @@ class _Job:
                 self.follower.on_event(told)
             self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
 
+    def watch(self) -> None:
+        """Tell how the run is, in place of all that its ranks print."""
+        from .live import LiveBlock, Row, rows
+
+        def look(said: str) -> list[Row]:
+            view = next(filter(self._is_ours, self.session.pools()), None)
+            return [] if view is None else rows(view, self.run, said, time.time())
+
+        self.follower.live = LiveBlock(self.console, look)
+
     def resume(self, run: RunView) -> int:
         """Follow a run that is under way."""
         self.run, self.key = run, self.session.view(self.pool).key
@@ -278,6 +305,8 @@ class _Job:
     def _report(self, run: RunView) -> None:
         self.follower.finish()
         show_run(run, self.console)
+        if self.follower.live is not None:
+            self.console.note(f"what its ranks printed: skyward-tui logs {run.id}")
         view = next(filter(self._is_ours, self.session.pools()), None)
         if view is not None and (ranks := view.metrics.ranks(run.id)):
             more = f" (and {count(len(ranks) - 1, 'rank')} more)" if len(ranks) > 1 else ""
