@@ -2,11 +2,12 @@
 
 Screens take their bindings from here, and so do the hint line, the help, the palette and ``docs/keys.md``. The keys
 that go to the panels of the run screen are made from the table of those.
-The ids are what a ``[keys]`` table in ``skyward.toml`` remaps (``"log.follow" = "f"``).
+The ids are what a ``[keys]`` table in the person's ``skyward.toml`` remaps (``"log.follow" = "f"``).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -35,6 +36,7 @@ SCOPES = {
     "dialog": "Dialogs",
     "help": "Help (the list of keys)",
     "teardown": "Tearing down",
+    "jump": "Jump (letters on all that can have the focus)",
     "hostkey": "Unknown host key",
 }
 
@@ -84,6 +86,7 @@ class Action:
 
 
 _SHOWN = {
+    "apostrophe": "'",
     "question_mark": "?",
     "colon": ":",
     "slash": "/",
@@ -115,6 +118,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.palette", "colon,ctrl+p", "app.command_palette", "", "Open the command palette"),
     Action("app.quit", "ctrl+q", "app.ask_quit", "", "Quit; asks first while pools are up", priority=True),
     Action("app.suspend", "ctrl+z", "app.suspend_process", "", "Back to the shell for a while; fg returns"),
+    Action("app.jump", "apostrophe,ctrl+l", "app.jump", "", "Jump: type the letter of where to go"),
     # Replay
     Action("replay.pause", "p", "replay_pause", "play", "Pause or go on; at its end, from the beginning"),
     Action("replay.back", "comma", "replay_skip(-1)", "10 s", "Back by 10 s", partner="replay.on"),
@@ -237,7 +241,7 @@ ACTIONS: tuple[Action, ...] = (
         "All ranks, equal lines as one, or each again",
     ),
     Action("run.errors", "e", "errors", "errors", "Ranks with errors: root cause, tracebacks"),
-    Action("run.find", "slash", "find", "find", "Find in the log; n and N go on"),
+    Action("run.find", "slash", "find", "find", "Find in the log; next and previous hit go on"),
     Action("run.next_hit", "n", "next_hit(1)", "", "Next hit"),
     Action("run.previous_hit", "N", "next_hit(-1)", "", "Previous hit"),
     Action("run.filter", "ampersand", "filter", "filter", "Show only the lines that match; ! first inverts"),
@@ -362,10 +366,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("dialog.close", "escape", "close", "", "Close it, nothing chosen"),
     Action("dialog.previous", "left,up", "go(-1)", "", "Previous button (shift+tab too)"),
     Action("dialog.next", "right,down", "go(1)", "", "Next button (tab too)"),
+    Action("dialog.jump", "ctrl+l", "app.jump", "", "Jump: type the letter of where to go"),
     Action("help.close", "q,question_mark,f1", "close", "", "Close the list"),
     Action("help.up", "k", "scroll(-1)", "", "Up a line (↑ too)"),
     Action("help.down", "j", "scroll(1)", "", "Down a line (↓ too)"),
     Action("teardown.close", "q", "close", "", "Close; a teardown that has begun goes on"),
+    Action(
+        "jump.close", "escape", "close", "", "Stay where you are; so does any key that is no letter shown"
+    ),
     # Unknown host key: what accepts it is no key that somebody presses for something else as the dialog opens
     Action("hostkey.refuse", "escape,q", "answer(False)", "refuse", "Refuse it: the pool's start ends"),
     Action("hostkey.accept", "A", "answer(True)", "accept", "Accept it: it is written down as known"),
@@ -414,6 +422,15 @@ def first_key(id: str, keymap: Mapping[str, str]) -> str:
     return action.shown_keys(keymap)[0]
 
 
+_NAMED = re.compile(r"\{([a-z]+\.[a-z_]+)\}")
+
+
+def with_keys(text: str, keymap: Mapping[str, str]) -> str:
+    """A text in which actions are named in braces, ``{run.errors} shows why``, with their keys there."""
+    known = {action.id for action in ACTIONS}
+    return _NAMED.sub(lambda found: first_key(found[1], keymap) if found[1] in known else found[0], text)
+
+
 def bindings(scope: str) -> list[BindingType]:
     """A scope's Textual bindings; their ids are the actions' own."""
     return [
@@ -428,7 +445,7 @@ def keys_page() -> str:
         "# Keys",
         "",
         "Made from `skyward_tui/actions.py` by `python -m skyward_tui.actions`; a test keeps it true.",
-        "In the app, `?` shows the same. Remap any of them by its id in `skyward.toml`:",
+        "In the app, `?` shows the same. Remap any of them by its id in [your `skyward.toml`](settings.md):",
         "",
         "```toml",
         "[keys]",

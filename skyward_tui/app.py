@@ -18,14 +18,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import events, on, work
 from textual.app import SystemCommand
+from textual.command import CommandPalette
 from textual.screen import Screen
 
-from .actions import bindings, first_key, of
-from .app_face import AppFace, settled
+from skyward_core.front.settings import Notify
+from skyward_core.views.notifications import Notification, NotificationWatch
+
+from .actions import bindings, first_key, of, with_keys
+from .app_face import settled
 from .budgets import BudgetQuestions
+from .dressed_app import DressedApp
 from .ends import Ends, beside
 from .host_keys import HostKeyQuestions
-from .theme import SKYWARD, muted
+from .keymap import usable
+from .notifications import Notifier
 from .widgets.chrome import MIN_HEIGHT, MIN_WIDTH
 
 if TYPE_CHECKING:
@@ -69,13 +75,15 @@ def looking_only() -> Front:
 SWITCH_INTERVAL = 0.0005  # seconds
 
 
-class SkywardApp(AppFace):
+class SkywardApp(DressedApp):
     """Launch, watch and tear down pools.
 
     Args:
         session_factory: makes the session, called once in a thread; it may take its time and may raise.
         clock: Unix time in seconds.
         read_only: whether it only looks at pools, and refuses what would change something.
+        theme: the name of the theme of this start, whatever is set or was chosen before; "" for none.
+        plain: whether to paint nothing but ASCII, whatever is set.
     """
 
     TITLE = "skyward"
@@ -96,8 +104,10 @@ class SkywardApp(AppFace):
         clock: Callable[[], float] = time.time,
         *,
         read_only: bool = False,
+        theme: str = "",
+        plain: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(theme, plain)
         self.read_only = read_only
         # Pools live on a thread beside this one. At the interpreter's own interval (5 ms) a flood of logs there
         # would hold up every key press here by several of them.
@@ -118,15 +128,13 @@ class SkywardApp(AppFace):
         self._leaving = False
         self._lively_until = time.monotonic() + LIVELY_SECONDS
         self._pumped: tuple[object, float] = (None, 0.0)
+        self._touched = time.monotonic()  # when somebody pressed a key, or moved the mouse
+        self._watch = NotificationWatch()
+        # From a thread of its own a command tells what is wrong with it.
+        self._notifier = Notifier(Notify(), self._to_terminal, partial(self.call_later, self._command_failed))
         self._early: list[events.Event] | None = []  # what was typed before there was anything to act on
-        self.register_theme(SKYWARD)
-        self.theme = SKYWARD.name
         if "SSH_CONNECTION" in os.environ:
             self.animation_level = "none"
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        """What our screens need of a theme beyond Textual's own variables."""
-        return {"muted": muted(self.current_theme)}
 
     async def run_action(
         self,
@@ -153,6 +161,7 @@ class SkywardApp(AppFace):
 
     def on_load(self) -> None:
         self._ends.heed(self._end)
+        self.dress()
 
     def get_default_screen(self) -> Screen[Any]:
         from .screens.pools import PoolsScreen
@@ -160,6 +169,7 @@ class SkywardApp(AppFace):
         return PoolsScreen()
 
     def on_mount(self) -> None:
+        self.keep_what_is_chosen()
         frames = FRAMES_OVER_SSH if "SSH_CONNECTION" in os.environ else FRAMES
         self.set_interval(1 / frames, self._pump)
         self.set_interval(REFRESH_SECONDS, partial(self.refresh_pools, patient=True))
@@ -180,6 +190,7 @@ class SkywardApp(AppFace):
             self._early.append(event)
         else:
             if isinstance(event, events.InputEvent | events.Resize):
+                self._touched = time.monotonic()
                 self._enliven()
             await super().on_event(event)
 
@@ -198,7 +209,6 @@ class SkywardApp(AppFace):
             self.post_message(events.Key("enter", "\r") if is_enter else event)
 
     async def _open_session(self) -> None:
-        from skyward_core.front import settings
         from skyward_core.model.errors import SkywardError
         from skyward_core.wire.safe_text import paragraph
 
@@ -206,11 +216,12 @@ class SkywardApp(AppFace):
 
         try:
             self.session = await asyncio.to_thread(self._session_factory)
-            self.keys = settings.keys()
+            self.keys, refused = usable(self.own.keys)
             self.set_keymap(self.keys)
+            self._notifier.ways = self.own.notify
             self.session.ask_about_budgets()
-            if self.session.notice:
-                self.flash(self.session.notice, "error")
+            if said := "; ".join(filter(None, (self.session.notice, *self.remarks, *refused))):
+                self.flash(said, "error")
         except (SkywardError, OSError) as error:
             self.session_error = paragraph(words_of(error))
         else:
@@ -240,6 +251,8 @@ class SkywardApp(AppFace):
             screen.pulse(self.clock())
             if not self.read_only:
                 self.budgets.look(pools)
+        for told in self._watch.look(pools, self.clock()):
+            self.call_person(told)
 
     def _front(self, kind: type[S]) -> S | None:
         """The topmost screen of a kind; dialogs may lie over it."""
@@ -375,9 +388,19 @@ class SkywardApp(AppFace):
         try:
             remark = await asyncio.to_thread(pass_on, text)
         except NotCopied as error:
-            return self.flash(f"could not copy {what}: {error}", "error")
+            return self.flash(with_keys(f"could not copy {what}: {error}", self.keys), "error")
         said = f"copied {what} ({len(text):,} characters)"
         return self.flash(f"{said}, {remark}" if remark else said, "done")
+
+    def call_person(self, told: Notification) -> None:
+        self._notifier.tell_unless_seen(told, self.app_focus, time.monotonic() - self._touched)
+
+    def _command_failed(self, why: str) -> None:
+        self.flash(why, "error")
+
+    def _to_terminal(self, text: str) -> None:
+        if self._driver is not None and not self.is_headless:
+            self._driver.write(text)
 
     @on(HostKeyQuestions.QuestionsChanged)
     def _ask_about_host_keys(self) -> None:
@@ -388,6 +411,7 @@ class SkywardApp(AppFace):
 
         screen = HostKeyScreen(key)
         self.push_screen(screen, judged)
+        self.call_person(Notification("hostkey", "", what=key.pattern))
         return screen
 
     def _show_budget(self, pool: PoolView, said: Callable[[str | None], None]) -> BudgetScreen:
@@ -427,9 +451,21 @@ class SkywardApp(AppFace):
             below = self._front(BaseScreen)
             self.push_screen(HelpScreen("" if below is None else below.SCOPE))
 
+    def action_jump(self) -> None:
+        from .dialogs.jump import JumpScreen, places
+
+        below = self.screen
+        if isinstance(below, JumpScreen | CommandPalette):
+            return
+        if not (there := places(below)):
+            return self.flash("there is nothing here to jump to")
+        self.push_screen(JumpScreen(there), lambda chosen: below.set_focus(chosen) if chosen else None)
+        return None
+
     def action_help_quit(self) -> None:
         """ctrl+c never ends anything."""
-        self.flash("ctrl+c ends nothing here: ctrl+q quits, and asks first while pools are up")
+        quits = first_key("app.quit", self.keys)
+        self.flash(f"ctrl+c ends nothing here: {quits} quits, and asks first while pools are up")
 
     async def action_quit(self) -> None:
         self.action_ask_quit()
@@ -475,10 +511,19 @@ class SkywardApp(AppFace):
                 await self._starts_ended()
             with suppress(TimeoutError):
                 await asyncio.wait_for(beside(self.session.detach), DETACH_SECONDS)
+        self._keep_screens()
+        await self.write_down()
         # Textual composes nothing for an app that is to exit: a screen that opens just now would miss its own widgets.
         while not (self.screen_stack and self.screen.is_mounted):
             await asyncio.sleep(0.01)
         self.exit(return_code=status)
+
+    def _keep_screens(self) -> None:
+        from .screens.base import BaseScreen
+
+        for screen in self.screen_stack:
+            if isinstance(screen, BaseScreen) and screen.is_mounted and (kept := screen.kept()):
+                self.keep(screen.SCOPE, kept)
 
     async def _starts_ended(self) -> None:
         """A start that was refused a host key on the way out ends, and the ledger knows it."""

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from skyward_core.front.base import Front
     from skyward_core.front.playback import Playback
     from skyward_core.front.sweeping import Sweep
+    from skyward_core.views.notifications import Notification
     from skyward_core.views.views import PoolView, RunView
 
     from .host_keys import HostKeyQuestions
+    from .kept_state import KeptScreen
     from .launch_form import Form
 
 T = TypeVar("T")
@@ -88,8 +90,20 @@ class AppFace(App[None]):
         """Show a message on whatever full screen is there: "info", "done" or "error"."""
         raise NotImplementedError
 
+    def call_person(self, told: Notification) -> None:
+        """Call a person who looks elsewhere, in the ways that they have set."""
+        raise NotImplementedError
+
     def copy(self, text: str, what: str) -> None:
         """Put text on the person's clipboard, and say so, or that it could not be done."""
+        raise NotImplementedError
+
+    def kept_of(self, scope: str) -> KeptScreen:
+        """How a screen of that scope was left last, here or at an earlier start; empty where nobody knows."""
+        raise NotImplementedError
+
+    def keep(self, scope: str, screen: KeptScreen) -> None:
+        """Keep how a screen is left."""
         raise NotImplementedError
 
     # Other screens

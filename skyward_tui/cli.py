@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from functools import partial
 from typing import Any, NoReturn
 
 import click
@@ -81,18 +82,26 @@ class _Commands(click.Group):
     "--read-only", is_flag=True, help="Of the app: look at pools, and refuse what would change anything."
 )
 @click.option("--demo", is_flag=True, help="Of the app: play a record of 32 ranks, without any machine.")
+@click.option("--theme", metavar="NAME", help="Of the app: its colours, this time; NO_COLOR or not.")
+@click.option("--ascii", "plain", is_flag=True, help="Of the app: paint nothing but plain ASCII.")
 @click.version_option(package_name="skyward-tui", message="%(prog)s %(version)s")
 @click.pass_context
-def cli(context: click.Context, read_only: bool, demo: bool) -> int:
+def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, plain: bool) -> int:
     """Run a Python function on many machines at once, watch every rank live, take it all down again.
 
     Without a command, the app opens.
     """
     if context.invoked_subcommand is not None:
-        if read_only:
-            raise click.UsageError(f"--read-only is the app's: {context.invoked_subcommand} does not know it")
-        if demo:
-            raise click.UsageError(f"--demo is the app's: {context.invoked_subcommand} does not know it")
+        for option, given in {
+            "--read-only": read_only,
+            "--demo": demo,
+            "--theme": theme is not None,
+            "--ascii": plain,
+        }.items():
+            if given:
+                raise click.UsageError(
+                    f"{option} is the app's: {context.invoked_subcommand} does not know it"
+                )
         return 0
     if demo:
         return played(DEMO)
@@ -103,7 +112,10 @@ def cli(context: click.Context, read_only: bool, demo: bool) -> int:
 
     gc.freeze()
     gc.enable()
-    app = SkywardApp(looking_only, read_only=True) if read_only else SkywardApp()
+    dressed = partial(SkywardApp, theme=theme or "", plain=plain)
+    app = dressed(looking_only, read_only=True) if read_only else dressed()
+    if theme is not None and theme not in app.available_themes:
+        raise click.UsageError(f"there is no theme {theme!r}: {', '.join(sorted(app.available_themes))}")
     app.run()
     return app.return_code or 0
 
@@ -140,10 +152,20 @@ def cli(context: click.Context, read_only: bool, demo: bool) -> int:
     "--timeout", metavar="S", type=click.FloatRange(0, min_open=True), help="Seconds a rank may take."
 )
 @click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
+@click.option(
+    "--watch", is_flag=True, help="Tell how it is in a few lines, in place of all that ranks print."
+)
 @of_json
 @click.pass_context
 def run(
-    context: click.Context, /, target: str, as_module: bool, as_json: bool, dry_run: bool, **said: Any
+    context: click.Context,
+    /,
+    target: str,
+    as_module: bool,
+    as_json: bool,
+    dry_run: bool,
+    watch: bool,
+    **said: Any,
 ) -> int:
     """Run a script's function on every rank, and show the results.
 
@@ -168,7 +190,7 @@ def run(
         if own is None:
             options = [name for each in context.command.params for name in each.opts if name.startswith("--")]
             said["arguments"] = [*said["arguments"], *arguments_of(target, context.args, options)]
-        return execute(LaunchRequest.from_options(target, **said), console, dry_run=dry_run)
+        return execute(LaunchRequest.from_options(target, **said), console, dry_run=dry_run, watch=watch)
 
 
 @cli.command(context_settings={"allow_interspersed_args": False})

@@ -28,7 +28,7 @@ def pass_on(text: str) -> str:
     if os.environ.get("TMUX"):
         return _to_tmux(text)
     if os.environ.get("STY"):
-        raise NotCopied("GNU screen passes nothing on to the clipboard; S saves to files")
+        raise NotCopied("GNU screen passes nothing on to the clipboard; {run.save} saves to files")
     return ""
 
 

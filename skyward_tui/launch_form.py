@@ -173,7 +173,7 @@ def functions_of(script: str) -> list[FunctionInfo]:
     from skyward_core.front.scripts import has_functions, list_functions
 
     if not script.strip():
-        raise FieldError("script", "name a script, or press ctrl+o to pick one or an example")
+        raise FieldError("script", "name a script, or press {launch.files} to pick one or an example")
     try:
         return list_functions(path) if has_functions(path := path_of(script)) else []
     except ScriptError as error:

@@ -13,16 +13,21 @@ from .playback import Playback
 from .sweeping import Sweep
 
 if TYPE_CHECKING:
+    from ..model.machine import Check
     from ..model.spec import PoolSpec
     from ..model.stacks import Stacks
     from ..model.written_file import Unfetched
     from ..store.ledger_rows import Receipt
     from ..store.run_logs import RunLogs
     from ..tasks.task import Task
+    from ..views.trial_sheet import TrialSheet
+    from ..views.trials import TrialBoard
     from ..views.views import PoolView, RunView
     from .base import Ask, Front, Haul, Listing
+    from .comparing import Comparison
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch
+    from .past_runs import PastRun, RunSearch
 
 REFUSAL = "this is a replay of a record: there is no pool behind it, and nothing is changed"
 
@@ -103,7 +108,46 @@ class Replay:
             begun.set_exception(UsageError(REFUSAL))
         return _refused()
 
-    def launch(self, pool: str, task: Task, *, one: bool = False, stays: bool = False) -> Future[RunView]:
+    def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
+        return _done([])
+
+    def failures(self) -> Future[list[PastRun]]:
+        return _done([])
+
+    def dismiss(self, runs: Sequence[str]) -> Future[None]:
+        return _refused()
+
+    def compare(self, left: str, right: str) -> Future[Comparison]:
+        return _refused()
+
+    def launch(
+        self,
+        pool: str,
+        task: Task,
+        *,
+        one: bool = False,
+        stays: bool = False,
+        request: LaunchRequest | None = None,
+        joined: bool = False,
+    ) -> Future[RunView]:
+        return _refused()
+
+    def launch_sweep(
+        self,
+        pool: str,
+        tasks: Sequence[Task],
+        sheet: TrialSheet,
+        request: LaunchRequest,
+        *,
+        joined: bool,
+        stays: bool = False,
+    ) -> Future[RunView]:
+        return _refused()
+
+    def trials(self, pool: str, run: RunView) -> Future[TrialBoard]:
+        return _refused()
+
+    def check_provider(self, name: str, settings: Mapping[str, str]) -> Future[list[Check]]:
         return _refused()
 
     def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:

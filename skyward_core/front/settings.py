@@ -6,9 +6,10 @@ from pathlib import Path
 
 from ..store import home
 from ..store.debug_log import begin as begin_log
-from ..store.home import keys
+from ..store.home import own_settings
+from ..store.own_settings import Notify, OwnSettings
 
-__all__ = ["begin_log", "keys", "remember", "remembered"]
+__all__ = ["Notify", "OwnSettings", "begin_log", "own_settings", "remember", "remembered"]
 
 
 def remembered(name: str) -> str:

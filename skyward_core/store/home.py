@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from ..model.errors import UsageError
 
 if TYPE_CHECKING:
+    from .own_settings import OwnSettings
     from .settings import Settings
 
 BASE_LIMIT = (
@@ -25,10 +26,11 @@ BASE_LIMIT = (
 )
 
 ENVIRONMENTS = "environments"  # a folder of the home: what images asked for on this machine
+SETTINGS = "skyward.toml"
 PRUNED = "pruned"  # a file of the home, as old as the last time that room was made in it
 # What else there is in the home.
 OURS = (ENVIRONMENTS, PRUNED, "ledger.db*", "pools", "local", "aws", "tasks", "debug", "known_hosts*", "ssh_config*",
-        "skyward-*", "skyward.toml", "*.json", "*.json.draft")  # fmt: skip
+        "skyward-*", SETTINGS, "*.json", "*.json.draft")  # fmt: skip
 PRUNE_EVERY = 86400.0  # seconds between two such times
 
 provider_override: str | None = None
@@ -168,13 +170,15 @@ def host_groups() -> dict[str, list[str]]:
     return {name: hosts for each in _settings() for name, hosts in each.hosts.items()}
 
 
-def keys() -> dict[str, str]:
-    """Keys of the app by the name of what they do, from the same files.
+def own_settings() -> OwnSettings:
+    """What the person has set for themselves, of ``skyward.toml`` in :func:`home` alone.
 
     Raises:
-        UsageError: a file cannot be read or used.
+        UsageError: there is no home.
     """
-    return {name: key for each in _settings() for name, key in each.keys.items()}
+    from .own_settings import read_own  # late, as all that a script can connect without
+
+    return read_own(home() / SETTINGS, Path(SETTINGS))
 
 
 def _settings() -> Iterator[Settings]:
@@ -184,8 +188,8 @@ def _settings() -> Iterator[Settings]:
         UsageError: somebody else could have put it into the working folder: a group of hosts says whose machines are
             given the person's code.
     """
-    own = home() / "skyward.toml"
-    for path in (own, Path("skyward.toml")):
+    own = home() / SETTINGS
+    for path in (own, Path(SETTINGS)):
         if path.exists():
             from ..node.boot.host import doubt
 

@@ -1,4 +1,4 @@
-"""What ``skyward.toml`` may hold: the person's groups of hosts, and keys of the app."""
+"""What any ``skyward.toml`` may hold: groups of hosts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ class Settings(BaseModel):
 
     Attributes:
         hosts: groups of hosts by name, each a list of hosts or a single one.
-        keys: keys of the app by the name of what they do.
     """
 
     hosts: dict[str, Annotated[list[str], BeforeValidator(_listed)]] = {}
-    keys: dict[str, str] = {}
 
 
 def read(path: Path) -> Settings:

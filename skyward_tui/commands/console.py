@@ -32,6 +32,7 @@ class Console:
         self.unread = False  # nobody reads our output any more
         self._main: TextIO = sys.stderr if as_json else sys.stdout
         self._printers: list[LogPrinter] = []
+        self._erasers: list[Callable[[], None]] = []
 
     def say(self, text: str, *codes: int) -> None:
         """A part of what was asked for, in the colours of some SGR codes where the terminal wants any."""
@@ -77,6 +78,12 @@ class Console:
         """Take away what is drawn for now: something is about to be printed, and all may share one terminal."""
         for printer in self._printers:
             printer.erase()
+        for erase in self._erasers:
+            erase()
+
+    def share_terminal(self, erase: Callable[[], None]) -> None:
+        """Have ``erase`` take away what somebody draws for now, whenever something is about to be printed."""
+        self._erasers.append(erase)
 
     @staticmethod
     def _columns() -> int:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from skyward_core.model.errors import what_of
 from skyward_core.model.outcome import Outcome
@@ -26,6 +26,9 @@ from skyward_core.wire.safe_text import field
 
 from ..hints import detail_of
 from .console import Console
+
+if TYPE_CHECKING:
+    from .live import LiveBlock
 
 T = TypeVar("T")
 Choice = Literal["detach", "cancel", "down"]
@@ -53,6 +56,7 @@ class Follower:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self.live: LiveBlock | None = None  # told of in place of all that ranks print
         self._inbox: SimpleQueue[Any] = SimpleQueue()
         self._printer = console.logs()
         self._asking = False
@@ -129,6 +133,8 @@ class Follower:
         while True:
             if self._inbox.empty():  # whatever came last: nothing printed waits for what comes next
                 self._say(self._printer.flush)
+                if self.live is not None:
+                    self._say(self.live.draw)
             try:
                 item: object = self._inbox.get(timeout=PATIENCE)
             except Empty:
@@ -143,6 +149,8 @@ class Follower:
             self._show(self._inbox.get())
         self._release()
         self._say(self._printer.finish)
+        if self.live is not None:
+            self._say(self.live.close)
 
     def ask(self, run: str, *, outlives_us: bool) -> Choice:
         """Ask the person at the terminal what becomes of a run; a second ctrl-c answers "down".
@@ -154,6 +162,8 @@ class Follower:
             Interrupted: another signal came, or the terminal is gone.
         """
         self._say(self._printer.flush)
+        if self.live is not None:
+            self._say(self.live.erase)
         state, detaching = "goes on meanwhile", "and leave it running"
         if not outlives_us:
             state, detaching = "is on no node yet, and waits meanwhile", "though that cancels it"
@@ -187,6 +197,8 @@ class Follower:
 
     def _show(self, item: object) -> None:
         match item:
+            case (int(rank), str(), bytes(data)) if self.live is not None:
+                self.live.hear(rank, data)
             case (int(rank), str(stream), bytes(data)):
                 self._release()
                 self._say(self._printer.feed, rank, stream, data)

@@ -13,7 +13,7 @@ from ..words import clip, count, failure, number, one_line, took
 from .console import Console
 
 GLYPHS = {"returned": "✓", "raised": "✗", "exited": "✗", "lost": "!", "collateral": "⊘", "running": "●"}
-_COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2}
+COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2}
 
 
 def status_of(run: RunView) -> int:
@@ -54,7 +54,7 @@ def run_table(run: RunView) -> list[tuple[str, int | None]]:
     lines = table(rows)
     return [
         (lines[0], 1),
-        *((line, _COLORS.get(task.state)) for line, task in zip(lines[1:], tasks, strict=True)),
+        *((line, COLORS.get(task.state)) for line, task in zip(lines[1:], tasks, strict=True)),
     ]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -17,7 +20,7 @@ from skyward_core.front.scripts import Task
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.capabilities import RunsHere
-from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
+from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError, what_of
 from skyward_core.model.spec import PoolSpec
 from skyward_core.views.events import PoolState
 from skyward_core.views.metrics import MetricBook, numbers_line
@@ -29,6 +32,7 @@ from ..as_json import pool_json, run_json, trials_json
 from ..launch_plan import lacking, rows
 from ..packaged import meant
 from ..words import between, count, duration
+from .calling import Caller
 from .console import Console
 from .follow import Choice, Follower, Interrupted
 from .reach import opened, up
@@ -38,7 +42,12 @@ from .trials import TrialNotes, show_trials
 
 
 def run(
-    request: LaunchRequest, console: Console, *, dry_run: bool = False, missing: TrialSheet | None = None
+    request: LaunchRequest,
+    console: Console,
+    *,
+    dry_run: bool = False,
+    watch: bool = False,
+    missing: TrialSheet | None = None,
 ) -> int:
     """Run a script's function on a pool, and give the exit status.
 
@@ -46,8 +55,11 @@ def run(
 
     Args:
         dry_run: make, load and run nothing; tell what would be.
+        watch: tell how it is in a few lines, in place of all that ranks print.
         missing: of a sweep, what is to be run of it.
     """
+    if watch:
+        _have_terminal(request, console)
     with opened(console) as session:
         found = _live(session, request.pool)
         if found is not None and request.shapes_pool:
@@ -72,9 +84,21 @@ def run(
         if said := lacking(plan, as_options=True):
             console.note(said)
         tasks = plan.tasks(echo=True)
-        job = Job(session, console, plan.pool.name, ours=found is None, keep=plan.keep)
+        caller = None if request.detach else Caller(console)
+        job = Job(session, console, plan.pool.name, ours=found is None, keep=plan.keep, caller=caller)
+        if watch:
+            job.watch()
         with job.follower.signals():
             return job.execute(plan.spec, tasks, request, plan.sheet)
+
+
+def _have_terminal(request: LaunchRequest, console: Console) -> None:
+    if console.as_json or request.detach:
+        raise UsageError(
+            f"--watch stays and draws: leave it out, or {'--json' if console.as_json else '--detach'}"
+        )
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        raise UsageError("--watch draws on a terminal, and standard error is none")
 
 
 def _tell(plan: LaunchPlan, console: Console) -> int:
@@ -123,7 +147,8 @@ def attach(pool: str, console: Console) -> int:
             # Who only looks changes nothing, and what waits for the lost ranks would wait for ever: as the run's client
             # would, we have it stopped.
             session.attach(row.key).result()
-        job = Job(session, console, pool, ours=False, keep=True, off_terminal="detach")
+        caller = Caller(console)
+        job = Job(session, console, pool, ours=False, keep=True, off_terminal="detach", caller=caller)
         with job.follower.signals():
             return job.resume(running[-1])
 
@@ -146,6 +171,7 @@ class Job:
         ours: bool,
         keep: bool,
         off_terminal: Choice = "cancel",
+        caller: Caller | None = None,
     ) -> None:
         self.session = session
         self.console = console
@@ -156,6 +182,7 @@ class Job:
         self.ours = ours
         self.leave = keep or not ours
         self.off_terminal = off_terminal
+        self.caller = caller  # None where nobody waits for the run's end
         self.run: RunView | None = None
         self.error: SkywardError | None = None
         self.kept: Future[None] | None = None  # what the run was launched with
@@ -202,6 +229,8 @@ class Job:
             self.error, status = error, exit_status.of_error(error)
             self.leave &= up
             self.leave |= isinstance(error, PoolExistsError)  # that one is somebody else's
+            if self.caller is not None and self.run is None:
+                self.caller.start_failed(self.pool, what_of(error))
         return self._finish(status)
 
     def _launch_sweep(
@@ -243,6 +272,16 @@ class Job:
                 self.follower.on_event(told)
             self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
 
+    def watch(self) -> None:
+        """Tell how the run is, in place of all that its ranks print."""
+        from .live import LiveBlock, Row, rows
+
+        def look(said: str) -> list[Row]:
+            view = next(filter(self._is_ours, self.session.pools()), None)
+            return [] if view is None else rows(view, self.run, said, time.time())
+
+        self.follower.live = LiveBlock(self.console, look)
+
     def resume(self, run: RunView) -> int:
         """Follow a run that is under way."""
         self.run, self.key = run, self.session.view(self.pool).key
@@ -261,6 +300,8 @@ class Job:
         ended = self.session.wait(self.key, run.id)
         try:
             self._report(self.follower.wait(ended))
+            if self.caller is not None:
+                self.caller.run_ended(run, self.pool)
         except Interrupted as interruption:
             choice = self.off_terminal
             if interruption.number == SIGINT and self.console.is_terminal:
@@ -307,6 +348,8 @@ class Job:
         if self.run is not None:
             trials = trials_json(self.trials) if self.trials is not None else {}
             self.console.result(run_json(self.run, receipt) | trials)
+        if self.caller is not None:
+            self.caller.settle()
         return status
 
     def _see_kept(self) -> None:
@@ -331,6 +374,8 @@ class Job:
             show_trials(run, self.trials, self.console)
         else:
             show_run(run, self.console)
+        if self.follower.live is not None:
+            self.console.note(f"what its ranks printed: skyward-tui logs {run.id}")
         view = next(filter(self._is_ours, self.session.pools()), None)
         ranks = view.metrics.ranks(run.id) if view is not None and run.kind != "sweep" else []
         if view is not None and ranks:

@@ -70,6 +70,11 @@ class Dialog(ModalScreen[Result]):
         else:
             self.focus_previous()
 
+    def on_resize(self) -> None:
+        """What has the focus stays in sight."""
+        if self.focused is not None:
+            self.call_after_refresh(self.focused.scroll_visible, animate=False)
+
     def action_close(self) -> None:
         """Go without an answer."""
         self.dismiss()

@@ -90,6 +90,13 @@ class RunPanel(Panel):
         """Whether a key of the screen, by the id of its action, is worth a hint, as far as this panel knows."""
         return True
 
+    def kept(self) -> Mapping[str, str | bool]:
+        """What of how it looks is kept for the next time, by names that no other panel gives."""
+        return {}
+
+    def restore(self, kept: Mapping[str, str | bool]) -> None:
+        """Look as it did when that was kept, as far as it makes sense."""
+
     def close_one(self) -> bool:
         """Close what is open in it, one thing at a time; whether there was one."""
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from textual.app import ComposeResult
@@ -16,6 +16,7 @@ from skyward_core.views.collapsed import CollapsedRing
 from skyward_core.views.logs import LogRing, Ring
 from skyward_core.views.views import PoolView, RunView
 
+from ..actions import with_keys
 from ..hints import detail_of
 from ..styles import beside
 from ..theme import look as look_of
@@ -25,6 +26,8 @@ from ..widgets.rank_state import link_note, nothing_yet, rank_states
 from ..words import count, one_line
 from .base import Chosen, RunPanel, Saved
 from .table import Row
+
+_GAP = "{run.previous_rank} and {run.next_rank} show each rank from its first line, {run.save} saves all"
 
 
 class LogPanel(RunPanel):
@@ -60,7 +63,7 @@ class LogPanel(RunPanel):
             ring = self._collapsed(book.merged, pool.world_size)
         else:
             self._folded = None
-        pane.gap_hint = "[ and ] show each rank from its first line, S saves all" if merged else ""
+        pane.gap_hint = with_keys(_GAP, self.app.keys) if merged else ""
         pane.show(ring, merged=merged, files=None if run is None else self._files_of(run, chosen))
         changed = pane.pump()
         self._subject = self._subject_of(pool, chosen)
@@ -98,7 +101,7 @@ class LogPanel(RunPanel):
         """Say why there is no line to see."""
         if run is None:
             self._silence = None
-            self.pane.empty_text = one_line(detail_of(pool)) or self.row.empty
+            self.pane.empty_text = one_line(detail_of(pool)) or with_keys(self.row.empty, self.app.keys)
             return
         state = (pool.version, run.id, run.version, run.state, int(now), chosen)
         if state != self._silence:
@@ -124,6 +127,17 @@ class LogPanel(RunPanel):
         if parts and (begin := _searched_from(pane)):
             parts.append(f"in the last {count(pane.window.end - begin, 'line')} only")
         self.retitle(title, Content("  ".join(parts)))
+
+    def kept(self) -> Mapping[str, str | bool]:
+        filtered = self.pane.window.filter
+        text = "" if filtered is None else filtered.matcher.text
+        return {"wrap": self.pane.wrap, "times": self.pane.times, "filter": text}
+
+    def restore(self, kept: Mapping[str, str | bool]) -> None:
+        self.pane.wrap, self.pane.times = kept.get("wrap") is True, kept.get("times") is True
+        if matcher := Matcher.parse(str(kept.get("filter", "")), invertible=True):
+            self.pane.set_filter(matcher)
+            self.app.flash(f"the log is filtered as you left it: {matcher.text}")
 
     # What is searched for
 

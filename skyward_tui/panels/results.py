@@ -53,7 +53,9 @@ class ResultsPanel(RunPanel):
                 left, right, turn = (first_key(f"panel.{each}", keys) for each in ("left", "right", "open"))
                 parts.append((f"  {left} {right} sort, {turn} turns", "$muted"))
             if failed:
-                parts.append((f"  ✗ {failed}, e shows why", "$text-error"))
+                parts.append(
+                    (f"  ✗ {failed}, {first_key('run.errors', self.app.keys)} shows why", "$text-error")
+                )
             self.retitle(Content.assemble(*parts))
         return changed
 

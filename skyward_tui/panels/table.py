@@ -21,7 +21,7 @@ class Row:
         made_by: ``module:class`` of its file, a :class:`~skyward_tui.panels.base.RunPanel`; imported when first shown.
         hints: ids of actions, the most wanted first while it is looked at.
         actions: ids of the actions of the screen that are this panel's to do, wherever the focus is.
-        empty: what is said where it has nothing to show.
+        empty: what is said where it has nothing to show; an action's id in braces stands for its key.
         hides: whether it is away as long as it has nothing to show; while it is there, the screen has the class
             ``-ID``, and until then its key says ``empty``.
         instead_of: id of the panel whose place it has, at sizes that have one for both, unless that one is looked at.
@@ -55,7 +55,7 @@ PANELS: tuple[Row, ...] = (
             "run.find", "run.next_hit", "run.previous_hit", "run.filter", "run.follow", "run.pause", "run.times",
             "run.wrap",
         ),
-        empty="no run yet: L launches one here",
+        empty="no run yet: {run.launch} launches one here",
     ),
     Row(
         "phases", 3, "nodes", "Go to the nodes", "skyward_tui.panels.nodes:NodesPanel",

@@ -23,6 +23,7 @@ from ..words import count, duration, hourly, money, taken_back
 if TYPE_CHECKING:
     from skyward_core.views.views import PoolView, RunView
 
+    from ..kept_state import KeptScreen
     from ..widgets.replay_line import ReplayLine
 
 Result = TypeVar("Result")
@@ -55,8 +56,17 @@ class BaseScreen(Screen[Result]):
         yield self._hint_bar
         yield TooSmall()
 
+    def kept(self) -> KeptScreen:
+        """What of how it looks is kept for the next one of its kind."""
+        return {}
+
     def body(self) -> ComposeResult:
         raise NotImplementedError
+
+    def on_resize(self) -> None:
+        """What has the focus stays in sight."""
+        if self.focused is not None:
+            self.call_after_refresh(self.focused.scroll_visible, animate=False)
 
     def pulse(self, now: float) -> None:
         """Show what has changed."""

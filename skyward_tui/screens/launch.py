@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from skyward_core.front.providers import DEFAULT
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.views import PoolView
 
-from ..actions import bindings, first_key
+from ..actions import bindings, first_key, with_keys
 from ..hints import words_of
 from ..launch_form import (
     FieldError,
@@ -116,14 +117,15 @@ class LaunchScreen(BaseScreen[None]):
     def body(self) -> ComposeResult:
         from skyward_core.front.plugins import available
 
+        say = partial(with_keys, keymap=self.app.keys)
         live = [(f"{pool.name} ({pool.world_size:,} ranks, up)", pool.key) for pool in self._live()]
         with Container(id="sides"):
             with Panel(id="form") as form:
                 form.border_title = "launch"
                 with FormFields(id="fields"):
-                    yield row("Script", line("script", "path of a script; ctrl+o picks one"))
+                    yield row("Script", line("script", say("path of a script; {launch.files} picks one")))
                     functions = Choice([], prompt="its functions", id="function", compact=True)
-                    python = line("python", "its own; ctrl+n lists")
+                    python = line("python", say("its own; {launch.python} lists"))
                     yield row("Function", functions, inner("python"), python)
                     yield CallFields(id="call")
                     used = self._pool if self._pool in dict(live).values() else ""  # it may be over by now
@@ -143,7 +145,7 @@ class LaunchScreen(BaseScreen[None]):
                         inner("ranks per node"),
                         line("ranks", value="1", type="integer"),
                         inner("accelerator"),
-                        line("accelerator", "any; ctrl+g lists"),
+                        line("accelerator", say("any; {launch.accelerators} lists")),
                     )
                     markets = Choice(_MARKETS, value="", allow_blank=False, id="allocation", compact=True)
                     orders = Choice(_ORDERS, value="", allow_blank=False, id="selection", compact=True)
@@ -427,6 +429,7 @@ class LaunchScreen(BaseScreen[None]):
     def _say(self, text: str, *, error: bool = False) -> None:
         message = self.query_one("#message", Static)
         message.set_class(error, "-error")
+        text = with_keys(text, self.app.keys)
         message.update(f"✗ {text}" if error else text)
 
     # Acting

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from textual import getters
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
 
-from ..actions import Action, bindings, first_key
+from ..actions import Action, bindings, first_key, with_keys
+from ..app_face import AppFace
 from ..hints import detail_of
 from ..leftovers import amount_of
 from ..styles import beside
@@ -30,16 +32,18 @@ _BESIDE = 120  # columns from which the pool under the cursor shows beside the l
 _WELCOME = """
   No pools yet.
 
-  Press [b $text-accent]n[/] to launch a script: one of the packaged examples,
+  Press [b $text-accent]{pools.new}[/] to launch a script: one of the packaged examples,
   or any Python file with a [b]@sky.function[/] in it.
 
   [$muted]Pools that scripts and the command line make on this machine
-  show up here too. [b]?[/b] lists every key.[/]
+  show up here too. [b]{app.help}[/b] lists every key.[/]
 """
 
 
 class PoolList(Roll):
     """A row per pool, with a cursor."""
+
+    app = getters.app(AppFace)
 
     @dataclass
     class Opened(Message):
@@ -73,7 +77,11 @@ class PoolList(Roll):
     def render(self) -> Content:
         if self.pools:
             return super().render()
-        return Content.from_markup(_WELCOME) if not self.note else Content("\n  " + self.note)
+        return (
+            Content.from_markup(with_keys(_WELCOME, self.app.keys))
+            if not self.note
+            else Content("\n  " + self.note)
+        )
 
     def head(self, width: int) -> list[Content]:
         name = self._name_width(width)

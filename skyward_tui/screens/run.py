@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -18,15 +18,16 @@ from textual.reactive import var
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.alerts import AlertWatch, told_by
+from skyward_core.views.notifications import Notification
 from skyward_core.views.views import PoolView, RunView
 
-from ..actions import Action, bindings, named
+from ..actions import Action, bindings, first_key, named, with_keys
 from ..app_face import settled
 from ..hints import words_of
 from ..panels.base import Chosen, RunPanel
 from ..panels.table import AT_START, HOME, PANELS
 from ..styles import beside
-from ..widgets.alert_strip import AlertStrip, notices
+from ..widgets.alert_strip import AlertStrip, notices, severe
 from ..widgets.chrome import Crumbs
 from ..widgets.rank_panel import RankChosen
 from ..widgets.rank_state import FAILURES, paused
@@ -79,14 +80,29 @@ class RunScreen(BaseScreen[None]):
         yield Container(*self.panels.values(), id="grid")
 
     def on_mount(self) -> None:
+        kept = self.app.kept_of(self.SCOPE)
+        self.merged, self.collapsed = kept.get("merged") is True, kept.get("collapsed") is True
+        self.set_class(kept.get("zoom") is True, "-zoom")
+        for panel in self.panels.values():
+            panel.restore(kept)
         self.panels[HOME].main.focus()
         self._share_place()
         self._awaits_run = self.pool is not None and self.pool.state == "starting" and self.run is None
         if self._awaits_run:
             self.active = AT_START
         self.pulse(self.app.clock())
+        left_at = self.panels.get(str(kept.get("panel", HOME)), self.panels[HOME])
+        if not self._awaits_run and left_at.filled and left_at is not self.panels[HOME]:
+            self.action_panel(left_at.row.id)
         if self.pool.is_over if self.pool is not None else self.app.session is not None:
             self.run_worker(self._recall(), group="recall")
+
+    def kept(self) -> Mapping[str, str | bool]:
+        found: dict[str, str | bool] = {"panel": self.active, "zoom": self.has_class("-zoom")}
+        found |= {"merged": self.merged, "collapsed": self.collapsed}
+        for panel in self.panels.values():
+            found |= panel.kept()
+        return found
 
     async def _recall(self) -> None:
         """Have a pool that is over read from what was kept of it; :attr:`pool` finds it."""
@@ -157,7 +173,8 @@ class RunScreen(BaseScreen[None]):
             self._told = run.id
             cause = run.root_cause
             said = failure(cause.outcome, cause.type, one_line(cause.message))
-            self.flash(f"rank {cause.rank} {cause.outcome}, {said} (e shows all)", "error")
+            key = first_key("run.errors", self.app.keys)
+            self.flash(f"rank {cause.rank} {cause.outcome}, {said} ({key} shows all)", "error")
         if self._awaits_run and run is not None:
             # What came up is watched first, then what it prints; the focus was there all along.
             self._awaits_run = False
@@ -181,6 +198,8 @@ class RunScreen(BaseScreen[None]):
         if run.state == "running":
             for title, text, severity in notices(new):
                 self.flash(f"{title}  {text}", severity)
+            for alert in severe(new):
+                self.app.call_person(Notification("alert", pool.name, run.id, alert.who, alert.words))
         return None
 
     def _share_place(self) -> None:
@@ -224,7 +243,7 @@ class RunScreen(BaseScreen[None]):
     def action_panel(self, name: str) -> None:
         panel = self.panels[name]
         if not panel.filled:
-            return self.flash(panel.row.empty)
+            return self.flash(with_keys(panel.row.empty, self.app.keys))
         self._awaits_run = False
         self.active = name
         # A panel that was hidden can take the focus only once it is displayed.
@@ -449,6 +468,7 @@ class RunScreen(BaseScreen[None]):
             self.action_leave()
 
     def action_leave(self) -> None:
+        self.app.keep(self.SCOPE, self.kept())
         self.app.pop_screen()
 
 

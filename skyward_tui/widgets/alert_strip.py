@@ -62,3 +62,9 @@ def notices(new: Sequence[Alert]) -> Iterator[tuple[str, str, str]]:
         first, *others = (alert for alert in new if alert.kind == kind)
         more = f" (+{len(others):,} more)" if others else ""
         yield look(kind).text, f"{first.who}: {first.words}{more}", "error" if kind in _SEVERE else "info"
+
+
+def severe(new: Sequence[Alert]) -> Iterator[Alert]:
+    """Those for which somebody should be called: the first of each kind."""
+    firsts = {alert.kind: alert for alert in reversed(new) if alert.kind in _SEVERE}
+    yield from firsts.values()

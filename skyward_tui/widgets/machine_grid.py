@@ -197,7 +197,8 @@ class MachineGrid(Widget, can_focus=True):
         full = track.latest.get(whole) if isinstance(whole, str) else whole
         mark = "!" if bad else " "
         if value is None or not full:
-            return Segment(f"{'–':>{CELL - 1}}{mark}", self._style("amiss" if bad else "muted"))
+            style = self.rich_style + self._style("amiss") if bad else self._style("muted")
+            return Segment(f"{'–':>{CELL - 1}}{mark}", style)
         part = value / full
         heat = HEATS[sum(part >= step for step in STEPS)]
         style = self._style(heat) + (self._style("amiss") if bad else Style())

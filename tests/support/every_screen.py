@@ -16,6 +16,7 @@ from skyward_tui.dialogs.end_left import EndLeftScreen
 from skyward_tui.dialogs.files import FilesScreen
 from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.dialogs.host_key import HostKeyScreen
+from skyward_tui.dialogs.jump import JumpScreen
 from skyward_tui.dialogs.presets import PresetsScreen
 from skyward_tui.dialogs.pythons import PythonsScreen
 from skyward_tui.dialogs.quit import QuitScreen
@@ -60,4 +61,5 @@ def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
         lambda: PythonsScreen(None),
         lambda: PresetsScreen([Preset("small", Path("skyward.toml"), {"script": "train.py"})]),
         lambda: HostKeyScreen(shown()),
+        lambda: JumpScreen([]),
     ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.screen import Screen
@@ -13,10 +11,12 @@ from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.base import Dialog
 from skyward_tui.dialogs.host_key import HostKeyScreen
 from skyward_tui.replay_app import ReplayApp
+from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.every_screen import every_screen
-from tests.support.fake_session import FakeSession
+from tests.support.fake_session import FakeSession, failed_run
 from tests.support.host_key import shown
+from tests.support.own_home import set_own
 
 BY_ID = {action.id: action for action in ACTIONS}
 
@@ -101,7 +101,7 @@ async def test_escape_closes_every_dialog_and_arrows_go_round_its_buttons(
 
 
 async def test_dialogs_name_the_keys_that_the_person_has_chosen(app: SkywardApp) -> None:
-    Path("skyward.toml").write_text('[keys]\n"hostkey.accept" = "Y"\n"dialog.close" = "f10"\n')
+    set_own('[keys]\n"hostkey.accept" = "Y"\n"dialog.close" = "f10"\n')
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session is not None)
         await pilot.press("?")
@@ -115,3 +115,31 @@ async def test_dialogs_name_the_keys_that_the_person_has_chosen(app: SkywardApp)
         assert not answers
         await pilot.press("Y")
         await until(pilot, lambda: answers == [True])
+
+
+async def test_keys_that_clash_are_told_and_the_app_s_own_hold(app: SkywardApp, session: FakeSession) -> None:
+    set_own('[keys]\n"run.merge" = "f"\n"run.nothing" = "x"\n"pools.new" = "N"\n')
+    async with app.run_test(size=(160, 24)) as pilot:
+        await until(pilot, lambda: "keys.run.merge: run.follow has f already" in screen_text(app))
+        assert "keys.run.nothing: there is no such action" in screen_text(app)
+        assert "Press N to launch a script" in screen_text(app)
+        assert app.keys == {"pools.new": "N"}
+        await pilot.press("n")
+        assert app.screen is app.screen_stack[0]
+        await pilot.press("N")
+        await until(pilot, lambda: len(app.screen_stack) == 2)
+
+
+async def test_two_actions_can_change_places(app: SkywardApp, session: FakeSession) -> None:
+    set_own('[keys]\n"run.merge" = "f"\n"run.follow" = "a"\n')
+    failed_run(session, session.pool("llama-ft"))
+    async with app.run_test(size=(160, 24)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        screen = app.screen
+        assert isinstance(screen, RunScreen)
+        await pilot.press("a")
+        assert not screen.merged
+        await pilot.press("f")
+        assert screen.merged

@@ -463,12 +463,12 @@ async def test_the_command_line_is_copied(app: SkywardApp, script: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "field", "words"),
     [
-        ({"script": ""}, "script", "ctrl+o"),
+        ({"script": ""}, "script", "launch.files"),
         ({"script": "nowhere.py"}, "script", "no such script"),
         ({"script": "hello"}, "script", "there is an example of that name: example:hello"),
         ({"script": "."}, "script", "folder"),
         ({"script": "plain.py", "arguments": "--name 'x"}, "arguments", "quotation"),
-        ({"script": "", "whole": True}, "script", "ctrl+o"),
+        ({"script": "", "whole": True}, "script", "launch.files"),
         ({"packages": "lock gone/uv.lock"}, "packages", "there is no file"),
         ({"packages": "project"}, "packages", "there is no file pyproject.toml"),
         ({"outputs": "out/** /etc/passwd"}, "outputs", "'/etc/passwd' leads out of the working folder"),

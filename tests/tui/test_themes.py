@@ -10,15 +10,22 @@ from typing import Any
 
 import click
 import pytest
+from textual.color import Color
+from textual.command import CommandPalette
 from textual.style import Style
 
 from skyward_tui import cli
 from skyward_tui.app import SkywardApp
-from tests.support.app_driver import screen_text, until
+from skyward_tui.screens.run import RunScreen
+from skyward_tui.theme import _LOOKS, CONTRAST, UNCOLOURED, contrast, legible
+from tests.support.app_driver import screen_svg, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession
+from tests.support.own_home import set_own
 
 PAINTS = True  # what is painted is looked at, or changes what a widget knows
+
+PRINTABLE = {chr(code) for code in range(0x20, 0x7F)} | {"\n"}
 
 PACKAGE = Path(cli.__file__).parent
 
@@ -67,6 +74,135 @@ async def test_every_colour_that_is_named_is_one_in_every_theme(app: SkywardApp)
         assert names <= set(variables), theme
         for name in names:
             assert Style.parse(f"${name}", variables).foreground is not None, (theme, name)
+
+
+async def test_states_can_be_read_in_every_theme(app: SkywardApp) -> None:
+    """By WCAG 2.2: 4.5 to 1, on all that they are written on; what is over and done stays somewhat behind."""
+    async with app.run_test(size=(80, 24)):
+        for theme in app.available_themes.values():
+            app.theme = theme.name
+            variables = app.get_css_variables()
+            states = sorted({each.style.removeprefix("$") for each in _LOOKS.values()})
+            assert states == ["muted", "text-error", "text-primary", "text-success", "text-warning"]
+            for name in (*states, "text-accent"):
+                color = Color.parse(variables[name])
+                if theme.ansi:
+                    assert color.ansi is not None, "the terminal's own"
+                    continue
+                for behind in ("background", "surface", "panel"):
+                    least = 4.0 if name == "muted" else 4.5
+                    assert contrast(color, Color.parse(variables[behind])) >= least, (
+                        theme.name,
+                        name,
+                        behind,
+                    )
+
+
+async def test_high_contrast_is_high() -> None:
+    variables = legible(CONTRAST.to_color_system().generate() | CONTRAST.variables, ansi=False)
+    for name in (
+        "foreground",
+        "muted",
+        "text-error",
+        "text-success",
+        "text-warning",
+        "text-primary",
+        "border",
+    ):
+        assert contrast(Color.parse(variables[name]), Color.parse(variables["background"])) >= 7, name
+
+
+@pytest.mark.parametrize("size", [(60, 15), (120, 40)])
+async def test_in_ascii_every_screen_is_ascii(session: FakeSession, size: tuple[int, int]) -> None:
+    app = SkywardApp(lambda: session, clock=lambda: session.now, plain=True)
+    screens = every_screen(session)
+    session.pool("wide", 32, 8)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        for make in (*screens, lambda: RunScreen(session.view("wide").key)):
+            screen = make()
+            await app.push_screen(screen)
+            for _ in range(3):
+                await pilot.pause()
+                text = screen_text(app)
+                assert set(text) <= PRINTABLE, sorted(set(text) - PRINTABLE)
+                await pilot.press("tab")
+            assert text.strip()
+            if app.screen is screen:  # any key ends a jump
+                app.pop_screen()
+
+
+async def test_without_colours_none_is_painted(session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = SkywardApp(lambda: session, clock=lambda: session.now)
+    screens = every_screen(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        for make in screens:
+            await app.push_screen(make())
+            await pilot.pause()
+            styles = {
+                style for strip in app.screen._compositor.render_strips() for _, style, _ in strip if style
+            }
+            assert all(style.color is None and style.bgcolor is None for style in styles), app.screen
+            app.pop_screen()
+        app.theme = "nord"
+        await until(pilot, lambda: "NO_COLOR is set, and no theme shows" in screen_text(app))
+        assert app.theme == UNCOLOURED
+
+
+@pytest.mark.parametrize(("value", "theme"), [("1", "nord"), ("", "")])
+async def test_who_asks_for_colours_has_them(
+    session: FakeSession, monkeypatch: pytest.MonkeyPatch, value: str, theme: str
+) -> None:
+    """By name, this time, or with a NO_COLOR that says nothing; see no-color.org."""
+    monkeypatch.setenv("NO_COLOR", value)
+    app = SkywardApp(lambda: session, clock=lambda: session.now, theme=theme)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        assert app.theme == (theme or "skyward")
+        colours = {c for c in re.findall(r"fill: #([0-9a-fA-F]{6})", screen_svg(app)) if c[:2] != c[2:4]}
+        assert len(colours) > 3
+
+
+async def test_a_theme_that_is_chosen_is_there_at_the_next_start(session: FakeSession) -> None:
+    for wanted in ("skyward", "nord", "nord"):
+        app = SkywardApp(lambda: session, clock=lambda: session.now)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda app=app: app.session is not None)  # type: ignore[misc]
+            assert app.theme == wanted
+            if wanted == "skyward":
+                app.action_change_theme()
+                await until(pilot, lambda app=app: isinstance(app.screen, CommandPalette))  # type: ignore[misc]
+                await pilot.press(*"nord")
+                await until(pilot, lambda app=app: "nord" in screen_text(app))  # type: ignore[misc]
+                await pilot.press("down", "enter")
+                await until(pilot, lambda app=app: app.theme == "nord" and not len(app.workers))  # type: ignore[misc]
+    set_own('[app]\ntheme = "skyward-light"\nascii = true\n')
+    app = SkywardApp(lambda: session, clock=lambda: session.now)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        assert app.theme == "skyward-light", "it was set since"
+        assert screen_text(app).isascii()
+
+
+async def test_a_theme_that_is_none_is_told(session: FakeSession, app: SkywardApp) -> None:
+    set_own('[app]\ntheme = "nrod"\n')
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "there is no theme 'nrod'" in screen_text(app))
+        assert app.theme == "skyward"
+
+
+def test_a_theme_that_is_none_is_refused_at_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with (
+        click.Context(cli.cli) as context,
+        pytest.raises(click.UsageError, match="no theme 'x': ansi-dark, "),
+    ):
+        context.invoke(cli.cli, theme="x")
+    with pytest.raises(click.UsageError, match="--ascii is the app's: ls does not know it"):
+        cli.cli.main(["--ascii", "ls"], standalone_mode=False)
 
 
 def test_style_sheets_are_files() -> None:

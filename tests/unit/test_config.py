@@ -210,16 +210,12 @@ def test_nobody_takes_the_place_of_our_sockets(
 
 
 def test_settings_of_the_working_folder_come_before_those_at_home(world: Path, tmp_path: Path) -> None:
-    assert (config.host_groups(), config.keys()) == ({}, {})
+    assert config.host_groups() == {}
     config.home()
-    (world / "skyward.toml").write_text(
-        '[hosts]\nlab = ["a", "b"]\none = "c"\n[keys]\nquit = "x"\n[theirs]\nx = 1\n'
-    )
+    (world / "skyward.toml").write_text('[hosts]\nlab = ["a", "b"]\none = "c"\n[theirs]\nx = 1\n')
     assert config.host_groups() == {"lab": ["a", "b"], "one": ["c"]}
-    assert config.keys() == {"quit": "x"}
     (tmp_path / "skyward.toml").write_text('[hosts]\none = ["d"]\n')
     assert config.host_groups() == {"lab": ["a", "b"], "one": ["d"]}
-    assert config.keys() == {"quit": "x"}
 
 
 @pytest.mark.parametrize("content", [b"nodes = ", b"\xff\xfe", b"a = 1\na = 2\n"])
@@ -235,7 +231,6 @@ def test_settings_that_do_not_parse_are_a_clear_error(content: bytes, tmp_path: 
         ("hosts = 5", "hosts"),
         ("[hosts]\nlab = 5", r"hosts\.lab"),
         ('[hosts]\nlab = ["a", 7]', r"hosts\.lab\.1"),
-        ("[keys]\nquit = 1", r"keys\.quit"),
     ],
 )
 def test_settings_that_make_no_sense_are_named(content: str, where: str, tmp_path: Path) -> None:
@@ -252,7 +247,7 @@ def test_settings_that_a_stranger_may_have_left_are_not_believed(theirs: str, tm
     """A host of such a group, with a login of theirs, would be given our code and what it is told."""
     (tmp_path / "skyward.toml").write_text('[hosts]\nlab = ["mallory@gpu1"]\n')
     os.chown(tmp_path / theirs, 65534, 65534)
-    for ask in (config.host_groups, config.keys, lambda: sky.SSH(hosts="lab")):
+    for ask in (config.host_groups, lambda: sky.SSH(hosts="lab")):
         with pytest.raises(UsageError, match=r"skyward\.toml is not believed: .* belongs to somebody else"):
             ask()
     os.chown(tmp_path / theirs, 0, 0)
@@ -265,7 +260,7 @@ def test_settings_that_a_stranger_may_have_left_are_not_believed(theirs: str, tm
 def test_settings_that_cannot_be_read_are_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "skyward.toml").mkdir()
     with pytest.raises(UsageError, match=r"skyward\.toml cannot be read: "):
-        config.keys()
+        config.host_groups()
 
 
 def test_a_home_that_cannot_be_is_told_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,131 @@
+"""How the app looks: theme, colours or none, plain ASCII; as the person has set it, or chose it when it ran last."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+from textual.filter import LineFilter, Monochrome, NoColor
+
+from skyward_core.front import settings
+from skyward_core.front.settings import OwnSettings
+from skyward_core.model.errors import SkywardError
+
+from .app_face import AppFace
+from .ends import beside
+from .kept_state import KeptScreen, KeptState, Unusable, kept_state, write_down
+from .theme import OWN, SKYWARD, UNCOLOURED, legible, muted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.theme import Theme
+
+PATIENCE = 5.0  # seconds for the home's disk, which holds nobody up who quits
+
+
+class DressedApp(AppFace):
+    """An app that looks as its person wants it.
+
+    Args:
+        theme: the name of the theme of this start, whatever is set or was chosen before; "" for none.
+        plain: whether to paint nothing but ASCII, whatever is set.
+
+    Attributes:
+        own: what the person has set; the defaults before :meth:`dress`.
+        remarks: what of all that is not used, in words.
+    """
+
+    def __init__(self, theme: str, plain: bool) -> None:
+        super().__init__()
+        self.own = OwnSettings()
+        self.remarks: list[str] = []
+        self._asked_theme, self._plain = theme, plain
+        self._kept = KeptState()
+        self._changed: dict[str, str] = {}
+        self._changed_screens: dict[str, KeptScreen] = {}
+        self._painters: list[LineFilter] = []
+        for each in OWN:
+            self.register_theme(each)
+        self.theme = self._worn = SKYWARD.name
+
+    def dress(self) -> None:
+        """Look as the person wants it, before anything is painted."""
+        try:
+            self.own = settings.own_settings()
+            self._kept = kept_state()
+        except SkywardError:
+            pass  # there is no home, which the session says
+        except Unusable as unusable:
+            self.remarks.append(str(unusable))
+        self.remarks += self.own.refused
+        if self._plain or self.own.ascii:
+            from .filters import PlainAscii
+
+            self._painters.append(PlainAscii())
+        if os.environ.get("NO_COLOR") and not self._asked_theme:
+            from .filters import Colourless
+
+            self._painters.append(Colourless())
+            self.theme = UNCOLOURED
+        self.no_color = self.theme == UNCOLOURED
+        if self.no_color:
+            return
+        name, wrong = self._kept.theme_of(self.own.theme, self._asked_theme, self.available_themes)
+        self.remarks += [wrong] if wrong else []
+        self.theme = name or SKYWARD.name
+
+    def keep_what_is_chosen(self) -> None:
+        """From now on another theme is the person's choice."""
+        self._worn = self.theme
+        self.theme_changed_signal.subscribe(self, self._theme_chosen)
+
+    def _theme_chosen(self, theme: Theme) -> None:
+        """Keep what the person has chosen, for the next start."""
+        if theme.name == self._worn:
+            return
+        if self.no_color:
+            self.theme = self._worn
+            return self.flash("NO_COLOR is set, and no theme shows; --theme NAME shows one all the same")
+        self._worn = theme.name
+        self._changed |= {"theme": theme.name, "over": self.own.theme}
+        self.run_worker(self.write_down(), group="keep")
+        return None
+
+    def kept_of(self, scope: str) -> KeptScreen:
+        return self._kept.screens.get(scope, {})
+
+    def keep(self, scope: str, screen: KeptScreen) -> None:
+        if screen != self.kept_of(scope):
+            self._kept = self._kept._replace(screens={**self._kept.screens, scope: screen})
+            self._changed_screens[scope] = screen
+
+    async def write_down(self) -> None:
+        """Keep what has changed for the next start; another app's changes stay."""
+        if not (self._changed or self._changed_screens):
+            return
+        try:
+            writing = beside(partial(write_down, dict(self._changed), dict(self._changed_screens)))
+            await asyncio.wait_for(writing, PATIENCE)
+        except (OSError, TimeoutError, SkywardError) as error:
+            self.flash(f"how the app looks is not kept: {error}", "error")
+
+    def get_css_variables(self) -> dict[str, str]:
+        """The theme's, in which states can be read."""
+        self.theme_variables = legible(super().get_css_variables(), ansi=self.current_theme.ansi)
+        return self.theme_variables
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's, but that no colours means none, and no greys."""
+        return [*filter(_is_no_grey, super().get_line_filters()), *self._painters]
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """What our screens need of a theme beyond Textual's own variables."""
+        return {"muted": muted(self.current_theme)}
+
+
+def _is_no_grey(each: LineFilter) -> bool:
+    """Whether a filter is none by which Textual has its own notion of no colours: greys, or a cursor that is lost."""
+    return not isinstance(each, Monochrome | NoColor)

@@ -1,0 +1,85 @@
+"""Jump: a letter leads to each thing that can have the focus, in screens and in dialogs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from skyward_tui.app import SkywardApp
+from skyward_tui.dialogs.jump import JumpScreen
+from skyward_tui.dialogs.teardown import TeardownScreen
+from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.screens.run import RunScreen
+from tests.support.app_driver import launch_form, screen_text, until
+from tests.support.fake_session import FakeSession, failed_run
+
+
+@pytest.mark.parametrize("width", [80, 120])
+async def test_a_letter_leads_to_each_panel(app: SkywardApp, session: FakeSession, width: int) -> None:
+    failed_run(session, session.pool("llama-ft"))
+    async with app.run_test(size=(width, 40)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        run = app.screen
+        assert isinstance(run, RunScreen)
+        await pilot.press("apostrophe")
+        await until(pilot, lambda: isinstance(app.screen, JumpScreen))
+        jump = app.screen
+        assert isinstance(jump, JumpScreen)
+        assert len(jump._there) == (4 if width > 100 else 1)
+        for letter, widget in jump._there.items():
+            assert re.match(
+                f".{{{widget.region.x}}} {letter} ", screen_text(app).splitlines()[widget.region.y]
+            )
+        await pilot.press("d" if width > 100 else "a")
+        await until(pilot, lambda: app.screen is run)
+        await until(pilot, lambda: run.active == ("phases" if width > 100 else "log"))
+
+
+async def test_other_keys_and_another_size_leave_all_as_it_is(app: SkywardApp, session: FakeSession) -> None:
+    failed_run(session, session.pool("llama-ft"))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        below, focused = app.screen, app.screen.focused
+        for leave in ("escape", "X", "question_mark", "f1"):
+            await pilot.press("apostrophe")
+            await until(pilot, lambda: isinstance(app.screen, JumpScreen))
+            await pilot.press(leave)
+            await until(pilot, lambda: app.screen is below)
+            assert below.focused is focused
+        await pilot.press("apostrophe")
+        await until(pilot, lambda: isinstance(app.screen, JumpScreen))
+        await pilot.resize_terminal(100, 30)
+        await until(pilot, lambda: app.screen is below)
+
+
+async def test_where_text_is_typed_ctrl_l_jumps(app: SkywardApp, session: FakeSession) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        form = await launch_form(app, pilot, "a'b")
+        assert isinstance(form, LaunchScreen)
+        await pilot.press("apostrophe")
+        assert form.query_one("#script").value == "a'b'"  # type: ignore[attr-defined]
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: isinstance(app.screen, JumpScreen))
+        jump = app.screen
+        assert isinstance(jump, JumpScreen)
+        letter = next(key for key, widget in jump._there.items() if widget.id == "nodes")
+        await pilot.press(letter)
+        await until(pilot, lambda: form.focused is not None and form.focused.id == "nodes")
+
+
+async def test_buttons_of_a_dialog_are_places_too(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        await app.push_screen(TeardownScreen([view.key]))
+        dialog = app.screen
+        await until(pilot, lambda: dialog.focused is not None)
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: isinstance(app.screen, JumpScreen))
+        assert " a " in screen_text(app)
+        await pilot.press("a")
+        await until(pilot, lambda: app.screen is dialog)
+        assert not session.torn_down

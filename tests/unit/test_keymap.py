@@ -1,0 +1,83 @@
+"""The person's own keys: what can be had, and in words what cannot."""
+
+from __future__ import annotations
+
+import pytest
+
+from skyward_tui.actions import ACTIONS, SCOPES, with_keys
+from skyward_tui.keymap import TOGETHER, usable
+from skyward_tui.panels.table import PANELS
+
+
+@pytest.mark.parametrize(
+    ("wished", "keymap"),
+    [
+        ({}, {}),
+        ({"run.merge": "m"}, {"run.merge": "m"}),
+        ({"run.merge": " m , M,m"}, {"run.merge": "m,M"}),
+        ({"run.merge": ","}, {"run.merge": "comma"}),
+        ({"run.merge": "+"}, {"run.merge": "plus"}),
+        ({"app.help": "?, f1"}, {"app.help": "question_mark,f1"}),
+        ({"pools.new": "ctrl+shift+n,é"}, {"pools.new": "ctrl+shift+n,é"}),
+        ({"run.merge": "f", "run.follow": "a"}, {"run.merge": "f", "run.follow": "a"}),  # they change places
+        ({"run.next_rank": "tab"}, {"run.next_rank": "tab"}),
+        (
+            {"log.start": "0", "panel.first": "0"},
+            {"log.start": "0", "panel.first": "0"},
+        ),  # never there at once
+    ],
+)
+def test_keys_that_can_be_had(wished: dict[str, str], keymap: dict[str, str]) -> None:
+    assert usable(wished) == (keymap, [])
+
+
+@pytest.mark.parametrize(
+    ("wished", "said"),
+    [
+        ({"run.mrege": "m"}, "keys.run.mrege: there is no such action; run.merge is one"),
+        ({"zzz": "m"}, "keys.zzz: there is no such action"),
+        ({"run.merge": ""}, "keys.run.merge: it names no key"),
+        ({"run.merge": "m,,"}, "keys.run.merge: it names no key"),
+        ({"run.merge": "hyperspace"}, "keys.run.merge: 'hyperspace' is no key"),
+        ({"run.merge": "cmd+m"}, "keys.run.merge: 'cmd+m' is no key"),
+        ({"run.merge": "\x1b"}, "keys.run.merge: '\\x1b' is no key"),
+        ({"run.merge": "ctrl+c"}, "keys.run.merge: ctrl+c copies what is selected"),
+        ({"run.merge": "ctrl+m"}, "keys.run.merge: ctrl+m is enter to a terminal"),
+        ({"run.merge": "f"}, "keys.run.merge: run.follow has f already"),
+        ({"run.merge": "k"}, "keys.run.merge: panel.up has k already"),
+        ({"run.merge": "?"}, "keys.run.merge: app.help has question_mark already"),
+        ({"app.help": "q"}, "keys.app.help: pools.quit has q already"),
+        ({"hostkey.accept": "escape"}, "keys.hostkey.accept: dialog.close has escape already"),
+    ],
+)
+def test_keys_that_cannot_be_had(wished: dict[str, str], said: str) -> None:
+    keymap, (only,) = usable(wished)
+    assert keymap == {} and only == said
+
+
+def test_of_two_wishes_for_one_key_the_first_has_it() -> None:
+    keymap, said = usable({"run.merge": "m", "run.follow": "m", "run.zoom": "Z"})
+    assert keymap == {"run.merge": "m", "run.zoom": "Z"}
+    assert said == ["keys.run.follow: run.merge has m already"]
+
+
+def test_what_is_refused_can_take_others_with_it() -> None:
+    """Two that would change places, one of which stays: the other stays, too."""
+    keymap, said = usable({"run.merge": "f", "run.follow": "nonsense"})
+    assert keymap == {} and len(said) == 2
+
+
+def test_every_action_may_have_the_keys_that_it_has() -> None:
+    keymap, said = usable({action.id: action.keys for action in ACTIONS})
+    assert said == [] and keymap == {action.id: action.keys for action in ACTIONS}
+
+
+def test_scopes_that_live_at_once_are_scopes() -> None:
+    assert {scope for pair in TOGETHER for scope in pair} == set(SCOPES)
+
+
+def test_texts_name_the_person_s_keys() -> None:
+    text = "{run.errors} shows why, {no.such} and {run.merge}"
+    assert with_keys(text, {"run.errors": "question_mark,E"}) == "? shows why, {no.such} and a"
+    said = with_keys(" ".join(row.empty for row in PANELS), {})
+    assert "L launches one here" in said and "{" not in said

@@ -1,0 +1,234 @@
+"""When a person is called, with what, and by which ways; the command of theirs is a real one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from skyward_core.front import notify_command
+from skyward_core.front.notify_command import run_command, settle
+from skyward_core.front.settings import Notify
+from skyward_core.views import events as ev
+from skyward_core.views.notifications import Notification, NotificationWatch
+from skyward_tui.notifications import Notifier, is_news, message, osc9, variables
+from tests.support.fake_session import FakeSession, failed_run
+from tests.support.waiting import wait_until
+
+DONE = Notification("done", "llama-ft", "llama-ft-1", "train", "4/4 returned", 41.0)
+
+
+@pytest.fixture
+def session() -> FakeSession:
+    return FakeSession()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def test_a_run_is_told_once_when_it_ends_and_not_what_had_ended_before(session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    old = session.open_run(view)
+    session.end_run(view, old)
+    run = session.open_run(view)
+    watch = NotificationWatch()
+    assert watch.look(session.pools(), session.now) == []
+    for rank in range(4):
+        session.end_rank(view, run, rank)
+    session.end_run(view, run)
+    assert watch.look(session.pools(), session.now) == [
+        Notification("done", "llama-ft", run.id, "train", "4/4 returned", 41.0)
+    ]
+    assert watch.look(session.pools(), session.now) == []
+
+
+def test_a_failure_is_told_with_its_cause(session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    watch = NotificationWatch()
+    watch.look(session.pools(), session.now)
+    run = session.open_run(view)
+    watch.look(session.pools(), session.now)
+    view.runs.clear()
+    run = failed_run(session, view)
+    (told,) = watch.look(session.pools(), session.now)
+    assert (told.kind, told.run) == ("failed", run.id)
+    assert message(told) == (
+        "train (llama-ft-1) on llama-ft failed after 41.0 s: rank 2 raised: ZeroDivisionError: division by zero"
+    )
+
+
+def test_a_run_that_vanishes_with_its_pool_is_followed_no_more(session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    run = session.open_run(view)
+    watch = NotificationWatch()
+    watch.look(session.pools(), session.now)
+    session.emit(view, ev.PoolState(pool="llama-ft", state="gone"))
+    assert watch.look(session.pools(), session.now) == []
+    session.end_run(view, run)
+    assert watch.look(session.pools(), session.now) == []
+
+
+def test_a_start_that_fails_a_budget_and_a_breakpoint_are_told_once(session: FakeSession) -> None:
+    starting = session.pool("fresh", state="starting", phase="requested")
+    view = session.pool("llama-ft", price=1.0)
+    watch = NotificationWatch()
+    assert watch.look(session.pools(), session.now) == []
+    session.emit(starting, ev.PoolState(pool="fresh", state="failed", detail="no machine to be had"))
+    session.emit(view, ev.BudgetNews(pool="llama-ft", budget=2.0, state="asked", ends_at=session.now + 9))
+    for rank in (2, 1):
+        session.emit(view, ev.RankPhase(pool="llama-ft", rank=rank, phase="paused"))
+    told = watch.look(session.pools(), session.now)
+    assert {(each.kind, each.pool) for each in told} == {
+        ("failed", "fresh"), ("budget", "llama-ft"), ("breakpoint", "llama-ft"),
+    }  # fmt: skip
+    assert sorted(map(message, told)) == [
+        "pool llama-ft has cost what it may, and asks what becomes of it",
+        "rank 1 (+1 more) of pool llama-ft waits at a breakpoint: skyward-tui debug llama-ft",
+        "the start on fresh failed after 1:04: no machine to be had",
+    ]
+    assert watch.look(session.pools(), session.now) == []
+    session.emit(view, ev.RankPhase(pool="llama-ft", rank=1, phase="running"))
+    assert watch.look(session.pools(), session.now) == []
+    session.emit(view, ev.RankPhase(pool="llama-ft", rank=1, phase="paused"))
+    assert len(watch.look(session.pools(), session.now)) == 1, "it stops once more"
+
+
+@pytest.mark.parametrize(
+    ("told", "looks", "untouched", "news"),
+    [
+        (DONE, True, 0.0, True),
+        (DONE._replace(seconds=3.0), True, 99.0, False),
+        (DONE._replace(seconds=3.0), False, 0.0, True),
+        (DONE._replace(kind="cancelled"), True, 0.0, False),
+        (DONE._replace(kind="cancelled"), True, 99.0, True),
+        (DONE._replace(kind="hostkey", seconds=None), True, 0.5, False),
+        (DONE._replace(kind="hostkey", seconds=None), True, 60.0, True),
+    ],
+)
+def test_who_sits_and_watches_is_not_called(
+    told: Notification, looks: bool, untouched: float, news: bool
+) -> None:
+    assert is_news(told, looks=looks, untouched=untouched, after=10.0) is news
+
+
+def test_what_others_wrote_reaches_neither_terminal_nor_command_as_it_is() -> None:
+    evil = DONE._replace(what="tr\x1b]0;x\aain\n\x9b31m", pool="p\x1b\\q")
+    for text in (message(evil), *variables(evil).values()):
+        assert text.isprintable(), text
+    shown = osc9(message(evil), {})
+    assert shown.startswith("\x1b]9;skyward: ") and shown.endswith("\x1b\\")
+    assert shown[2:-2].isprintable()
+    assert len(osc9("x" * 9999, {})) < 220
+    inside = osc9("done", {"TMUX": "/tmp/tmux"})
+    assert inside == "\x1bPtmux;\x1b\x1b]9;skyward: done\x1b\x1b\\\x1b\\"
+
+
+@pytest.mark.parametrize(
+    ("ways", "term", "written"),
+    [
+        (
+            Notify(),
+            "xterm-256color",
+            f"\x1b]9;skyward: {message(DONE)}\x1b\\\a",
+        ),
+        (Notify(terminal=False), "xterm-256color", "\a"),
+        (Notify(bell=False), "linux", ""),
+        (Notify(bell=False, terminal=False), "xterm-256color", ""),
+    ],
+)
+def test_each_way_can_be_off(ways: Notify, term: str, written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.delenv("TMUX", raising=False)
+    said: list[str] = []
+    Notifier(ways, said.append, said.append).tell_unless_seen(DONE, True, 99.0)
+    assert "".join(said) == written
+
+
+def test_the_command_is_told_by_its_environment_and_runs_in_the_home(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out"
+    script = f'echo "$SKYWARD_POOL|$SKYWARD_RUN|$SKYWARD_OUTCOME|$SKYWARD_MESSAGE|$PWD" > {out}'
+    failed: list[str] = []
+    ways = Notify(("sh", "-c", script), bell=False, terminal=False)
+    Notifier(ways, failed.append, failed.append).tell_unless_seen(
+        DONE._replace(what="$(touch x)"), True, 99.0
+    )
+    settle()
+    assert out.read_text() == (
+        "llama-ft|llama-ft-1|done|$(touch x) (llama-ft-1) on llama-ft done after 41.0 s: 4/4 returned|"
+        f"{home}\n"
+    )
+    assert failed == []
+
+
+def test_no_shell_reads_the_command_unless_it_is_one(home: Path, tmp_path: Path) -> None:
+    failed: list[str] = []
+    run_command(("touch", str(tmp_path / "a;b"), str(tmp_path / "$HOME")), {}, failed.append)
+    settle()
+    assert {"a;b", "$HOME"} <= {path.name for path in tmp_path.iterdir()} and failed == []
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("/no/such/program",), "No such file or directory: '/no/such/program'"),
+        (("sh", "-c", "exit 3"), "it ended with status 3"),
+        (("sh", "-c", "kill -9 $$"), "it was killed by signal 9"),
+        (("./x",), "No such file or directory: './x'"),
+    ],
+)
+def test_a_command_that_fails_is_told_once(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], why: str
+) -> None:
+    (tmp_path / "x").write_text("#!/bin/sh\n")  # a project's file
+    (tmp_path / "x").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    said: list[str] = []
+    notifier = Notifier(Notify(words, bell=False, terminal=False), said.append, said.append)
+    for _ in range(2):
+        notifier.tell_unless_seen(DONE, True, 99.0)
+        settle()
+    (one,) = said
+    assert one.startswith(f"the command of [notify], {words[0]}, does not work: ") and one.endswith(why)
+
+
+def test_a_command_that_does_not_end_is_killed_with_what_it_started(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify_command, "LIMIT", 0.5)
+    pids = tmp_path / "pids"
+    failed: list[str] = []
+    run_command(("sh", "-c", f"sleep 600 & echo $! $$ > {pids}; wait"), {}, failed.append)
+    settle()
+    assert failed == ["it had not ended after 0.5 s, and was killed"]
+    for pid in map(int, pids.read_text().split()):
+        wait_until(gone(pid))
+
+
+def gone(pid: int) -> Callable[[], bool]:
+    def is_gone() -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        except FileNotFoundError:
+            return True
+
+    return is_gone
+
+
+def test_no_more_than_a_few_run_at_once(home: Path, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    failed: list[str] = []
+    for _ in range(6):
+        run_command(("sh", "-c", f"read line < {fifo}"), {}, failed.append)
+    assert failed == ["4 of it run already, and this one was left out"] * 2
+    with open(fifo, "w"):
+        wait_until(lambda: all(notify_command._running.values()))
+    settle()

@@ -1,0 +1,100 @@
+"""What a person has set for themselves: taken from their own file alone, and what cannot be used is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skyward_core.store.own_settings import Notify, OwnSettings, read_own
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home" / "skyward.toml"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return tmp_path / "skyward.toml"
+
+
+def test_without_a_file_all_is_as_it_is(own: Path, project: Path) -> None:
+    assert (
+        read_own(own, project)
+        == OwnSettings()
+        == OwnSettings("", False, {}, Notify((), True, True, 10.0), ())
+    )
+
+
+def test_what_is_set_holds(own: Path, project: Path) -> None:
+    own.write_text(
+        '[app]\ntheme = "nord"\nascii = true\n[keys]\n"run.merge" = "m"\n[hosts]\nlab = ["gpu1"]\n'
+        '[notify]\ncommand = "sh -c \'notify-send \\"$SKYWARD_MESSAGE\\"\'"\n'
+        "bell = false\nterminal = false\nafter = 60\n"
+    )
+    wanted = Notify(("sh", "-c", 'notify-send "$SKYWARD_MESSAGE"'), False, False, 60.0)
+    assert read_own(own, project) == OwnSettings("nord", True, {"run.merge": "m"}, wanted, ())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[notify]\ncommand = 5", "notify.command is not used: it has to be a text in quotes"),
+        ('[notify]\ncommand = "notify-send \'a"', "notify.command is not used: No closing quotation"),
+        (
+            '[notify]\ncommand = "a\\u0000b"',
+            "notify.command is not used: it holds a character that no command can",
+        ),
+        ("[notify]\nbell = 1", "notify.bell is not used: it has to be true or false"),
+        ("[notify]\nafter = -1", "notify.after is not used: it has to be a number of seconds, 0 or more"),
+        ("[notify]\nafter = inf", "notify.after is not used: it has to be a number of seconds, 0 or more"),
+        ("[notify]\nafter = true", "notify.after is not used: it has to be a number of seconds, 0 or more"),
+        ("[notify]\ncomand = 'x'", "there is no setting notify.comand"),
+        ("notify = 7", "notify has to be a table, [notify]"),
+        ("[keys]\n'app.help' = 7", "keys.app.help is not used: it has to be a text in quotes"),
+        ("[app]\ntheme = 7", "app.theme is not used: it has to be a text in quotes"),
+        ("[app]\nascii = 'yes'", "app.ascii is not used: it has to be true or false"),
+    ],
+)
+def test_what_cannot_be_used_is_told_and_the_default_holds(
+    own: Path, project: Path, content: str, said: str
+) -> None:
+    own.write_text(content)
+    found = read_own(own, project)
+    assert found == OwnSettings(refused=(f"{own}: {said}",))
+
+
+@pytest.mark.parametrize(
+    "content", [b"nodes = ", b"\xff\xfe", b"a = 1\na = 2\n", b"x" * 2_000_000, b"a = " + b"[" * 9999]
+)
+def test_a_file_that_makes_no_sense_is_told(own: Path, project: Path, content: bytes) -> None:
+    own.write_bytes(content)
+    (said,) = read_own(own, project).refused
+    assert said.startswith(f"{own} is not used: ")
+
+
+def test_a_file_that_cannot_be_read_is_told(own: Path, project: Path) -> None:
+    own.mkdir()
+    (said,) = read_own(own, project).refused
+    assert said.startswith(f"{own} is not used: ")
+
+
+def test_a_project_has_no_say(own: Path, project: Path) -> None:
+    """Who is given somebody's project to look at would else run their command, by their keys."""
+    project.write_text(
+        '[notify]\ncommand = "rm -rf /"\n[keys]\n"hostkey.accept" = "enter"\n[hosts]\nlab = ["a"]\n'
+    )
+    assert read_own(own, project) == OwnSettings(
+        refused=(f"[keys] and [notify] of {project} is not used: that is taken from {own} alone",)
+    )
+    project.write_text('[hosts]\nlab = ["a"]\n')
+    assert read_own(own, project) == OwnSettings()
+    project.write_text("not toml")
+    assert read_own(own, project) == OwnSettings(), "who wants a group of it is told"
+
+
+def test_who_works_in_the_home_reads_one_file(own: Path) -> None:
+    own.write_text('[notify]\ncommand = "say done"\n')
+    assert read_own(own, own) == OwnSettings(notify=Notify(("say", "done")))
