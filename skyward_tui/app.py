@@ -531,7 +531,9 @@ class SkywardApp(DressedApp):
         while time.monotonic() < deadline and any(p.state in ("starting", "stopping") for p in self.pools()):
             await asyncio.sleep(0.02)
 
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+    def get_system_commands(
+        self, screen: Screen[Any]
+    ) -> Iterable[SystemCommand]:  # Textual calls get_system_commands
         """The palette: every action of this screen, then Textual's theme choice."""
         from .screens.palette import commands
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
@@ -89,8 +89,10 @@ def _made(hint: Any, value: Any) -> Any:
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return _one_of(parts, value)
-    if origin is dict and type(value) is dict:
+    if origin in (dict, Mapping) and type(value) is dict:
         return {_made(parts[0], key): _made(parts[1], each) for key, each in value.items()}
+    if origin is Sequence and type(value) is list:
+        return [_made(parts[0], each) for each in value]
     if origin is Literal:
         good = type(value) is str and value in parts
     elif hint is float:

@@ -136,7 +136,7 @@ CORPUS = [
     ("examples/amd/amd_smoke_test.yaml", "{resources: {cloud: kubernetes, image_id: 'docker:rocm/x:1'}, run: rocm-smi}",
      "no containers are run here"),
     ("examples/aws_efa/nccl_efa.yaml", "{resources: {infra: k8s, accelerators: A100:8}, config: {kubernetes: {}}, run: a}",
-     "config is not supported: settings of a provider are given with --set"),
+     "config is not supported: settings of a provider are given where the file"),
     ("examples/admin_policy/task.yaml", "{resources: {cloud: aws, cpus: 2, labels: {a: b}}, setup: a, run: b}",
      "1 on aws 2 cpus: setup, run; told resources.labels"),
     ("examples/airflow/train.yaml",

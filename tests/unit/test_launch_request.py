@@ -87,7 +87,7 @@ def said(words: list[str]) -> LaunchRequest:
     """What the command's own parser makes of words."""
     asked: list[LaunchRequest] = []
 
-    def execute(request: LaunchRequest, console: object, *, dry_run: bool) -> int:
+    def execute(request: LaunchRequest, console: object, *, dry_run: bool, watch: bool) -> int:
         asked.append(request)
         return 0
 
@@ -286,7 +286,7 @@ def test_every_field_has_one_option_and_the_command_has_no_other() -> None:
         each.name: each.opts[-1] for each in cli.commands["run"].params if isinstance(each, click.Option)
     }
     others = {"hosts": "--hosts", "as_json": "--json", "debug": "--debug"}
-    others |= {"as_module": "--module", "dry_run": "--dry-run"}
+    others |= {"as_module": "--module", "dry_run": "--dry-run", "watch": "--watch"}
     assert of_command == dict(OPTIONS) | others
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -45,7 +45,9 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
         return st.one_of(*map(of, parts))
     if get_origin(hint) is Literal:
         return st.sampled_from(parts)
-    if get_origin(hint) is dict:
+    if get_origin(hint) is Sequence:
+        return st.lists(of(parts[0]), max_size=3)
+    if get_origin(hint) in (dict, Mapping):
         return st.dictionaries(of(parts[0]), of(parts[1]), max_size=3)
     plain: dict[Any, st.SearchStrategy[Any]] = {
         str: st.text(), int: st.integers(-(2**52), 2**52), float: st.floats(-1e9, 1e9), bool: st.booleans(),

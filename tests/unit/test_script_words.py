@@ -40,7 +40,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     found: list[LaunchRequest] = []
     notes: list[str] = []
 
-    def execute(request: LaunchRequest, console: Any, dry_run: bool = False) -> int:
+    def execute(request: LaunchRequest, console: Any, dry_run: bool = False, watch: bool = False) -> int:
         request.call()
         found.append(request)
         return 0

@@ -65,7 +65,7 @@ class Ray(Plugin):
         default=True, metadata={"help": "have the head serve Ray's dashboard on its loopback"}
     )
     port: int | None = field(default=None, metadata={"help": "of the head; one made of the pool's name"})
-    token: str = field(default_factory=lambda: secrets.token_hex(32), repr=False, compare=False)
+    token: str = field(default_factory=lambda: secrets.token_hex(32), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.port is not None and not 1024 <= self.port < 65535:

@@ -104,11 +104,11 @@ class JobFile(Value):
         Args:
             text: what stands in it.
             path: how the file is called.
-            env: as of :meth:`from_yaml`.
-            secrets: as of :meth:`from_yaml`.
+            env: as ``from_yaml`` takes it.
+            secrets: as ``from_yaml`` takes it.
 
         Raises:
-            JobFileError: as :meth:`from_yaml`.
+            JobFileError: as ``from_yaml``.
         """
         document = Document(text, str(path))
         notes = list(_judged(document, document.values, JobKeys, ()))
@@ -186,7 +186,7 @@ class JobFile(Value):
             setup: whether its ``setup`` is among them.
 
         Raises:
-            JobFileError: as :meth:`files_call`.
+            JobFileError: as ``files_call``.
         """
         made = (self.files_call(), self.setup_call() if setup else None, self.run_call())
         yield from filter(None, made)
@@ -199,7 +199,7 @@ class JobFile(Value):
             setup: whether the nodes are set up.
 
         Raises:
-            JobFileError: as :meth:`files_call`.
+            JobFileError: as ``files_call``.
             RunError: a node failed; what comes after is not begun.
         """
         for call in self.calls(setup=setup):

@@ -12,12 +12,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 # Keys that have no place here, and what to use. "" ends the table of what is refused.
 REFUSED: Mapping[str, str] = {
-    "service": "nothing here serves: run the server as the job, and reach it with skyward-tui ssh",
+    "service": "nothing here serves: run the server as the job, and forward its port",
     "volumes": "no volumes are made or mounted: use what the machines have, or bring files with file_mounts",
-    "config": "settings of a provider are given with --set, or in Python",
-    "pool": "jobs go to a pool by its name: skyward-tui launch -c POOL, or exec POOL",
+    "config": "settings of a provider are given where the file is launched",
+    "pool": "name the pool where the file is launched",
     "inputs": "inputs are paths: bring them with workdir or file_mounts",
-    "outputs": "what ranks write is brought with --output, or skyward-tui fetch",
+    "outputs": "what ranks write is fetched from the pool",
     "event_callback": "a command of yours runs at a run's end by [notify] of skyward.toml",
     "estimated": "nothing here plans by it",
     "experimental": "its keys are SkyPilot's own",
@@ -30,11 +30,11 @@ REFUSED: Mapping[str, str] = {
 }
 # What is read and changes nothing here, and what holds instead: it is told.
 NOTED: Mapping[str, str] = {
-    "resources.ports": "no port is opened to the world; skyward-tui ssh reaches the node, with -L for a port of it",
+    "resources.ports": "no port is opened to the world; one is forwarded from the node to here",
     "resources.disk_tier": "disks are gp3 on AWS, as they come elsewhere",
     "resources.network_tier": "EFA is used on AWS where a type has it",
     "resources.labels": "machines carry labels of their own",
-    "resources.job_recovery": "nothing is started again by itself; skyward-tui rerun does it",
+    "resources.job_recovery": "nothing is started again by itself",
     "resources.priority": "runs of a pool take turns",
     "resources.priority_class": "runs of a pool take turns",
 }

@@ -91,10 +91,11 @@ SELDOM = (
     "skyward_core/runtime/shard.py",
 )
 # What only clients load, as a script in a rank may be one; what measures machines, once somebody wants to know; and
-# what runs commands.
+# what runs commands, and programs that take longer to start than this takes to come.
 REST = (
     "skyward_core/__main__.py",
     "skyward_core/node/machine_metrics/",
+    "skyward_core/plugins/built_in/ray.py",
     "skyward_core/runtime/placed_files.py",
     "skyward_core/runtime/shell_command.py",
     *(
