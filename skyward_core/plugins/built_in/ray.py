@@ -51,6 +51,9 @@ class Ray(Plugin):
         dashboard: whether the head has Ray's dashboard, on its loopback.
         port: of the head; the dashboard has the next one. None for one made of the pool's name.
 
+    Attributes:
+        token: what lets its processes and the ranks into the cluster; made for each, and blanked in logs.
+
     Raises:
         UsageError: ``port`` is no port.
     """
