@@ -293,6 +293,7 @@ def test_one_visit_sees_all_breakpoints_of_a_call_and_steps_not_beyond(waiting: 
     says(waiting, f"debug {run.id}:0")
     done = debugged(run.id, "p 'at', number\nc\np 'at', number\nc\np 'at', number\n" + "n\n" * 9)
     assert [f"('at', {number})" in done.stdout for number in range(3)] == [True] * 3
+    assert "bdb.py" not in done.stdout and "skyward_core" not in done.stdout
     assert run.result() == [3, 0]
     assert sky.function(stops)(7) @ waiting == [1, 1]
 

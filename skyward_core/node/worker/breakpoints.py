@@ -115,8 +115,8 @@ def over() -> None:
     """The call is at its end: nobody steps into what comes after it."""
     found = _visitors.get(threading.get_ident())
     if found is not None and os.getpid() == _process:  # a child has its parent's connection
+        sys.settrace(None)  # first: who steps would come into what follows
         found.set_continue()
-        sys.settrace(None)
         found.leave()
 
 
