@@ -29,13 +29,17 @@ class Silence(Exception):
 
 
 def answer(
-    command: Sequence[str], unchanged: tuple[int, ...], *, patience: float = PATIENCE, most: int | None = None
+    command: Sequence[str],
+    unchanged: tuple[int, ...],
+    *,
+    patience: float | None = None,
+    most: int | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a program that reads nothing, to its end.
 
     Args:
         unchanged: differs once the program does: one that was silent is waited for again then, and not before.
-        patience: seconds that it has.
+        patience: seconds that it has; None for 20.
         most: bytes of its output that are wanted; it is ended once it has printed as much, and what it complains of is
             not read. None for all.
 
@@ -43,6 +47,7 @@ def answer(
         OSError: it cannot be run.
         Silence: it did not end in time. It and what it had started were killed.
     """
+    patience = PATIENCE if patience is None else patience
     key = (*command, *unchanged)
     if monotonic() < _silent.get(key, 0):
         raise Silence(patience)
