@@ -265,6 +265,14 @@ _PLAIN = (
     "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=dirty", "--submodule=short",
     "--no-relative", "--src-prefix=a/", "--dst-prefix=b/",
 )  # fmt: skip
+_OF_HOOKS = (
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_NAMESPACE",
+)
 _MOST_TOLD = MOST_DIFF + (1 << 16)  # names stand before the patch
 
 
@@ -289,8 +297,19 @@ def _without_secrets(patch: bytes) -> bytes:
 
 def _git(folder: str, until: float, most: int, *words: str) -> bytes:
     """The first that git says of a folder; nothing where it says nothing in time, or there is none."""
-    # What a repository has configured to be run is not run for a look.
-    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", folder, *words]
+    # What a repository has configured to be run is not run for a look. Who launches from a hook of another one has that
+    # one's variables.
+    command = [
+        "env",
+        *(f"-u{name}" for name in _OF_HOOKS),
+        "git",
+        "--no-optional-locks",
+        "-c",
+        "core.fsmonitor=false",
+        "-C",
+        folder,
+        *words,
+    ]
     try:
         done = answer(command, (), patience=max(0.1, until - monotonic()), most=most)
     except (OSError, ValueError, Silence):

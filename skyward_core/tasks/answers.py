@@ -39,7 +39,7 @@ def answer(
 
     Args:
         unchanged: differs once the program does: one that was silent is waited for again then, and not before.
-        patience: seconds that it has; None for ``PATIENCE``.
+        patience: seconds that it has; None for 20.
         most: bytes of its output that are wanted; it is ended once it has printed as much, and what it complains of is
             not read. None for all.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, TextIO
 
 from skyward_core.front.history import Printed
-from skyward_core.views.collapsed import HOLD, Fold, Folded, members, shown
+from skyward_core.views.collapsed import MOMENT, Fold, Folded, members, shown
 from skyward_core.views.held_lines import HeldLine, HeldLines
 from skyward_core.views.logs import About, Lines
 from skyward_core.wire.safe_text import closed
@@ -37,8 +37,9 @@ class Collapsed:
         self._add(piece.rank, piece.stream, lines.take(piece.data), piece.at)
         if piece.at is not None:
             self._latest = piece.at
-        self._take(self._held.due(self._latest - HOLD))
-        self._give(self._fold.settled(self._latest - HOLD))
+        # Nobody waits for what has been printed: so far apart may the nodes' clocks be.
+        self._take(self._held.due(self._latest - MOMENT))
+        self._give(self._fold.settled(self._latest - MOMENT))
 
     def finish(self, run: str) -> None:
         """Print what is left, the last lines that never ended among it."""

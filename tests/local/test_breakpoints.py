@@ -293,6 +293,7 @@ def test_one_visit_sees_all_breakpoints_of_a_call_and_steps_not_beyond(waiting: 
     says(waiting, f"debug {run.id}:0")
     done = debugged(run.id, "p 'at', number\nc\np 'at', number\nc\np 'at', number\n" + "n\n" * 9)
     assert [f"('at', {number})" in done.stdout for number in range(3)] == [True] * 3
+    assert "bdb.py" not in done.stdout and "skyward_core" not in done.stdout
     assert run.result() == [3, 0]
     assert sky.function(stops)(7) @ waiting == [1, 1]
 
@@ -324,6 +325,55 @@ def test_at_a_breakpoint_that_a_person_sets_it_stands_still_again(waiting: sky.C
         client.stdin.close()
         client.stdout.read()
     assert run.result() == [3, 1]
+
+
+def test_children_that_outlive_a_visit_keep_nobody(waiting: sky.Compute, tmp_path: Path) -> None:
+    def job(end: Path) -> int:
+        import os
+
+        if sky.instance_info().rank == 0:
+            breakpoint()
+            if not os.fork():  # as a DataLoader's workers that persist
+                while not end.exists():
+                    time.sleep(0.02)
+                os._exit(0)
+        return 1
+
+    run = Running(waiting, sky.function(job)(tmp_path / "end"))
+    says(waiting, f"debug {run.id}:0")
+    command = [sys.executable, "-m", "skyward_tui", "debug", run.id]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdin is not None
+        client.stdin.write("c\n")
+        client.stdin.flush()
+        try:
+            assert run.result() == [1, 1]
+            assert client.wait(20) == 0, "the rank has come to the end of the call"
+        finally:
+            (tmp_path / "end").touch()
+
+
+def test_a_child_that_is_forked_as_a_person_steps_takes_no_line_of_theirs(waiting: sky.Compute) -> None:
+    def job() -> int:
+        import os
+
+        if sky.instance_info().rank:
+            return 0
+        breakpoint()
+        child = os.fork()
+        if not child:
+            for _ in range(100):
+                child += 0
+            os._exit(5)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return code
+
+    run = Running(waiting, sky.function(job)())
+    says(waiting, f"debug {run.id}:0")
+    done = debugged(run.id, "n\nn\nn\np 'the parent', child > 0\n" + "c\n")
+    assert "('the parent', True)" in done.stdout, done.stdout
+    assert "for _ in range" not in done.stdout
+    assert run.result() == [5, 0]
 
 
 def test_a_rank_that_waits_is_stopped_as_ever(waiting: sky.Compute) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skyward_core.front.history import Printed
-from skyward_core.views.collapsed import HOLD, MOMENT
+from skyward_core.views.collapsed import MOMENT
 from skyward_tui.commands.collapsing import Collapsed
 from skyward_tui.commands.console import Console
 
@@ -19,9 +19,22 @@ def test_rows_go_out_once_they_are_settled(capfdbinary: pytest.CaptureFixture[by
     for rank in range(3):
         out.put(piece(rank, b"epoch done\nsav", 100.0))
     assert capfdbinary.readouterr() == (b"", b"")
-    out.put(piece(0, b"ed\n", 101.0 + MOMENT + HOLD))
+    out.put(piece(0, b"ed\n", 101.0 + 2 * MOMENT))
     assert capfdbinary.readouterr() == (b"x3| epoch done\n", b"")
-    out.put(piece(1, b"ed", 101.0 + MOMENT + HOLD))
-    out.put(piece(2, b"oh\n", 101.0 + MOMENT + HOLD, "err"))
+    out.put(piece(1, b"ed", 101.0 + 2 * MOMENT))
+    out.put(piece(2, b"oh\n", 101.0 + 2 * MOMENT, "err"))
     out.finish("r1")
     assert capfdbinary.readouterr() == (b"x2, not r2| saved\nr2| sav\n", b"r2| oh\n")
+
+
+def test_ranks_whose_clocks_differ_fold_though_they_say_something_of_their_own(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    out = Collapsed(Console(), 2)
+    for step in range(3):
+        for rank in range(2):
+            out.put(piece(rank, b"own %d.%d\nstep %d\n" % (rank, step, step), 100.0 + step + 4 * rank))
+    out.finish("r1")
+    rows = capfdbinary.readouterr().out.splitlines()
+    assert [row for row in rows if b"step" in row] == [b"x2| step 0", b"x2| step 1", b"x2| step 2"]
+    assert len(rows) == 9

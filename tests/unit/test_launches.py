@@ -244,6 +244,23 @@ def test_how_files_differed_is_kept_for_its_owner_alone_and_applies(
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_launch_from_a_hook_of_another_repository_tells_of_its_script_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = []
+    for name in ("mine", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "t.py").write_text(name)
+        git(tmp_path / name, "init", "-q")
+        git(tmp_path / name, "add", "t.py")
+        git(tmp_path / name, "commit", "-qm", name)
+        commits.append(ScriptState.of(tmp_path / name / "t.py").commit)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", ".git/index")
+    found = ScriptState.of(tmp_path / "mine" / "t.py")
+    assert (found.commit, found.changed) == (commits[0], ()) and commits[0] != commits[1]
+
+
 def test_of_much_that_differed_the_beginning_is_kept(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("x = 1\n")

@@ -115,8 +115,8 @@ def over() -> None:
     """The call is at its end: nobody steps into what comes after it."""
     found = _visitors.get(threading.get_ident())
     if found is not None and os.getpid() == _process:  # a child has its parent's connection
+        sys.settrace(None)  # first: who steps would come into what follows
         found.set_continue()
-        sys.settrace(None)
         found.leave()
 
 
@@ -288,6 +288,10 @@ def _debugger(pdb: Any) -> Any:
 
         def interaction(self, *given: Any, **named: Any) -> None:
             """The rank stands still, and then goes on: to the next line, or breakpoint, or for good."""
+            if os.getpid() != _process:  # a child that was forked on the way: what is typed is its parent's
+                self.clear_all_breaks()
+                self.set_continue()
+                return
             enter("paused")
             super().interaction(*given, **named)
             enter("running")
@@ -298,6 +302,8 @@ def _debugger(pdb: Any) -> Any:
         def leave(self) -> None:
             enter("running")
             _visitors.pop(threading.get_ident(), None)
+            with suppress(OSError):  # children that were forked have it, too
+                self._connection.shutdown(2)
             self._connection.close()
 
         def do_EOF(self, arg: str) -> int:
