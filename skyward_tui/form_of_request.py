@@ -54,7 +54,12 @@ def form_of(request: LaunchRequest) -> Form:
     if request.script_args is not None:
         values |= {"whole": True, "arguments": shlex.join(request.script_args)}
     ids = {setting.name: id for id, setting in fields_of(values["provider"]).items()}
-    others = {"detach": request.detach, "timeout": request.timeout, "sweep": request.sweep}
+    others = {
+        "detach": request.detach,
+        "timeout": request.timeout,
+        "sweep": request.sweep,
+        "gang": request.gang,
+    }
     others |= {name: True for name in request.settings if name not in ids}
     others["script"] = str(path_of(request.script)) != request.script
     if lacking := [name for name, is_said in others.items() if is_said]:

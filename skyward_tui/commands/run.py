@@ -159,6 +159,7 @@ class _Job:
         self.run: RunView | None = None
         self.error: SkywardError | None = None
         self.kept: Future[None] | None = None  # what the run was launched with
+        self.by_gangs = False  # a sweep, of which each combination is a run
         self.trials: TrialTable | None = None  # of a sweep that has ended
 
     def execute(
@@ -180,18 +181,21 @@ class _Job:
                 self.key = self.follower.wait(self.session.attach(self.key)).key
                 self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
             joined, stays = spec is None, request.detach
-            if sheet is not None:
-                self.follower.on_trial = TrialNotes(self.console, sheet).told
-                self.run = self.follower.wait(
-                    self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined, stays=stays)
-                )
+            if sheet is not None and sheet.gang:
+                status = self._gangs(tasks, sheet, request, joined=joined)
             else:
-                launched = self.session.launch(self.key, tasks[0], one=request.one, stays=stays)
-                self.run = self.follower.wait(launched)
-                self.kept = self.session.keep_launch(self.key, self.run.id, request, joined=joined)
-            what = "combination" if sheet is not None else "rank"
-            self.console.note(f"run {self.run.id}: {tasks[0].name} on {count(self.run.total, what)}")
-            status = self._see_out(self.run, request.detach)
+                if sheet is not None:
+                    self.follower.on_trial = TrialNotes(self.console, sheet).told
+                    self.run = self.follower.wait(
+                        self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined, stays=stays)
+                    )
+                else:
+                    launched = self.session.launch(self.key, tasks[0], one=request.one, stays=stays)
+                    self.run = self.follower.wait(launched)
+                    self.kept = self.session.keep_launch(self.key, self.run.id, request, joined=joined)
+                what = "combination" if sheet is not None else "rank"
+                self.console.note(f"run {self.run.id}: {tasks[0].name} on {count(self.run.total, what)}")
+                status = self._see_out(self.run, request.detach)
         except Interrupted:
             status = exit_status.INTERRUPTED
             self.leave &= up  # a pool half made is no use to keep
@@ -230,19 +234,48 @@ class _Job:
         try:
             self._report(self.follower.wait(ended))
         except Interrupted as interruption:
-            choice = self.off_terminal
-            if interruption.number == SIGINT and self.console.is_terminal:
-                outlives_us = self.follower.wait(self.session.outlives_us(self.key, run.id), heed=False)
-                with suppress(Interrupted):  # nobody is there any more
-                    choice = self.follower.ask(f"run {run.id}", outlives_us=outlives_us)
-                    self.leave = choice != "down"  # whoever answers has said what becomes of the pool
-            if choice == "detach":
-                ended.cancel()  # nobody waits any more
-                self._part(run)
-            else:
-                self._cancel(run, ended)
+            self._interrupted(run, ended, interruption)
             return exit_status.INTERRUPTED
         return status_of(run)
+
+    def _gangs(
+        self, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool
+    ) -> int:
+        """Run each combination on every rank, one after the other; the status is that of the first that failed."""
+        self.by_gangs, status = True, exit_status.OK
+        for at, (task, row) in enumerate(zip(tasks, sheet.tasks, strict=True), 1):
+            own = sheet.of_row(row)
+            launched = self.session.launch_sweep(self.key, [task], own, request, joined=joined)
+            self.run = run = self.follower.wait(launched)
+            said = " ".join(f"{name}={text}" for name, text in zip(own.names, own.rows[row], strict=True))
+            self.console.note(f"run {run.id}: {at:,}/{len(tasks):,} {said} on {count(run.total, 'rank')}")
+            ended = self.session.wait(self.key, run.id)
+            try:
+                self.follower.wait(ended)
+            except Interrupted as interruption:
+                self._interrupted(run, ended, interruption)
+                return exit_status.INTERRUPTED
+            sheet = own.missing(run.id, {0} if run.state == "done" else ())
+            status = status or status_of(run)
+            if run.state == "cancelled":  # by somebody who has had enough of it
+                break
+        if self.run is not None:
+            self._report(self.run)
+        return status
+
+    def _interrupted(self, run: RunView, ended: Future[RunView], interruption: Interrupted) -> None:
+        """A signal came while a run was awaited."""
+        choice = self.off_terminal
+        if interruption.number == SIGINT and self.console.is_terminal:
+            outlives_us = self.follower.wait(self.session.outlives_us(self.key, run.id), heed=False)
+            with suppress(Interrupted):  # nobody is there any more
+                choice = self.follower.ask(f"run {run.id}", outlives_us=outlives_us)
+                self.leave = choice != "down"  # whoever answers has said what becomes of the pool
+        if choice == "detach":
+            ended.cancel()  # nobody waits any more
+            self._part(run)
+        else:
+            self._cancel(run, ended)
 
     def _cancel(self, run: RunView, ended: Future[RunView]) -> None:
         self.console.note(f"cancelling run {run.id}")
@@ -291,14 +324,14 @@ class _Job:
 
     def _report(self, run: RunView) -> None:
         self.follower.finish()
-        if run.kind == "sweep":
+        if run.kind == "sweep" or self.by_gangs:
             board = self.session.trials(self.key, run).result()
             self.trials = board.table(run.id, run.tasks, MetricBook())
             show_trials(run, self.trials, self.console)
         else:
             show_run(run, self.console)
         view = next(filter(self._is_ours, self.session.pools()), None)
-        ranks = view.metrics.ranks(run.id) if view is not None and run.kind != "sweep" else []
+        ranks = view.metrics.ranks(run.id) if view is not None and self.trials is None else []
         if view is not None and ranks:
             more = f" (and {count(len(ranks) - 1, 'rank')} more)" if len(ranks) > 1 else ""
             last = numbers_line(view.metrics.latest(run.id, ranks[0]))
