@@ -77,6 +77,7 @@ SELDOM = (
     "skyward_core/node/boot/probe.py",
     "skyward_core/node/stacks/",
     "skyward_core/node/worker/breakpoints.py",
+    "skyward_core/plugins/built_in/mig.py",
     "skyward_core/runtime/gists.py",
     "skyward_core/runtime/post_mortem.py",
     "skyward_core/runtime/sampler.py",
