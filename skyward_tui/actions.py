@@ -163,9 +163,21 @@ ACTIONS: tuple[Action, ...] = (
     Action("history.turn", "t", "turn", "", "Turn the order round; ← and → choose the column"),
     Action("history.mark", "space", "mark", "mark", "Mark the run; two can be marked"),
     Action("history.compare", "c", "compare", "compare", "Compare the two runs that are marked"),
-    Action("history.dismiss", "d", "dismiss_chosen", "dismiss", "Of failures: tell of this one no more"),
     Action(
-        "history.dismiss_all", "D", "dismiss_all", "dismiss all", "Of failures: tell of none listed any more"
+        "history.dismiss",
+        "d",
+        "dismiss_chosen",
+        "dismiss",
+        "Of failures: tell of this one no more",
+        changes=True,
+    ),
+    Action(
+        "history.dismiss_all",
+        "D",
+        "dismiss_all",
+        "dismiss all",
+        "Of failures: tell of none listed any more",
+        changes=True,
     ),
     Action("history.again", "r", "again", "", "Read the ledger again"),
     Action("history.back", "escape,q", "back", "back", "Show all again, then back to the pools"),

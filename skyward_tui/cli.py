@@ -129,6 +129,7 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
     "--sweep", is_flag=True,
     help="Run each combination of arguments that are lists: -a lr=0.1,0.01 -a seed=1..5.",
 )  # fmt: skip
+@click.option("--gang", is_flag=True, help="Of a sweep: each combination on every rank, one after the other.")
 @of_place
 @click.option(
     "-n", "--nodes", metavar="N|MIN:MAX", type=NodesOption(),

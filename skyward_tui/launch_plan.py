@@ -198,9 +198,10 @@ def _each(plan: LaunchPlan) -> str:
     """How many combinations of arguments are run, of which the call shows the first."""
     sheet = plan.sheet
     if sheet is None or len(sheet.rows) == len(sheet.tasks) == 1:
-        return "on one rank"
+        return "on every rank" if sheet is not None and sheet.gang else "on one rank"
     left = "" if len(sheet.tasks) == len(sheet.rows) else f" {len(sheet.tasks):,} of"
-    return f"and so on, as{left} {count(len(sheet.rows), 'combination')}, each on one rank"
+    where = "every rank, one after the other" if sheet.gang else "one rank"
+    return f"and so on, as{left} {count(len(sheet.rows), 'combination')}, each on {where}"
 
 
 def _outputs(spec: PoolSpec) -> tuple[str, str]:

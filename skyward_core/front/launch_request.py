@@ -37,6 +37,7 @@ HOSTS = "--hosts"
 OPTIONS: Mapping[str, str] = {
     "arguments": "--arg",
     "sweep": "--sweep",
+    "gang": "--gang",
     "python": "--python",
     "provider": "--provider",
     "settings": "--set",
@@ -90,6 +91,7 @@ class LaunchRequest:
         arguments: texts ``name=value``.
         sweep: whether values there are lists (``lr=0.1,0.01``, ``seed=1..5``), of which each combination is a task of
             its own on one rank.
+        gang: whether each combination of a sweep runs on every rank instead, one after the other.
         script_args: the script's own arguments, where it is run as a whole; None to call a function of it.
         module: the module's name, where it is run as ``python -m`` does; the script is its file then.
         python: path of the interpreter that the script is loaded with, or its name in PATH; None for the one that is
@@ -121,6 +123,7 @@ class LaunchRequest:
     function: str | None = None
     arguments: Sequence[str] = ()
     sweep: bool = False
+    gang: bool = False
     script_args: Sequence[str] | None = None
     module: str = ""
     python: str | None = None
@@ -198,6 +201,10 @@ class LaunchRequest:
         Raises:
             SkywardError: something makes no sense; its ``field`` says what of this.
         """
+        if self.gang and (not self.sweep or self.detach):
+            why = "needs its client to the end: leave --detach out" if self.sweep else "goes with --sweep"
+            with of_field("gang"):
+                raise UsageError(f"--gang has each combination of a sweep run on every rank, and {why}")
         if self.sweep and self.one:
             with of_field("one"):
                 raise UsageError("each combination of a sweep runs on one rank anyway: leave --one out")
@@ -217,7 +224,7 @@ class LaunchRequest:
             keep=self.keep or self.detach,
             timeout=self.timeout,
             combinations=[parse_arguments(function, each) for each in texts],
-            sheet=TrialSheet.of_texts(texts) if texts else None,
+            sheet=TrialSheet.of_texts(texts, gang=self.gang) if texts else None,
         )
 
     def call(self) -> tuple[FunctionInfo, dict[str, Any]]:

@@ -47,6 +47,9 @@ class LookingOnly(Session):
     def fetch(self, token: str, *, give_up: bool = False) -> Future[list[str]]:
         return _refused()
 
+    def dismiss(self, runs: Sequence[str]) -> Future[None]:
+        return _refused()
+
     def end_left(self, sweep: Sweep, tell: Callable[[str], None] = lambda said: None) -> Future[list[str]]:
         return _refused()
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..model.errors import PoolError, UsageError
 from ..model.outcome import Outcome
+from ..model.states import RunKind
 from ..pool.runs.launch import new_id
 from ..store import kept_trials
 from ..store.ledger import Ledger
 from ..store.ledger_rows import RunRow
-from ..tasks.task import Task
+from ..tasks.task import Blob, Task
 from ..views.trial_sheet import TrialSheet
-from ..views.trials import TrialBoard
-from ..views.views import RunView, TaskView
+from ..views.trials import TrialBoard, of_gang
+from ..views.views import PoolView, RunView, TaskView
+from ..wire.content_name import BLOB
 from .session_part import SessionPart
 
 if TYPE_CHECKING:
@@ -31,6 +38,10 @@ class TrialRuns(SessionPart):
 
     ledger: Ledger
 
+    def view(self, pool: str) -> PoolView:
+        """What a pool that this session is connected to looks like."""
+        raise NotImplementedError
+
     def launch_sweep(
         self,
         pool: str,
@@ -41,8 +52,8 @@ class TrialRuns(SessionPart):
         joined: bool,
         stays: bool = False,
     ) -> Future[RunView]:
-        """Run tasks beside each other, each on one rank; the failure of one stops no other. What they are, and what
-        they were launched with, is on disk before the first of them begins.
+        """Run tasks beside each other, each on one rank, or by gangs one task on every rank. No failure stops others.
+        What they are, and what they were launched with, is on disk before the first of them begins.
 
         Args:
             pool: its key.
@@ -64,11 +75,17 @@ class TrialRuns(SessionPart):
             try:
                 await asyncio.to_thread(kept_trials.keep, found.row.key, run_id, sheet)
                 await asyncio.to_thread(keep, found.row.key, run_id, request, joined=joined, source=source)
+                own = tasks
+                if sheet.gang:
+                    own = [
+                        await asyncio.to_thread(_with_own_files, each, found.archive.folder) for each in tasks
+                    ]
             except OSError as error:
                 raise PoolError(
                     f"nothing was begun, for what the combinations are cannot be written down: {error}"
                 ) from error
-            run = found.launch.open("sweep", tasks, run_id=run_id, stays=stays)
+            kind: RunKind = "broadcast" if sheet.gang else "sweep"
+            run = found.launch.open(kind, own, run_id=run_id, stays=stays)
             return found.view.runs[run.id]
 
         return self._submit(work())
@@ -85,16 +102,20 @@ class TrialRuns(SessionPart):
         """
 
         async def work() -> TrialBoard:
-            return await asyncio.to_thread(board_of, self.ledger, pool, run)
+            known: Mapping[str, RunView] = {}
+            with suppress(PoolError):  # what is over is in the ledger, which lags a moment behind
+                known = self.view(pool).runs
+            return await asyncio.to_thread(board_of, self.ledger, pool, run, known)
 
         return self._submit(work())
 
 
-def board_of(ledger: Ledger, pool: str, run: RunView) -> TrialBoard:
+def board_of(ledger: Ledger, pool: str, run: RunView, known: Mapping[str, RunView]) -> TrialBoard:
     """What the table of a sweep is made of; of one whose sheet is gone, its tasks without their arguments.
 
     Args:
         pool: its key.
+        known: other runs of the pool, as they are held.
 
     Raises:
         UsageError: it is no sweep, or what is kept of it cannot be read.
@@ -106,8 +127,14 @@ def board_of(ledger: Ledger, pool: str, run: RunView) -> TrialBoard:
             raise UsageError(f"run {run.id} of {run.function} is no sweep over arguments")
         sheet = TrialSheet.new((), [()] * run.total)
     earlier: dict[tuple[str, int], TaskView] = {}
-    for before in {each for each, _ in sheet.before.values()}:
-        earlier |= {(before, outcome.index): _task_of(outcome) for outcome, _ in ledger.outcomes(before)}
+    for before in {each for each, _ in (*sheet.before.values(), *sheet.tried.values())}:
+        held = known.get(before)
+        tasks = {outcome.index: _task_of(outcome) for outcome, _ in ledger.outcomes(before)}
+        if held is not None and len(held.tasks) >= len(tasks):
+            tasks = dict(held.tasks)
+        if sheet.gang and (stands := of_gang(tasks.values())) is not None:
+            tasks = {0: stands}
+        earlier |= {(before, index): task for index, task in tasks.items()}
     return TrialBoard(sheet, earlier)
 
 
@@ -124,8 +151,28 @@ def missing_of(ledger: Ledger, row: RunRow) -> TrialSheet:
             f"run {row.run} of {row.function} is no sweep over arguments, or its combinations are kept no more: run it "
             "again without --missing"
         )
+    if sheet.gang:
+        return sheet.missing(row.run, {0} if row.state == "done" else ())
     outcomes = (outcome for outcome, _ in ledger.outcomes(row.run))
     return sheet.missing(row.run, {outcome.index for outcome in outcomes if outcome.kind == "returned"})
+
+
+def _with_own_files(task: Task, folder: Path) -> Task:
+    """A task of which the next run has parts, too: files are removed once they are on their way.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+
+    def own(blob: Blob) -> Blob:
+        if blob.path is None:
+            return blob
+        handle, name = tempfile.mkstemp(prefix=BLOB, dir=folder)
+        os.close(handle)
+        shutil.copyfile(blob.path, name)
+        return replace(blob, path=Path(name))
+
+    return replace(task, fn=own(task.fn), args=own(task.args))
 
 
 def _sheet_of(pool: str, run: str) -> TrialSheet | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any
 
 from ..model.value import Value, value
@@ -19,19 +20,24 @@ class TrialSheet(Value):
         rows: their values as texts, in that order.
         tasks: of the run that this belongs to, for each task the row that it is.
         before: rows of which runs before this one have the result: row -> (run, task).
+        gang: whether each row is a run of its own on every rank; the one that this belongs to is then one row, and
+            those before it are the others.
+        tried: rows of such a sweep that failed before, and where that is found.
     """
 
     names: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     tasks: tuple[int, ...]
     before: Mapping[int, tuple[str, int]]
+    gang: bool = False
+    tried: Mapping[int, tuple[str, int]] = field(default_factory=dict)
 
     @classmethod
-    def of_texts(cls, combinations: Sequence[Sequence[str]]) -> TrialSheet:
+    def of_texts(cls, combinations: Sequence[Sequence[str]], *, gang: bool = False) -> TrialSheet:
         """Of combinations of texts ``name=value``, of which none has run."""
         split = [[pair.partition("=")[::2] for pair in each] for each in combinations]
         names = tuple(name.strip() for name, _ in split[0])
-        return cls.new(names, [[text for _, text in each] for each in split])
+        return replace(cls.new(names, [[text for _, text in each] for each in split]), gang=gang)
 
     @classmethod
     def new(cls, names: Sequence[str], rows: Sequence[Sequence[str]]) -> TrialSheet:
@@ -49,11 +55,21 @@ class TrialSheet(Value):
         have = {row: (run, task) for task, row in enumerate(self.tasks) if task in returned}
         have = {**self.before, **have}
         left = tuple(row for row in range(len(self.rows)) if row not in have)
-        return TrialSheet(self.names, self.rows, left, have)
+        tried = (
+            {row: (run, task) for task, row in enumerate(self.tasks) if row not in have} if self.gang else {}
+        )
+        return replace(self, tasks=left, before=have, tried={**self.tried, **tried})
+
+    def of_row(self, row: int) -> TrialSheet:
+        """Of a sweep by gangs, the sheet of the run that is this row."""
+        return replace(self, tasks=(row,))
 
     def to_json(self) -> dict[str, Any]:
-        before = [[row, *place] for row, place in sorted(self.before.items())]
-        return {"names": self.names, "rows": self.rows, "tasks": self.tasks, "before": before}
+        before, tried = (
+            [[row, *place] for row, place in sorted(each.items())] for each in (self.before, self.tried)
+        )
+        told = {"names": self.names, "rows": self.rows, "tasks": self.tasks, "before": before}
+        return told | ({"gang": True, "tried": tried} if self.gang else {})
 
     @classmethod
     def from_json(cls, data: Any) -> TrialSheet:
@@ -66,10 +82,15 @@ class TrialSheet(Value):
             names = tuple(map(str, data["names"]))
             rows = tuple(tuple(map(str, row)) for row in data["rows"])
             tasks = tuple(map(int, data["tasks"]))
-            before = {int(row): (str(run), int(task)) for row, run, task in data["before"]}
+            before, tried = (
+                {int(row): (str(run), int(task)) for row, run, task in each}
+                for each in (data["before"], data.get("tried", ()))
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"it is no sheet of trials: {error!r}") from error
         known = range(len(rows))
-        if any(len(row) != len(names) for row in rows) or not all(row in known for row in (*tasks, *before)):
+        if any(len(row) != len(names) for row in rows) or not all(
+            row in known for row in (*tasks, *before, *tried)
+        ):
             raise ValueError("it is no sheet of trials: its rows do not fit")
-        return cls(names, rows, tasks, before)
+        return cls(names, rows, tasks, before, data.get("gang") is True, tried)

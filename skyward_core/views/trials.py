@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
@@ -136,14 +136,23 @@ class TrialBoard:
         places = {row: (run, task) for task, row in enumerate(self.sheet.tasks)}
         rows = []
         for at, texts in enumerate(self.sheet.rows):
-            of, task = places.get(at) or self.sheet.before.get(at) or ("", -1)
-            found = tasks.get(task) if of == run else self.earlier.get((of, task))
+            of, task = places.get(at) or self.sheet.before.get(at) or self.sheet.tried.get(at) or ("", -1)
+            own = of_gang(tasks.values()) if self.sheet.gang else tasks.get(task)
+            found = own if of == run else self.earlier.get((of, task))
             live = {}
             if found is not None and found.state == "running" and found.began_at is not None:
                 live = book.latest_since(run, found.rank, found.began_at)
             rows.append(TrialRow(at, tuple(map(safe, texts)), found, of if found is not None else "", live))
         numbers = dict.fromkeys(name for row in rows for name in row.numbers)
         return TrialTable(tuple(map(safe, self.sheet.names)), tuple(numbers), rows)
+
+
+def of_gang(tasks: Iterable[TaskView]) -> TaskView | None:
+    """What stands for all ranks of a run: one that failed, else one that goes on, else the first of them."""
+    ranks = sorted(tasks, key=lambda task: task.index)
+    failed = [task for task in ranks if task.state in ("raised", "exited", "lost")]
+    going = [task for task in ranks if task.outcome is None]
+    return next(iter([*failed, *going, *ranks]), None)
 
 
 _NUMBER, _TEXT, _MISSING = range(3)

@@ -12,6 +12,8 @@ from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.views.metrics import MetricBook
+from skyward_core.views.trials import TrialBoard
+from skyward_core.views.views import RunView
 
 from ..as_json import kept_json, pool_json, run_json, trials_json
 from ..hints import detail_of, words_of
@@ -77,17 +79,31 @@ def results(run: str, console: Console, sort: str | None) -> int:
             with suppress(PoolError):
                 live = session.look(pool.key).result()
                 view, book = live.runs.get(row.run, view), live.metrics
-        board = session.trials(pool.key, view).result() if row.kind == "sweep" or sort is not None else None
+        board = _board_of(session, pool.key, view, sort)
         trials = None if board is None else board.table(view.id, view.tasks, book)
     if console.as_json:
         console.result(run_json(view) | ({} if trials is None else trials_json(trials)))
         return exit_status.OK if view.state == "running" else status_of(view)
     console.note(f"run {view.id}: {view.function} on pool {view.pool}, {view.state}")
-    if trials is None:
+    if row.kind != "sweep":  # one of a sweep by gangs is a run like any other
         show_run(view, console)
-    else:
+    if trials is not None:
         show_trials(view, trials, console, sort)
     return exit_status.OK if view.state == "running" else status_of(view)
+
+
+def _board_of(session: Session, pool: str, run: RunView, sort: str | None) -> TrialBoard | None:
+    """What the table of a sweep is made of; None for what is none.
+
+    Raises:
+        UsageError: a table is to be sorted, and there is none.
+    """
+    try:
+        return session.trials(pool, run).result()
+    except UsageError:
+        if sort is not None or run.kind == "sweep":
+            raise
+        return None
 
 
 def logs(run: str, rank: int | None, follow: bool, collapse: bool, console: Console) -> int:

@@ -186,6 +186,7 @@ class Job:
         self.run: RunView | None = None
         self.error: SkywardError | None = None
         self.kept: Future[None] | None = None  # what the run was launched with
+        self.by_gangs = False  # a sweep, of which each combination is a run
         self.trials: TrialTable | None = None  # of a sweep that has ended
 
     def execute(
@@ -196,6 +197,8 @@ class Job:
 
         def work() -> int:
             joined, stays = spec is None, request.detach
+            if sheet is not None and sheet.gang:
+                return self._gangs(tasks, sheet, request, joined=joined)
             if sheet is not None:
                 run = self._launch_sweep(tasks, sheet, request, joined=joined, stays=stays)
             else:
@@ -303,19 +306,48 @@ class Job:
             if self.caller is not None:
                 self.caller.run_ended(run, self.pool)
         except Interrupted as interruption:
-            choice = self.off_terminal
-            if interruption.number == SIGINT and self.console.is_terminal:
-                outlives_us = self.follower.wait(self.session.outlives_us(self.key, run.id), heed=False)
-                with suppress(Interrupted):  # nobody is there any more
-                    choice = self.follower.ask(f"run {run.id}", outlives_us=outlives_us)
-                    self.leave = choice != "down"  # whoever answers has said what becomes of the pool
-            if choice == "detach":
-                ended.cancel()  # nobody waits any more
-                self._part(run)
-            else:
-                self._cancel(run, ended)
+            self._interrupted(run, ended, interruption)
             return exit_status.INTERRUPTED
         return status_of(run)
+
+    def _gangs(
+        self, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool
+    ) -> int:
+        """Run each combination on every rank, one after the other; the status is that of the first that failed."""
+        self.by_gangs, status = True, exit_status.OK
+        for at, (task, row) in enumerate(zip(tasks, sheet.tasks, strict=True), 1):
+            own = sheet.of_row(row)
+            launched = self.session.launch_sweep(self.key, [task], own, request, joined=joined)
+            self.run = run = self.follower.wait(launched)
+            said = " ".join(f"{name}={text}" for name, text in zip(own.names, own.rows[row], strict=True))
+            self.console.note(f"run {run.id}: {at:,}/{len(tasks):,} {said} on {count(run.total, 'rank')}")
+            ended = self.session.wait(self.key, run.id)
+            try:
+                self.follower.wait(ended)
+            except Interrupted as interruption:
+                self._interrupted(run, ended, interruption)
+                return exit_status.INTERRUPTED
+            sheet = own.missing(run.id, {0} if run.state == "done" else ())
+            status = status or status_of(run)
+            if run.state == "cancelled":  # by somebody who has had enough of it
+                break
+        if self.run is not None:
+            self._report(self.run)
+        return status
+
+    def _interrupted(self, run: RunView, ended: Future[RunView], interruption: Interrupted) -> None:
+        """A signal came while a run was awaited."""
+        choice = self.off_terminal
+        if interruption.number == SIGINT and self.console.is_terminal:
+            outlives_us = self.follower.wait(self.session.outlives_us(self.key, run.id), heed=False)
+            with suppress(Interrupted):  # nobody is there any more
+                choice = self.follower.ask(f"run {run.id}", outlives_us=outlives_us)
+                self.leave = choice != "down"  # whoever answers has said what becomes of the pool
+        if choice == "detach":
+            ended.cancel()  # nobody waits any more
+            self._part(run)
+        else:
+            self._cancel(run, ended)
 
     def _cancel(self, run: RunView, ended: Future[RunView]) -> None:
         self.console.note(f"cancelling run {run.id}")
@@ -368,7 +400,7 @@ class Job:
 
     def _report(self, run: RunView) -> None:
         self.follower.finish()
-        if run.kind == "sweep":
+        if run.kind == "sweep" or self.by_gangs:
             board = self.session.trials(self.key, run).result()
             self.trials = board.table(run.id, run.tasks, MetricBook())
             show_trials(run, self.trials, self.console)
@@ -377,7 +409,7 @@ class Job:
         if self.follower.live is not None:
             self.console.note(f"what its ranks printed: skyward-tui logs {run.id}")
         view = next(filter(self._is_ours, self.session.pools()), None)
-        ranks = view.metrics.ranks(run.id) if view is not None and run.kind != "sweep" else []
+        ranks = view.metrics.ranks(run.id) if view is not None and self.trials is None else []
         if view is not None and ranks:
             more = f" (and {count(len(ranks) - 1, 'rank')} more)" if len(ranks) > 1 else ""
             last = numbers_line(view.metrics.latest(run.id, ranks[0]))

@@ -52,7 +52,7 @@ def show_trials(run: RunView, found: TrialTable, console: Console, sort: str | N
     for line, row in zip(lines[1:], rows, strict=True):
         codes = (COLORS[row.state],) if row.state in COLORS else ()
         console.say(clip(line, console.width), *codes)
-    for line in failure_lines(run):
+    for line in failure_lines(run) if run.kind == "sweep" else ():  # by gangs it is of one trial alone
         console.note(line)
 
 

@@ -86,7 +86,7 @@ def test_front_ends_show_the_same_table(pool: sky.Compute) -> None:
     from skyward_core.front.trials import board_of
 
     view = pool.pool.view.runs[trials[0].run]
-    board: TrialBoard = board_of(pool.pool.context.ledger, pool.pool.row.key, view)
+    board: TrialBoard = board_of(pool.pool.context.ledger, pool.pool.row.key, view, {})
     table = board.table(view.id, view.tasks, pool.pool.view.metrics)
     assert [row.arguments for row in table.rows] == [("1.0", "0"), ("1.0", "2")] and table.names == (
         "lr",

@@ -26,6 +26,13 @@ def train(lr: float = 0.1, seed: int = 0, mended: str = "mended") -> float:
     return lr * seed
 
 @sky.function
+def ranked(lr: float, seed: int) -> float:
+    rank = sky.instance_info().rank
+    if seed == 2 and rank == 1 and not os.path.exists("mended"):
+        raise ValueError(f"bad seed {seed}")
+    return lr * seed * 10 + rank
+
+@sky.function
 def waits(seed: int, gate: str) -> int:
     print("begun", seed, flush=True)
     while seed > 2 and not os.path.exists(gate):
@@ -113,10 +120,43 @@ def test_a_client_that_is_killed_loses_nothing_and_the_rest_is_run_later(cli: Cl
     cli("down", "cut", "--yes")
 
 
+def test_with_gangs_each_combination_runs_on_every_rank_one_after_the_other(cli: Cli) -> None:
+    cli.folder.joinpath("mended").unlink(missing_ok=True)
+    words = [
+        "--sweep",
+        "--gang",
+        "-a",
+        "lr=1,2",
+        "-a",
+        "seed=1..3",
+        "--nodes",
+        2,
+        "--pool",
+        "gangs",
+        "--keep",
+    ]
+    done = cli("run", "swept.py:ranked", *words, status=1)
+    runs = re.findall(r"^run (\w+): (\d)/6 ", done.stderr, re.MULTILINE)
+    assert [place for _, place in runs] == list("123456"), "one that fails stops no other"
+    rows = told(cli, runs[-1][0], None)
+    assert [row["outcome"] for row in rows] == 2 * ["returned", "raised", "returned"]
+    assert [row["value"] for row in rows] == [10.0, None, 30.0, 20.0, None, 60.0]
+    assert [row["run"] for row in rows] == [run for run, _ in runs]
+    assert [row["rank"] for row in rows] == [0, 1, 0, 0, 1, 0], "who failed stands for all"
+    cli.write("mended", "")
+    again = cli("rerun", "gangs", "--missing")
+    assert "2 of 6 combinations have no result and are run" in again.stderr
+    last = re.findall(r"^run (\w+): 2/2 ", again.stderr, re.MULTILINE)[0]
+    assert [row["value"] for row in told(cli, last)] == [10.0, 20.0, 30.0, 20.0, 40.0, 60.0]
+    assert "nothing is missing" in cli("rerun", last, "--missing").stderr
+    cli("down", "gangs")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--one", "-a", "lr=1,2"], "leave --one out"),
+        (["--gang", "--detach", "-a", "lr=1,2"], "leave --detach out"),
         (["-a", "lr=1,x"], "argument lr of train wants float, got 'x'"),
         (["-a", "lr=1,1"], "1 is given twice"),
         (["-a", "seed=1..9999"], "more than 4,096"),

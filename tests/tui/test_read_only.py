@@ -10,12 +10,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.looking_only import LookingOnly
 from skyward_core.front.sweeping import Sweep
 from skyward_core.model.errors import UsageError
 from skyward_core.model.spec import PoolSpec
 from skyward_core.providers.local.provider import Local
 from skyward_core.views import events as ev
+from skyward_core.views.trial_sheet import TrialSheet
 from skyward_core.views.views import PoolView
 from skyward_tui.actions import ACTIONS
 from skyward_tui.app import SkywardApp
@@ -66,6 +68,8 @@ async def test_the_form_can_be_read_and_launches_nothing(app: SkywardApp, sessio
 def test_every_action_that_ends_something_is_more_than_a_look() -> None:
     assert all(not action.looks for action in ACTIONS if action.dangerous)
     assert {action.id for action in ACTIONS if action.changes} == {
+        "history.dismiss",
+        "history.dismiss_all",
         "launch.launch",
         "launch.save",
         "run.debug",
@@ -90,6 +94,8 @@ def test_the_session_refuses_whatever_would_change_something(looking: LookingOnl
         looking.down("p"),
         looking.launch("p", None),  # type: ignore[arg-type]
         looking.cancel("p", "r"),
+        looking.launch_sweep("p", [], TrialSheet.new((), [()]), LaunchRequest(script="x.py"), joined=True),
+        looking.dismiss(["r"]),
         looking.attach("p"),
         looking.fetch("t"),
         looking.fetch_files("p"),

@@ -190,6 +190,11 @@ async def test_history(app: SkywardApp, session: FakeSession, snap: Snap, size: 
     await show(app, snap, "history", size, ["H", "space", "down", "space", "up"], "disk full")
 
 
+async def test_failures(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
+    some_past(session)
+    await show(app, snap, "failures", (80, 24), ["F"], "disk full")
+
+
 @at_every_size
 async def test_comparison(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     some_past(session)

@@ -67,6 +67,34 @@ def test_a_large_gather_is_remembered_by_its_failures() -> None:
     assert record.returned == 4998
 
 
+def test_of_a_sweep_every_outcome_is_remembered_without_what_is_long() -> None:
+    register = Register()
+    for index in range(4096):
+        register.add(call("r1", index, "sweep", total=4096))
+        summary = {
+            "type": "dict",
+            "text": "x" * 200,
+            "json": {"x": "y" * 16_000},
+            "is_json": True,
+            "size": 16_020,
+        }
+        numbers = {f"{'n' * 190}{name}": [1.0, 1.0, 1.0] for name in range(64)}
+        register.end(
+            register.calls["r1", index], outcome(index) | {"rank": 0, "summary": summary, "numbers": numbers}
+        )
+    record = register.records["r1"].to_json()
+    assert [each["i"] for each in record["outcomes"]] == list(range(4096)) and record["returned"] == 0
+    assert len(encoded(record)) < 4 << 20, "one greeting tells of all runs"
+    whole = register.calls["r1", 0].outcome
+    assert whole is not None and whole["summary"] and whole["summary"]["json"] and whole["numbers"], (
+        "for its client"
+    )
+    short = outcome(0) | {"summary": {"type": "int", "text": "7", "json": 7, "is_json": True, "size": 5}}
+    register.add(call("r2", 0, "sweep"))
+    register.end(register.calls["r2", 0], short)
+    assert register.records["r2"].to_json()["outcomes"] == [short]
+
+
 def test_only_so_many_runs_are_remembered_and_every_active_one() -> None:
     register = Register()
     busy = call("busy", 0)

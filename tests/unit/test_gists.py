@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from math import inf, nan
 
+import pytest
+
+from skyward_core.model.outcome import Outcome
 from skyward_core.runtime.gists import CALLS, LONGEST, NAMES, Gists
+from skyward_core.wire.value_checks import is_gist
 
 
 def test_the_last_the_least_and_the_greatest_of_each_name_once() -> None:
@@ -34,3 +39,28 @@ def test_names_and_calls_are_bounded() -> None:
     for call in range(CALLS + 1):
         gists.add("r", call, {"a": 1.0})
     assert gists.take("r", 0) == {} and gists.take("r", CALLS)
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [
+        ([1.0, 0.5, 2.0], True),
+        ([None, None, None], True),
+        ([1.0, 0.5], False),
+        ([1, 0.5, 2.0], False),
+        ([nan, 0.5, 2.0], False),
+        ([inf, 0.5, 2.0], False),
+        (["1", 0.5, 2.0], False),
+        ({"last": 1.0}, False),
+        (None, False),
+    ],
+)
+def test_what_an_agent_tells_of_numbers_is_looked_at(value: object, fits: bool) -> None:
+    assert is_gist(value) is fits
+
+
+def test_an_outcome_is_written_down_with_them_and_an_older_one_has_none() -> None:
+    told = Outcome(0, 0, 0, "returned", numbers={"loss": [1.0, 0.5, 2.0]}).to_json()
+    assert Outcome.from_json(json.loads(json.dumps(told))).numbers == {"loss": [1.0, 0.5, 2.0]}
+    del told["numbers"]
+    assert Outcome.from_json(told).numbers is None

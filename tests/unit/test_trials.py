@@ -128,7 +128,7 @@ def test_what_goes_on_with_a_sweep_knows_what_others_before_it_have(
     assert sheet.tasks == (2,) and sheet.before == {0: ("a", 0), 1: ("b", 0)}
     view = RunView("b", "p", "train", "sweep", 2, 1.0)
     tasks = {out.index: TaskView(out.index, 0, 0, out.kind, outcome=out) for out, _ in ledger.outcomes("b")}
-    shown = board_of(ledger, row.key, view).table("b", tasks, MetricBook())
+    shown = board_of(ledger, row.key, view, {}).table("b", tasks, MetricBook())
     assert [(each.run, each.state, each.value) for each in shown.rows] == [
         ("a", "returned", 1), ("b", "returned", 2), ("b", "raised", None)
     ]  # fmt: skip
@@ -136,7 +136,7 @@ def test_what_goes_on_with_a_sweep_knows_what_others_before_it_have(
     other = ledger.run("c")
     assert other is not None
     with pytest.raises(UsageError, match="no sweep over arguments"):
-        board_of(ledger, row.key, RunView("c", "p", "train", "broadcast", 1, 1.0))
+        board_of(ledger, row.key, RunView("c", "p", "train", "broadcast", 1, 1.0), {})
     with pytest.raises(UsageError, match="no sweep over arguments"):
         missing_of(ledger, other)
     ledger.close()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...wire.frames import Heard, encoded, frame, framed
+from ...wire.frames import SHORT, Heard, encoded, frame, framed
 from .connection import Connection
 from .yields import Yields
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ...wire.frame_types import AgentBegan, AgentItem, AgentOutcome, ClientCall
     from ...wire.node_frame_types import Ended, WorkerOutcome
 
+NUMBERS = 16  # names of numbers of an outcome of a sweep, more of which later clients are not told
 RECORDS = 64  # runs remembered after they ended, for clients that come later
 
 Key = tuple[str, int]
@@ -162,7 +163,7 @@ class Register:
             if record.kind == "gather" and outcome["kind"] == "returned":
                 record.returned += 1
             else:
-                record.outcomes[call.index] = outcome
+                record.outcomes[call.index] = outcome if record.kind != "sweep" else _shortened(outcome)
 
     def of_run(self, run: str) -> list[Call]:
         return list(self._by_run.get(run, {}).values())
@@ -206,3 +207,14 @@ class Register:
             over = next((run for run, record in self.records.items() if not record.active), None)
             if over is not None:
                 del self.records[over]
+
+
+def _shortened(outcome: AgentOutcome) -> AgentOutcome:
+    """An outcome without what is long of it: of a sweep there may be thousands in one greeting."""
+    told: Heard = dict(outcome)
+    if (summary := told.get("summary")) and summary.get("size", 0) > SHORT:
+        told["summary"] = {**summary, "json": None, "is_json": False}
+    if len(told.get("numbers", ())) > NUMBERS:
+        del told["numbers"]
+    short: AgentOutcome = told
+    return short
