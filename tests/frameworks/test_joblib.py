@@ -4,8 +4,6 @@ import os
 import subprocess
 import sys
 
-import joblib
-import numpy as np
 import pytest
 
 import skyward_core as sky
@@ -18,6 +16,8 @@ def where(x):
 
 
 def test_parallel_runs_on_the_pool_in_order(pool):
+    import joblib
+
     results = joblib.Parallel()(joblib.delayed(where)(i) for i in range(20))
     assert [square for square, _ in results] == [i * i for i in range(20)]
     pids = {pid for _, pid in results}
@@ -26,6 +26,8 @@ def test_parallel_runs_on_the_pool_in_order(pool):
 
 
 def test_results_can_be_taken_as_they_come(pool):
+    import joblib
+
     parallel = joblib.Parallel(n_jobs=2, return_as="generator")
     assert [square for square, _ in parallel(joblib.delayed(where)(i) for i in range(6))] == [
         0,
@@ -44,6 +46,8 @@ def fails(x):
 
 
 def test_an_error_reaches_the_caller(pool):
+    import joblib
+
     with pytest.raises(sky.RunError) as caught:
         joblib.Parallel()(joblib.delayed(fails)(i) for i in range(6))
     assert isinstance(caught.value.__cause__, LookupError)
@@ -51,6 +55,7 @@ def test_an_error_reaches_the_caller(pool):
 
 
 def test_a_search_runs_on_the_pool(pool):
+    import numpy as np
     from sklearn.model_selection import GridSearchCV
     from sklearn.tree import DecisionTreeClassifier
 
@@ -61,6 +66,8 @@ def test_a_search_runs_on_the_pool(pool):
 
 
 def test_when_the_pool_is_gone_joblib_is_as_it_was():
+    import joblib
+
     before = joblib.Parallel()._backend
     plugins = [sky.plugins.joblib(n_jobs=3)]
     with sky.Compute(nodes=1, plugins=plugins, options=sky.Options(console=False)):

@@ -5,7 +5,11 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.support.cli import Cli
 
@@ -47,26 +51,47 @@ def by_torchrun(cli: Cli, script: str, *args: str) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-def test_the_shapes_that_people_bring_train_to_the_same_weights(tmp_path):
-    """accelerate, transformers' Trainer, DDP with snapshots, a GPT, FSDP2 and tensor parallelism."""
-    import torch
+WORDS = [
+    "--max_steps=4",
+    "--per_device_train_batch_size=4",
+    "--report_to=none",
+    "--save_strategy=no",
+    "--use_cpu",
+]
+SHAPES = 6  # accelerate, transformers' Trainer, DDP with snapshots, a GPT, FSDP2 and tensor parallelism
 
-    cli = Cli(tmp_path)
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    cli = Cli(tmp_path_factory.mktemp("shapes"))
     for script in SCRIPTS.glob("*.py"):
         shutil.copy(script, cli.folder)
-    words = [
-        "--max_steps=4",
-        "--per_device_train_batch_size=4",
-        "--report_to=none",
-        "--save_strategy=no",
-        "--use_cpu",
-    ]
-    for whose, by in (("ours", by_us), ("theirs", by_torchrun)):
-        by(cli, "trainer_shapes.py", f"{whose}.pt", "--output_dir", whose, *words)
-    ours, theirs = (
-        torch.load(cli.folder / f"{whose}.pt", weights_only=False) for whose in ("ours", "theirs")
-    )
-    assert ours.keys() == theirs.keys() and len(ours) == 6
+    return cli
+
+
+@pytest.fixture(scope="module")
+def ours(cli: Cli) -> dict[str, Any]:
+    return trained(cli, "ours", by_us)
+
+
+def trained(cli: Cli, whose: str, by: Callable[..., None]) -> dict[str, Any]:
+    """The weights of each shape."""
+    import torch
+
+    by(cli, "trainer_shapes.py", f"{whose}.pt", "--output_dir", whose, *WORDS)
+    found: dict[str, Any] = torch.load(cli.folder / f"{whose}.pt", weights_only=False)
+    return found
+
+
+def test_the_shapes_that_people_bring_train(ours):
+    assert len(ours) == SHAPES and all(ours.values())
+
+
+def test_they_train_to_the_same_weights(cli, ours):
+    import torch
+
+    theirs = trained(cli, "theirs", by_torchrun)
+    assert ours.keys() == theirs.keys()
     for shape, weights in theirs.items():
         same = {name: torch.equal(value, ours[shape][name]) for name, value in weights.items()}
         assert same and all(same.values()), (shape, same)

@@ -51,7 +51,7 @@ def test_script_runs_as_written(script: str, prints: str, tmp_path: Path) -> Non
         capture_output=True,
         text=True,
         timeout=120,
-        env=os.environ | {"SKYWARD_HOME": str(tmp_path / "home"), "PYTHONPATH": str(DOCS.parent)},
+        env=os.environ | {"SKYWARD_HOME": str(tmp_path / "home")},
     )
     assert done.returncode == 0, done.stderr
     # The ranks' own lines may stand between those of the script.

@@ -36,7 +36,7 @@ def test_script_runs_as_written(page: str, number: int, prints: str, tmp_path: P
     script = scripts(page)[number]
     path = tmp_path / "script.py"
     path.write_text(script)
-    environment = os.environ | {"SKYWARD_HOME": str(tmp_path / "home"), "PYTHONPATH": str(DOCS.parent)}
+    environment = os.environ | {"SKYWARD_HOME": str(tmp_path / "home")}
     done = subprocess.run(
         [sys.executable, str(path)], capture_output=True, text=True, timeout=120, env=environment, check=False
     )

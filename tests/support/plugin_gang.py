@@ -56,7 +56,8 @@ def run_gang(code: str, infos: list[InstanceInfo], timeout: float = 90, **env: s
 
     root = str(Path(__file__).parents[2])
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GLOO_"))}
-    environ |= {"PYTHONPATH": root} | env
+    paths = filter(None, (root, environ.get("PYTHONPATH")))  # a module may have packages hidden
+    environ |= {"PYTHONPATH": os.pathsep.join(paths)} | env
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", PRELUDE + textwrap.dedent(code), info.to_json()],

@@ -87,7 +87,7 @@ async def test_a_launch_is_of_the_form_as_it_is_shown(
         await pilot.press("ctrl+r")  # there is no plan of that yet
         await until(pilot, lambda: "has not said its version for 1 s; make it anew" in plan_text(screen))
         assert session.created == [] and app.focused is screen.query_one("#script")
-        assert all_ended(hangs)
+        await until(pilot, lambda: all_ended(hangs))  # who is killed takes a moment to end
         screen.query_one("#script", Input).value = "train.py"
         await pilot.press("ctrl+r")
         await until(pilot, lambda: bool(session.launched))

@@ -22,6 +22,7 @@ from skyward_core.tasks.known_pythons import KnownPython, NoPython, ask
 from skyward_core.tasks.missing_packages import missing_in
 from skyward_core.tasks.own_interpreter import OWN, disagreement, is_own, own
 from tests.support.pythons import all_ended, another_python, hanging_python
+from tests.support.waiting import wait_until
 
 STRANGER = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
@@ -340,7 +341,8 @@ def test_one_that_hangs_is_named_and_killed_with_what_it_started(
     for _ in range(4):  # who asks again is not kept waiting again
         with pytest.raises(ScriptError, match=r"bin/python \(\.venv .*has not said its version for 2 s; "):
             interpreter_of(script(project))
-    assert all_ended(children) and children.read_text().count("\n") == 1
+    wait_until(lambda: all_ended(children))  # who is killed takes a moment to end
+    assert children.read_text().count("\n") == 1
     program = project / ".venv" / "bin" / "python"
     program.unlink()
     program.symlink_to(sys.executable)  # another program is asked anew

@@ -12,9 +12,8 @@ from typing import Any
 
 LISTENS = 15.0  # seconds for which the neighbour may come, and send
 CONNECT, SENDS = 2.0, 1.0  # seconds
-ENOUGH = (
-    256 << 20
-)  # bytes by which a network is known that takes them in less: its start is long over by then
+# By so much a network is known that takes it in less time: its start is long over by then.
+ENOUGH = 256 << 20  # bytes
 STRANGERS = 64  # lines at most that are open and have not said the word
 
 
