@@ -90,6 +90,15 @@ class RunPanel(Panel):
         """Whether a key of the screen, by the id of its action, is worth a hint, as far as this panel knows."""
         return True
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether nobody has moved in it."""
+        return True
+
+    def lead(self) -> bool:
+        """Show where the rank that was chosen failed; whether that was found."""
+        return True
+
     def close_one(self) -> bool:
         """Close what is open in it, one thing at a time; whether there was one."""
         return False

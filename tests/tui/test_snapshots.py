@@ -142,8 +142,8 @@ async def test_starting(app: SkywardApp, session: FakeSession, snap: Snap, size:
 async def test_failed(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     view = session.pool("llama-ft")
     failed_run(session, view)
-    session.print(view, 0, "step=1\nstep=2\n\x1b[33mwarning:\x1b[0m a peer is gone\n")
-    await show(app, snap, "failed", size, ["enter"], "a peer is gone")
+    session.print(view, 2, "step=1\nstep=2\n\x1b[33mwarning:\x1b[0m a shard is empty\n")
+    await show(app, snap, "failed", size, ["enter"], "return total")
 
 
 @at_every_size
