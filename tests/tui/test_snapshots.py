@@ -232,6 +232,32 @@ async def test_launch_on_hosts(
     await show(app, snap, "launch-ssh", size, keys, "hosts    gpu1")
 
 
+PRESETS = """
+[presets.small]
+script = "train.py"
+function = "train"
+arguments = ["epochs=3", "lr=0.01"]
+provider = "ssh"
+settings = { hosts = "lab" }
+nodes = 2
+
+[presets."sweep on A100"]
+script = "sweeps/rates.py"
+accelerator = "A100-80GB:8"
+nodes = "2:8"
+
+[presets.nightly]
+script = "eval.py"
+script_args = ["--all"]
+"""
+
+
+@at_every_size
+async def test_presets(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    Path("skyward.toml").write_text(PRESETS)
+    await show(app, snap, "presets", size, ["n", "ctrl+l"], "sweep on A100")
+
+
 @at_every_size
 async def test_teardown(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     training(session)
