@@ -215,7 +215,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("launch.presets", "ctrl+l", "presets", "presets", "Fill the form from a preset of skyward.toml"),
     Action(
         "launch.save",
-        "ctrl+s",
+        "f3",
         "save_preset",
         "",
         "Save what the form says as a preset, in skyward.toml",

@@ -101,6 +101,8 @@ def _field(info: FunctionInfo, param: Param, said: str) -> ArgumentField:
         choices = tuple(dict.fromkeys(_choices(kind)))
         if choices and param.default == "None" and "None" not in choices:
             choices = (*choices, "None")
+        if not all(map(str.isprintable, choices)):  # fields hand their text to the terminal as it is
+            choices = ()
         form = "choice" if choices else "text"
     star = "*" if param.kind == "var_positional" else ""
     return ArgumentField(

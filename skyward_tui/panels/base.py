@@ -97,6 +97,15 @@ class RunPanel(Panel):
     def restore(self, kept: Mapping[str, str | bool]) -> None:
         """Look as it did when that was kept, as far as it makes sense."""
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether nobody has moved in it."""
+        return True
+
+    def lead(self) -> bool:
+        """Show where the rank that was chosen failed; whether that was found."""
+        return True
+
     def close_one(self) -> bool:
         """Close what is open in it, one thing at a time; whether there was one."""
         return False

@@ -16,10 +16,11 @@ from skyward_core.views.collapsed import CollapsedRing
 from skyward_core.views.logs import LogRing, Ring
 from skyward_core.views.views import PoolView, RunView
 
-from ..actions import with_keys
+from ..actions import first_key, with_keys
 from ..hints import detail_of
 from ..styles import beside
 from ..theme import look as look_of
+from ..widgets.cause_lines import CauseLines
 from ..widgets.log_pane import Files, LogPane
 from ..widgets.log_window import Matcher
 from ..widgets.rank_state import link_note, nothing_yet, rank_states
@@ -28,6 +29,9 @@ from .base import Chosen, RunPanel, Saved
 from .table import Row
 
 _GAP = "{run.previous_rank} and {run.next_rank} show each rank from its first line, {run.save} saves all"
+_TALL = 24  # rows from which more of a traceback has room
+_NEAR_END = 400  # lines in which a traceback is looked for
+_TRACEBACK = "Traceback (most recent call last)"
 
 
 class LogPanel(RunPanel):
@@ -39,6 +43,7 @@ class LogPanel(RunPanel):
         pane = LogPane(id="pane")
         super().__init__(row, show, pane)
         self.pane = pane
+        self.cause = CauseLines()
         self.prompt = Input(compact=True, id="prompt", select_on_focus=True)
         self._subject = ""
         self._asking = ""
@@ -47,6 +52,7 @@ class LogPanel(RunPanel):
 
     def compose(self) -> ComposeResult:
         yield self.pane
+        yield self.cause
         yield self.prompt
 
     def on_mount(self) -> None:
@@ -66,11 +72,30 @@ class LogPanel(RunPanel):
         pane.gap_hint = with_keys(_GAP, self.app.keys) if merged else ""
         pane.show(ring, merged=merged, files=None if run is None else self._files_of(run, chosen))
         changed = pane.pump()
+        rank = None if merged else chosen.rank
+        self.cause.show(run, rank, first_key("run.errors", self.app.keys), short=self.size.height < _TALL)
         self._subject = self._subject_of(pool, chosen)
         self.describe()
         if not ring.end or pane.window.filter is not None:
             self._explain_silence(pool, run, now, chosen)
         return changed
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nobody has moved in it, or looks for something."""
+        pane = self.pane
+        searched = pane.window.search is not None or pane.window.filter is not None
+        return pane.following and not searched and not self.has_class("-asking")
+
+    def lead(self) -> bool:
+        """Have the newest traceback that the rank printed in view; whether there is one near the end."""
+        ring = self.pane.window.ring
+        begin = max(ring.first, ring.end - _NEAR_END)
+        lines = ring.lines(begin, ring.end)
+        found = [number for number, text in enumerate(lines, begin) if text.startswith(_TRACEBACK)]
+        if found:
+            self.pane.bring_up(found[-1])
+        return bool(found)
 
     def _collapsed(self, merged: LogRing, world: int) -> CollapsedRing:
         """The merged lines folded, as far as they have come."""

@@ -18,13 +18,14 @@ from ..leftovers import amount_of
 from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
-from ..widgets.pool_preview import PoolPreview
 from ..widgets.roll import Roll
 from ..words import ago, clip, count, duration, hourly, money, next_to_go, one_line, taken_back
 from .base import BaseScreen, newest_run
 
 if TYPE_CHECKING:
     from skyward_core.views.views import PoolView
+
+    from ..widgets.pool_preview import PoolPreview
 
 WRITTEN = 1.0  # seconds within which the ledger knows what has ended
 _ROOMY = 96  # columns from which every fact of a pool is shown
@@ -161,11 +162,12 @@ class PoolsScreen(BaseScreen[None]):
     def __init__(self) -> None:
         super().__init__()
         self._versions = self._failed = 0  # of the pools listed, and their runs
+        self._preview: PoolPreview | None = None
 
     def body(self) -> ComposeResult:
         panel = Panel(PoolList())
         panel.border_title = "pools"
-        yield Horizontal(panel, Panel(PoolPreview(), id="preview"), id="sides")
+        yield Horizontal(panel, id="sides")
 
     def on_mount(self) -> None:
         self.query_one(PoolList).focus()
@@ -204,9 +206,15 @@ class PoolsScreen(BaseScreen[None]):
         """Beside the list, where there is room for both."""
         there = chosen is not None and self.size.width >= _BESIDE
         self.set_class(there, "-preview")
-        if chosen is not None and there:
-            self.query_one("#preview", Panel).retitle(Content(chosen.name))
-            self.query_one(PoolPreview).update(chosen, newest_run(chosen), now)
+        if chosen is None or not there:
+            return
+        from ..widgets.pool_preview import PoolPreview  # what it needs is loaded behind the first paint
+
+        if self._preview is None:
+            self._preview = PoolPreview()
+            self.query_one("#sides").mount(Panel(self._preview, id="preview"))
+        self.query_one("#preview", Panel).retitle(Content(chosen.name))
+        self._preview.update(chosen, newest_run(chosen), now)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         chosen = self.query(PoolList).first().chosen if self.is_mounted else None

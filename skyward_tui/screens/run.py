@@ -37,6 +37,7 @@ from .base import BaseScreen, newest_run, pool_status
 if TYPE_CHECKING:
     from skyward_core.front.base import Front
 
+LEAD_SECONDS = 5.0  # in which the last lines of a rank that failed may still come
 LOOK_SECONDS = 0.5  # between two looks for what is amiss
 
 
@@ -64,6 +65,8 @@ class RunScreen(BaseScreen[None]):
         self._view: PoolView | None = None
         self._awaits_run = False
         self._told = ""  # the failed run whose root cause was flashed
+        self._led = 0  # the rank that nobody but we chose
+        self._leads_until = 0.0  # by when its log is to be shown where it failed
         self.panels: dict[str, RunPanel] = {}
         self._alerts, self._strip = AlertWatch(), AlertStrip()
         self._alerts_of: PoolView | None = None
@@ -164,14 +167,17 @@ class RunScreen(BaseScreen[None]):
         run = self.run
         name = run.function if run else "no run yet"
         self.query_one(Crumbs).show(["pools", pool.name, name], pool_status(pool, run, now))
+        failed = run if run is not None and run.root_cause is not None and self._told != run.id else None
+        if failed is not None:
+            self._lead_to(failed)
         self.rank = min(self.rank, max(0, pool.world_size - 1))
         chosen = self._chosen
         if any([panel.look(pool, run, now, chosen) for panel in self.panels.values()]):
             self._share_place()
         self._look_for_alerts(pool, run, now)
-        if run is not None and run.root_cause is not None and self._told != run.id:
-            self._told = run.id
-            cause = run.root_cause
+        if time.monotonic() < self._leads_until and (not self._is_unmoved or self.panels[HOME].lead()):
+            self._leads_until = 0.0
+        if failed is not None and (cause := failed.root_cause) is not None:
             said = failure(cause.outcome, cause.type, one_line(cause.message))
             key = first_key("run.errors", self.app.keys)
             self.flash(f"rank {cause.rank} {cause.outcome}, {said} ({key} shows all)", "error")
@@ -180,6 +186,19 @@ class RunScreen(BaseScreen[None]):
             self._awaits_run = False
             self.active = HOME
         return super().pulse(now)
+
+    @property
+    def _is_unmoved(self) -> bool:
+        """Whether the person is where the screen has put them."""
+        here = self.rank == self._led and not self.merged and self.active in (HOME, AT_START)
+        return here and all(panel.at_rest for panel in self.panels.values())
+
+    def _lead_to(self, run: RunView) -> None:
+        """A run that fails shows the rank that it failed by, unless the person looks at something else."""
+        self._told = run.id
+        if self._is_unmoved and run.root_cause is not None:
+            self.rank = self._led = run.root_cause.rank
+            self._leads_until = time.monotonic() + LEAD_SECONDS
 
     def _look_for_alerts(self, pool: PoolView, run: RunView | None, now: float) -> None:
         """Once a second while a run goes on, for silence is no news; else only where something has come."""

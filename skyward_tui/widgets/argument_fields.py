@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from skyward_core.front.scripts import ArgumentField
 
 _ON = "on"
+_LABEL, _WIDEST = 12, 30  # cells of a name, with what is around it
 
 
 class ArgumentRow(Vertical):
@@ -40,12 +41,13 @@ class ArgumentRow(Vertical):
     def __init__(self, asked: ArgumentField, id: str, text: str | None) -> None:
         super().__init__()
         self.asked = asked
+        self.label = Label(field(asked.name))
         self._field = _field_of(asked, id, text)
         self._under = Static(classes="under", markup=False)
         self._amiss, self._warning = "", ""
 
     def compose(self) -> ComposeResult:
-        yield Horizontal(Label(field(self.asked.name)), self._field, classes="row argument")
+        yield Horizontal(self.label, self._field, classes="row argument")
         yield self._under
 
     def on_mount(self) -> None:
@@ -138,6 +140,9 @@ class ArgumentFields(Vertical):
                 for number, each in enumerate(asked)
             ]
             self.mount(*self._rows)
+            widest = max((len(each.name) for each in asked), default=0)
+            for each in self._rows:
+                each.label.styles.width = max(_LABEL, min(_WIDEST, widest + 3))
         if texts is not None:
             with self.prevent(Input.Changed, Select.Changed, Toggles.Changed):
                 for each in self._rows:

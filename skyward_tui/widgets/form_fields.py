@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal
 
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
@@ -23,9 +24,20 @@ if TYPE_CHECKING:
 
 
 class Choice(Select[str], inherit_bindings=False):
-    """A list that opens by enter: the arrows go from field to field, past it as past all others."""
+    """A list that opens by enter: the arrows go from field to field, past it as past all others. What stands in it is
+    shown as it is: names of files and of a script's values are no markup."""
 
     BINDINGS = bindings("choice")
+
+    def __init__(self, options: Iterable[tuple[str, str]], **more: Any) -> None:
+        super().__init__(_as_they_are(options), **more)
+
+    def set_options(self, options: Iterable[tuple[Any, str]]) -> None:
+        super().set_options(_as_they_are(options))
+
+
+def _as_they_are(options: Iterable[tuple[Any, str]]) -> list[tuple[Any, str]]:
+    return [(Content(label) if isinstance(label, str) else label, value) for label, value in options]
 
 
 class FormFields(VerticalScroll, can_focus=False, inherit_bindings=False):

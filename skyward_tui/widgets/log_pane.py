@@ -228,14 +228,25 @@ class LogPane(Widget, can_focus=True):
         if number is None:
             return
         self.current_hit = number
-        if all(shown != number for shown, _ in self._shown):
-            above = self.window.before(number, self.size.height // 2)
-            self._stop_at((above[0].number if above else number, 0))
+        if not self._is_shown(number):
+            self._stop_above(number, self.size.height // 2)
         elif self.following:
             self.action_pause()
         self._repaint()
 
     # Moving
+
+    def bring_up(self, number: int) -> None:
+        """Have a line in view, with what came after it; where it follows and that is on the screen, nothing moves."""
+        if not self.following or self.window.end - number > self.size.height:
+            self._stop_above(number, 1)
+
+    def _is_shown(self, number: int) -> bool:
+        return any(shown == number for shown, _ in self._shown)
+
+    def _stop_above(self, number: int, rows: int) -> None:
+        above = self.window.before(number, rows)
+        self._stop_at((above[0].number if above else number, 0))
 
     def action_follow(self) -> None:
         self.top = None

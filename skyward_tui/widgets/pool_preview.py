@@ -81,8 +81,9 @@ class PoolPreview(Widget, can_focus=False):
         if chart and height - len(lines) - len(chart) - 2 >= _LEAST_LOG:
             lines += [Content(""), *chart]
         room = height - len(lines) - 2
-        if run is not None and room > 0 and (printed := _last_lines(pool, run, room)):
-            lines += [Content(""), Content.styled("last lines", "$muted")]
+        if run is not None and room > 0:
+            title, printed = _last_lines(pool, run, room)
+            lines += [Content(""), Content.styled(title, "$muted")] if printed else []
             lines += [Content(clip(text, width)) for text in printed]
         return lines[:height]
 
@@ -175,13 +176,16 @@ def _chart(pool: PoolView, run: RunView, width: int) -> list[Content]:
     return [head, *(Content.styled(row, "$text-primary") for row in drawn)]
 
 
-def _last_lines(pool: PoolView, run: RunView, most: int) -> list[str]:
-    """What its ranks printed last, in the order in which it came."""
+def _last_lines(pool: PoolView, run: RunView, most: int) -> tuple[str, list[str]]:
+    """What its ranks printed last, in the order in which it came; of a run that failed, the rank that it failed by."""
     if not pool.logs.has(run.id):
-        return []
+        return "", []
     book = pool.logs.of(run.id)
-    ring = book.merged
+    ring, title = book.merged, "last lines"
+    ranks = dict(book.ranks)
+    cause = None if run.root_cause is None else run.root_cause.rank
+    rank = cause if cause in ranks else next(iter(ranks)) if len(ranks) == 1 else None
+    if rank is not None:
+        ring, title = ranks[rank], f"last lines of rank {rank}"
     lines = ring.lines(max(ring.first, ring.end - most), ring.end)
-    if len(book.ranks) == 1:
-        lines = [text.partition("| ")[2] for text in lines]
-    return [plain(text).rstrip() for text in lines]
+    return title, [plain(text).rstrip() for text in lines]

@@ -75,6 +75,7 @@ class CheckLines(Static):
         if not amiss and rows > 1 and lines:
             said = [("ok", "✓ " + "; ".join(_told(line) for line in lines))]
         content = Content("\n").join(Content.styled(text, _STYLES[state]) for state, text in said)
+        self.set_class(not amiss, "-fine")
         self.update(content)
         self.display = bool(said)
 

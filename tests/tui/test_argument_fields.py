@@ -86,3 +86,21 @@ async def test_another_function_has_other_fields(app: SkywardApp) -> None:
         screen.query_one("#function", Select).value = ":whole"
         await until(pilot, lambda: not screen.query(ArgumentRow))
         assert "the main program of every rank" in screen_text(app)
+
+
+async def test_what_a_script_calls_its_values_is_no_markup(app: SkywardApp, folder: Path) -> None:
+    (folder / "train.py").write_text(
+        "import skyward_core as sky\nfrom typing import Literal\n\n@sky.function\n"
+        'def train(kind: Literal["[/b]", "[red]x"] = "[/b]", note: str = "[/i][link=\'x", odd: list = [1]):\n'
+        '    """[/b] Trains.\n\n    Args:\n        note: [/u] of it\n    """\n'
+    )
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        await until(pilot, lambda: "'[/b]', if not chosen" in screen_text(app))
+        text = screen_text(app)
+        assert "[/i][link='x" in text and "list = [1]" in text and "[/b] Trains." in text
+        await pilot.press("tab", "tab", "tab", "tab", "enter", "down", "down", "enter")
+        await until(pilot, lambda: screen.query_one("#arguments", Input).value == "kind='[red]x'")
+        await until(pilot, lambda: "[red]x" in screen_text(app))
+        await pilot.press("tab")
+        await until(pilot, lambda: "[/u] of it" in screen_text(app))

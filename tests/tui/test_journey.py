@@ -40,7 +40,7 @@ def test_open_launch_ddp_watch_tear_down(terminal: Terminal, tmp_path: Path) -> 
     terminal.until("train(epochs=2, samples=1024)")
     nodes = "4         ranks per node"
     unfocused = terminal.look(nodes)
-    terminal.press("tab", "tab", "tab", "tab")  # pool, name, provider, nodes
+    terminal.press(*["tab"] * 8)  # its four arguments, pool, name, provider, nodes
     terminal.until(lambda _: terminal.look(nodes) != unfocused)  # a key that comes sooner is another field's
     terminal.press("2")
     terminal.until("--nodes 2")

@@ -33,7 +33,7 @@ async def test_a_form_is_saved_loaded_and_deleted_by_keys(
         screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#nodes", Input).value = "2"
         screen.query_one("#name", Input).value = "mine"
-        await pilot.press("ctrl+s")
+        await pilot.press("f3")
         await until(pilot, lambda: isinstance(app.screen, AskScreen))
         await typed(app, pilot, "small run")
         await pilot.press("enter")
@@ -47,7 +47,7 @@ async def test_a_form_is_saved_loaded_and_deleted_by_keys(
             }
         }  # fmt: skip
         # Saved once more under its name: asked, unless it was filled from that.
-        await pilot.press("ctrl+s")
+        await pilot.press("f3")
         await until(pilot, lambda: isinstance(app.screen, AskScreen))
         await typed(app, pilot, "small run")
         await pilot.press("enter")
@@ -68,7 +68,7 @@ async def test_a_form_is_saved_loaded_and_deleted_by_keys(
         await pilot.press("ctrl+x")
         await until(pilot, lambda: "Delete preset small run of" in screen_text(app))
         await pilot.press("right", "enter")
-        await until(pilot, lambda: "none yet: ctrl+s in the form saves what it says" in screen_text(app))
+        await until(pilot, lambda: "none yet: f3 in the form saves what it says" in screen_text(app))
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is screen)
         assert tomllib.loads(file.read_text()) == {"hosts": {"lab": "gpu1"}}
@@ -102,7 +102,7 @@ async def test_a_file_that_cannot_be_used_is_said(app: SkywardApp, folder: Path)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         (folder / "skyward.toml").write_text("[hosts\n")
-        for key in ("ctrl+l", "ctrl+s"):
+        for key in ("ctrl+l", "f3"):
             await pilot.press(key)
             await until(pilot, lambda: "skyward.toml does not parse" in screen_text(app))
             assert app.screen is screen
@@ -111,7 +111,7 @@ async def test_a_file_that_cannot_be_used_is_said(app: SkywardApp, folder: Path)
 async def test_an_example_keeps_its_name(app: SkywardApp, folder: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "example:hello")
-        await pilot.press("ctrl+s")
+        await pilot.press("f3")
         await until(pilot, lambda: isinstance(app.screen, AskScreen))
         await typed(app, pilot, "hi")
         await pilot.press("enter")
@@ -128,7 +128,7 @@ async def test_a_form_without_a_script_can_be_kept(app: SkywardApp, folder: Path
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "")
         screen.query_one("#nodes", Input).value = "6"
-        await pilot.press("ctrl+s")
+        await pilot.press("f3")
         await until(pilot, lambda: isinstance(app.screen, AskScreen))
         await typed(app, pilot, "six")
         await pilot.press("enter")

@@ -144,8 +144,8 @@ async def test_starting(app: SkywardApp, session: FakeSession, snap: Snap, size:
 async def test_failed(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     view = session.pool("llama-ft")
     failed_run(session, view)
-    session.print(view, 0, "step=1\nstep=2\n\x1b[33mwarning:\x1b[0m a peer is gone\n")
-    await show(app, snap, "failed", size, ["enter"], "a peer is gone")
+    session.print(view, 2, "step=1\nstep=2\n\x1b[33mwarning:\x1b[0m a shard is empty\n")
+    await show(app, snap, "failed", size, ["enter"], "return total")
 
 
 @at_every_size
@@ -257,6 +257,32 @@ async def test_launch_on_hosts(
         "tab",
     ]
     await show(app, snap, "launch-ssh", size, keys, "hosts    gpu1")
+
+
+PRESETS = """
+[presets.small]
+script = "train.py"
+function = "train"
+arguments = ["epochs=3", "lr=0.01"]
+provider = "ssh"
+settings = { hosts = "lab" }
+nodes = 2
+
+[presets."sweep on A100"]
+script = "sweeps/rates.py"
+accelerator = "A100-80GB:8"
+nodes = "2:8"
+
+[presets.nightly]
+script = "eval.py"
+script_args = ["--all"]
+"""
+
+
+@at_every_size
+async def test_presets(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    Path("skyward.toml").write_text(PRESETS)
+    await show(app, snap, "presets", size, ["n", "ctrl+l"], "sweep on A100")
 
 
 @at_every_size

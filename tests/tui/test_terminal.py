@@ -104,7 +104,8 @@ def test_early_keys_are_heard_and_a_signal_leaves_the_terminal_as_it_was(
             wait(lambda: "pools › warm" in terminal.text and not is_sane(terminal), terminal)
         terminal.press("q")
         # Whole: the footer of the screen before ends alike.
-        before = terminal.until(lambda text: all(each in text for each in ("▶ warm", "n new", "? keys")))
+        shown = ("▶ warm", "1 rank: · 1 idle", "n new", "? keys")
+        before = terminal.until(lambda text: all(each in text for each in shown))
         terminal.press("\x1a")
         wait(lambda: stopped(terminal.child.pid) and is_sane(terminal), terminal)
         terminal.screen.reset()

@@ -114,3 +114,13 @@ def test_a_path_that_is_not_there_is_told(
     assert data.missing("b.csv", script) == "there is no b.csv on this machine"
     assert data.missing("~nobody-is-called-so/x", script) and data.missing("a\0b", script)
     assert fields["out"].missing("None", script) == "" == fields["epochs"].missing("3", script)
+
+
+def test_what_cannot_be_shown_is_not_offered(tmp_path: Path) -> None:
+    script = tmp_path / "odd.py"
+    script.write_text(
+        "import skyward_core as sky\nfrom typing import Literal\n@sky.function\n"
+        "def f(a: Literal['x', '\\x1b[2J'] = 'x'): ...\n"
+    )
+    (field,) = argument_fields(find_function(script, None))
+    assert (field.kind, field.choices) == ("text", ())

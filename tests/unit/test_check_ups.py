@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from skyward_core.front.check_ups import checked
+from skyward_core.front.looking_only import LookingOnly
+from skyward_core.front.session import Session
+from skyward_core.model.errors import UsageError
 from skyward_core.model.machine import Check
 from skyward_core.providers.local.provider import Local
 
@@ -52,3 +56,20 @@ async def test_what_it_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Local, "check", broken)
     assert await checked("local", {}) == [Check("local", "fail", "ZeroDivisionError: oh")]
+
+
+def test_a_session_asks_and_one_that_only_looks_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    session, looking = Session(), LookingOnly()
+    try:
+        assert [line.subject for line in session.check_provider("local", {}).result(20)] == [
+            "local",
+            "local disk",
+        ]
+        with pytest.raises(UsageError, match="only looks"):
+            looking.check_provider("local", {}).result(20)
+    finally:
+        session.detach()
+        looking.detach()

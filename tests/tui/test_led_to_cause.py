@@ -1,0 +1,91 @@
+"""A run that fails shows the rank that it failed by, and where: unless the person looks at something else."""
+
+from __future__ import annotations
+
+import pytest
+
+from skyward_core.model.outcome import ErrorInfo, RootCause
+from skyward_core.views.views import PoolView, RunView
+from skyward_tui.app import SkywardApp
+from skyward_tui.screens.run import RunScreen
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import FakeSession, failed_run
+from tests.tui.conftest import log_of
+
+SIZE = (120, 40)
+
+
+def fail(session: FakeSession, view: PoolView, run: RunView) -> None:
+    """Rank 2 printed a traceback of its own and exited."""
+    lines = [f"step {step}" for step in range(60)]
+    lines += [
+        "Traceback (most recent call last):",
+        *(f'  File "x.py", line {n}' for n in range(100)),
+        "Boom: no",
+    ]
+    session.print(view, 2, "\n".join(lines) + "\n")
+    session.end_rank(view, run, 2, "exited", error=ErrorInfo("RankExit", "exit status 1"))
+    session.end_run(view, run, "failed", RootCause(2, "exited", "RankExit", "exit status 1"))
+
+
+async def test_the_rank_is_chosen_and_its_log_is_at_the_traceback(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("llama-ft")
+    run = session.open_run(view)
+    for rank in range(4):
+        session.print(view, rank, f"hello of {rank}\n")
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "hello of 0" in screen_text(app))
+        fail(session, view, run)
+        await until(pilot, lambda: "2 log  rank 2" in screen_text(app))
+        await until(pilot, lambda: "Traceback (most recent call last)" in screen_text(app))
+        assert "step 59" in screen_text(app) and "Boom" not in screen_text(app)
+        # The next run is followed again, and leads again.
+        session.open_run(view)
+        session.print(view, 2, "once more\n")
+        await until(pilot, lambda: "once more" in screen_text(app))
+        assert log_of(app.screen).at_rest
+
+
+@pytest.mark.parametrize("key", ["right_square_bracket", "a", "1", "slash", "space"])
+async def test_whoever_has_moved_stays_where_they_are(
+    app: SkywardApp, session: FakeSession, key: str
+) -> None:
+    view = session.pool("llama-ft")
+    run = session.open_run(view)
+    for rank in range(4):
+        session.print(view, rank, "\n".join(f"hello of {rank}: {n}" for n in range(90)) + "\n")
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "hello of 0: 89" in screen_text(app))
+        await pilot.press(key)
+        await pilot.pause()
+        screen = app.screen
+        assert isinstance(screen, RunScreen)
+        rank = screen.rank
+        await until(pilot, lambda: key != "slash" or log_of(screen).prompt.has_focus)
+        fail(session, view, run)
+        await until(pilot, lambda: "rank 2 exited" in screen_text(app))
+        assert screen.rank == rank
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_an_exception_stands_below_the_log_of_the_rank_that_raised_it(
+    app: SkywardApp, session: FakeSession, size: tuple[int, int]
+) -> None:
+    view = session.pool("llama-ft")
+    failed_run(session, view)
+    session.print(view, 2, "the last line of rank 2\n")
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "✗ ZeroDivisionError: division by zero  e shows all" in screen_text(app))
+        assert "    return total / count" in screen_text(app) and "the last line of rank 2" in screen_text(
+            app
+        )
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda: "return total / count" not in screen_text(app))
