@@ -20,6 +20,7 @@ from ..wire.redact import Redactor, each_text, is_secret_name, secret_values, wi
 POOLS = 100  # of those that are over, the latest
 OURS = ("SKYWARD_", "AWS_")  # what variables begin with that change what we do
 _ASSIGNED = re.compile(r"(?P<name>\w+)(?P<between>['\"]?\s{0,2}[=:]\s{0,2}['\"]?)(?P<value>[^\s'\",;]+)")
+_COUNT = re.compile(r"[\d._]{1,15}[kKMGBT]?(/s)?")  # what a training tells of its tokens
 _AWS_KEY = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
 
 Clean = Callable[[str], str]
@@ -30,7 +31,9 @@ def cleaner() -> Clean:
     redactor = Redactor(secret_values(os.environ))
 
     def blanked(match: re.Match[str]) -> str:
-        return f"{match['name']}{match['between']}***" if is_secret_name(match["name"]) else match[0]
+        name = match["name"]
+        counts = name.lower().endswith("tokens") and _COUNT.fullmatch(match["value"])
+        return f"{name}{match['between']}***" if is_secret_name(name) and not counts else match[0]
 
     def clean(text: str) -> str:
         text = without_credentials(redactor.text(text))

@@ -64,16 +64,14 @@ class Playback:
         about = record.about
         self.name = field(str(about.get("pool", "")))[:200] or "pool"
         self.note = paragraph(about["note"])[:400] if isinstance(about.get("note"), str) else ""
-        times: list[float] = []
-        self._failure: float | None = None
-        for entry in record.entries():
-            if (at := time_of(entry)) is not None:
-                times = [times[0], max(times[-1], at)] if times else [at, at]
-                if self._failure is None and _fails(entry):
-                    self._failure = times[-1]
-        if not times:
+        # Entries are in the order of their times; to parse them all would take seconds where there are many.
+        start = next(filter(None, map(time_of, record.entries())), None)
+        end = next(filter(None, map(time_of, record.last())), None)
+        if start is None or end is None:
             raise UsageError("the record holds nothing that could be played")
-        self._start, self._end = times
+        self._start, self._end = start, max(start, end)
+        failures = (time_of(entry) for entry in record.entries(b"Ended") if _fails(entry))
+        self._failure = next(filter(None, failures), None)
         self.cut = record.cut
         self._changed = threading.Condition()
         self._speed, self._playing = 1.0, True

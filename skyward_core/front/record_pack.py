@@ -26,8 +26,8 @@ from ..wire.node_paths import METRICS
 from ..wire.redact import each_text
 from .bug_report import Clean, cleaner, without_env
 
-LOGS = 64 << 20  # bytes of all logs; of what is longer, the beginning and the end
-NUMBERS = 32 << 20  # the same of the numbers that ranks log
+LOGS = 32 << 20  # bytes of all logs; of what is longer, the beginning and the end
+NUMBERS = 16 << 20  # the same of the numbers that ranks log
 LEAST = 64 << 10  # bytes of each worker's that are kept, however many there are
 PARTIAL = 64 << 10  # bytes of a line without an end that are held back, to be looked at as a whole
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from struct import Struct
@@ -184,16 +185,32 @@ class RecordFile:
             at = start + size
         self.cut = at < len(self._data)
 
-    def entries(self) -> Iterator[Entry]:
-        """All entries, in their order, up to where it is damaged, if it is."""
+    def entries(self, holding: bytes = b"") -> Iterator[Entry]:
+        """All entries, in their order, up to where it is damaged, if it is.
+
+        Args:
+            holding: of those only whose line has this in it, which is quicker than to look at each.
+        """
+        for lines in self._pieces():
+            if holding in lines:
+                for line in lines.split(b"\n"):
+                    if holding in line and (entry := _parsed(line)) is not None:
+                        yield entry
+
+    def last(self) -> Iterator[Entry]:
+        """The entries of its last block that is whole, the last one first."""
+        last = deque(self._pieces(), maxlen=1)
+        for line in reversed(last[0].split(b"\n") if last else []):
+            if (entry := _parsed(line)) is not None:
+                yield entry
+
+    def _pieces(self) -> Iterator[bytes]:
         for block in self._blocks:
             lines = self._unpacked(block)
             if lines is None:
                 self.cut = True
                 return
-            for line in lines.split(b"\n"):
-                if (entry := _parsed(line)) is not None:
-                    yield entry
+            yield lines
 
     def _unpacked(self, block: _Block) -> bytes | None:
         packed = self._data[block.start : block.start + block.size]

@@ -65,7 +65,7 @@ def feed(view: PoolView, entry: Entry) -> bool:
         return False
     try:
         return take(view, entry, at)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         # What a view cannot be (a node beyond the last one, say) is in no record of ours.
         return False
 

@@ -18,6 +18,7 @@ from skyward_tui.actions import ACTIONS
 from skyward_tui.app import SkywardApp
 from skyward_tui.cli import cli
 from skyward_tui.replay_app import ReplayApp
+from skyward_tui.screens.palette import commands
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.replay_line import line
@@ -226,7 +227,7 @@ async def test_what_would_change_something_is_refused(app: ReplayApp, key: str) 
 async def test_help_and_palette_have_its_keys(app: ReplayApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "REPLAY" in screen_text(app))
-        titles = [command.title for command in app.get_system_commands(app.screen)]
+        titles = [command.title for command in commands(app, app.screen)]
         assert {action.help for action in ACTIONS if action.scope == "replay"} <= set(titles)
         await pilot.press("question_mark")
         await until(pilot, lambda: "Stop shortly before the first failure" in screen_text(app))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from skyward_core.front import bug_report
 from skyward_core.model.machine import Machine
 from skyward_core.model.outcome import RootCause
 from skyward_core.store.ledger import Ledger
@@ -121,3 +122,10 @@ def test_a_ledger_that_cannot_be_read_keeps_nothing_else_back(world: Path) -> No
     parts = dump()
     assert "cannot be" in json.loads(parts["ledger.json"])["error"]
     assert [c["state"] for c in json.loads(parts["doctor.json"]) if c["subject"] == "ledger"] == ["fail"]
+
+
+def test_how_many_tokens_a_training_has_read_is_no_secret() -> None:
+    clean = bug_report.cleaner()
+    said = "tokens=4096 num_tokens: 2.1M"
+    assert clean(said) == said
+    assert clean("tokens=hf_abcdefgh api_token=12345678") == "tokens=*** api_token=***"
