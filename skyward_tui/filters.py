@@ -75,14 +75,12 @@ def _likeness(char: str) -> str:
 
 
 def _of_braille(code: int) -> str:
-    """By the rows in which a cell of a chart has dots: upright where a line goes all the way through it, else as high as
-    it goes through the middle."""
+    """By the rows in which a cell of a chart has dots: upright where a line goes all the way through it, else at the
+    height of its middle."""
     rows = [row for row, dots in enumerate((0x09, 0x12, 0x24, 0xC0)) if code & dots]
     if not rows:
         return " "
-    if rows[0] == 0 and rows[-1] == 3:
-        return "|"
-    return "'--."[(rows[0] + rows[-1]) // 2] if rows[-1] < 3 else "-."[rows[0] >= 2]
+    return "|" if rows[0] == 0 and rows[-1] == 3 else "''---.."[rows[0] + rows[-1]]
 
 
 # Signs of states stay apart from one another; the word beside each says the same.
