@@ -46,6 +46,7 @@ class DressedApp(AppFace):
         self._kept = KeptState()
         self._changed: dict[str, str] = {}
         self._changed_screens: dict[str, KeptScreen] = {}
+        self._writing = asyncio.Lock()
         self._painters: list[LineFilter] = []
         for each in OWN:
             self.register_theme(each)
@@ -101,16 +102,19 @@ class DressedApp(AppFace):
         if screen != self.kept_of(scope):
             self._kept = self._kept._replace(screens={**self._kept.screens, scope: screen})
             self._changed_screens[scope] = screen
+            self.run_worker(self.write_down(), group="keep", exclusive=False)
 
     async def write_down(self) -> None:
-        """Keep what has changed for the next start; another app's changes stay."""
-        if not (self._changed or self._changed_screens):
-            return
-        try:
-            writing = beside(partial(write_down, dict(self._changed), dict(self._changed_screens)))
-            await asyncio.wait_for(writing, PATIENCE)
-        except (OSError, TimeoutError, SkywardError) as error:
-            self.flash(f"how the app looks is not kept: {error}", "error")
+        """Keep what has changed for the next start, one change after the other; another app's changes stay."""
+        async with self._writing:
+            changed, screens = self._changed, self._changed_screens
+            if not (changed or screens):
+                return
+            self._changed, self._changed_screens = {}, {}
+            try:
+                await asyncio.wait_for(beside(partial(write_down, changed, screens)), PATIENCE)
+            except (OSError, TimeoutError, SkywardError) as error:
+                self.flash(f"how the app looks is not kept: {error}", "error")
 
     def get_css_variables(self) -> dict[str, str]:
         """The theme's, in which states can be read."""

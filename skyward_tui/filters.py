@@ -75,18 +75,12 @@ def _likeness(char: str) -> str:
 
 
 def _of_braille(code: int) -> str:
-    """By the rows in which a cell of a chart has dots: a line goes up and down through it as well as can be told."""
-    rows = [bool(code & dots) for dots in (0x09, 0x12, 0x24, 0xC0)]
-    match rows:
-        case [False, False, False, False]:
-            return " "
-        case [_, False, False, False]:
-            return "'"
-        case [False, False, False, _]:
-            return "."
-        case [True, _, _, True] | [True, _, True, _] | [_, True, _, True]:
-            return "|"
-    return "-"
+    """By the rows in which a cell of a chart has dots: upright where a line goes all the way through it, else at the
+    height of its middle."""
+    rows = [row for row, dots in enumerate((0x09, 0x12, 0x24, 0xC0)) if code & dots]
+    if not rows:
+        return " "
+    return "|" if rows[0] == 0 and rows[-1] == 3 else "''---.."[rows[0] + rows[-1]]
 
 
 # Signs of states stay apart from one another; the word beside each says the same.

@@ -81,3 +81,19 @@ async def test_what_makes_no_sense_is_not_used(
         screen = await opened(app, pilot)
         await until(pilot, lambda: screen.active == "log")
         assert not screen.has_class("-zoom") and not screen.merged
+
+
+async def test_what_cannot_be_kept_is_told(
+    session: FakeSession, view: PoolView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(name: str, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(settings, "remember", full)
+    app = made(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(app, pilot)
+        await pilot.press("w", "q")
+        await until(
+            pilot, lambda: "how the app looks is not kept: [Errno 28] No space left" in screen_text(app)
+        )

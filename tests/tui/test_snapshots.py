@@ -11,6 +11,7 @@ from skyward_core.model.machine import Check
 from skyward_core.views import events as ev
 from skyward_core.views.views import PoolView, RunView
 from skyward_tui.app import SkywardApp
+from skyward_tui.widgets.chrome import FLASH_SECONDS
 from tests.support.app_driver import Snap, at_every_size, screen_text, until
 from tests.support.fake_session import FakeSession, done, failed_run, logged, value
 from tests.support.leftovers import leftovers
@@ -316,3 +317,24 @@ async def test_help(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
 
 async def test_first_start(app: SkywardApp, snap: Snap) -> None:
     await show(app, snap, "first", (80, 24), [], "Press n")
+
+
+@pytest.mark.parametrize("looks", ["skyward-light", "skyward-contrast", "ansi-dark", "no-colour", "ascii"])
+async def test_looks(session: FakeSession, snap: Snap, looks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same screen in each of the looks that are ours, and in none."""
+    if looks == "no-colour":
+        monkeypatch.setenv("NO_COLOR", "1")
+    theme = looks if "-" in looks and looks != "no-colour" else ""
+    app = SkywardApp(lambda: session, clock=lambda: session.now, theme=theme, plain=looks == "ascii")
+    view, run = training(session, 4, 8)
+    logged(view, run, session)
+    view.machines = measured(session.now, 4, 8)
+    session.end_rank(view, run, 3, "lost")
+    session.end_rank(view, run, 5, summary=value({"loss": 0.2}))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.session is not None and "llama-ft" in screen_text(app))
+        await pilot.press("enter", "2")
+        await until(pilot, lambda: "step=59" in screen_text(app) and "Xid 79" in screen_text(app))
+        session.now += FLASH_SECONDS + 1
+        await until(pilot, lambda: "X tear down" in screen_text(app))
+        snap(app, f"looks-{looks}-120x40")
