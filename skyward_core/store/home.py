@@ -27,8 +27,8 @@ BASE_LIMIT = (
 ENVIRONMENTS = "environments"  # a folder of the home: what images asked for on this machine
 PRUNED = "pruned"  # a file of the home, as old as the last time that room was made in it
 # What else there is in the home.
-OURS = (ENVIRONMENTS, PRUNED, "ledger.db*", "pools", "local", "aws", "tasks", "debug", "known_hosts*", "ssh_config*",
-        "skyward-*", "skyward.toml", "*.json", "*.json.draft")  # fmt: skip
+OURS = (ENVIRONMENTS, PRUNED, "ledger.db*", "pools", "local", "aws", "slurm", "tasks", "debug", "known_hosts*",
+        "ssh_config*", "skyward-*", "skyward.toml", "*.json", "*.json.draft")  # fmt: skip
 PRUNE_EVERY = 86400.0  # seconds between two such times
 
 provider_override: str | None = None

@@ -1,0 +1,136 @@
+"""A pool's own folder on the client: the key that opens its nodes, those that they show, when it was asked for."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ...model.errors import PoolError
+from ...store.home import home
+from ...store.whole_file import write_whole
+from .texts import Node
+
+_FOLDER = "slurm"
+
+
+def ledger_id() -> str:
+    """Which ledger knows of what this client submits; made once for each home.
+
+    Raises:
+        PoolError: it cannot be written.
+    """
+    path = home() / _FOLDER / "ledger-id"
+    try:
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            draft = path.with_name(f"ledger-id.{secrets.token_hex(4)}")
+            write_whole(draft, secrets.token_hex(8).encode())
+            with suppress(FileExistsError):  # of several clients that find none, one makes it
+                os.link(draft, path)
+            draft.unlink()
+        return path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise PoolError(
+            f"what this client submits cannot be marked, as {path} cannot be written: {error}"
+        ) from error
+
+
+class PoolFolder:
+    """See the module.
+
+    Args:
+        pool: the pool's name.
+        token: the pool's.
+    """
+
+    def __init__(self, pool: str, token: str) -> None:
+        self.pool, self.token = pool, token
+        self.path = home() / _FOLDER / f"{pool}.{token}"
+
+    @classmethod
+    def all_of(cls, pool: str) -> Iterator[PoolFolder]:
+        """The folders of pools of a name: of one that is up, and of others of which something was left."""
+        for path in sorted((home() / _FOLDER).glob(f"{pool}.*")):
+            yield cls(pool, path.name.rpartition(".")[2])
+
+    @property
+    def login_key(self) -> Path:
+        """The file of the key that opens the pool's nodes."""
+        return self.path / "id_ed25519"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The file that says which key each of them shows."""
+        return self.path / "known_hosts"
+
+    def begin(self) -> str:
+        """Write down that the allocation is about to be asked for; gives the public key that its nodes let in.
+
+        Raises:
+            PoolError: it cannot be written.
+        """
+        from ...transport.ssh.asyncssh_import import asyncssh
+
+        public = self.path / "id_ed25519.pub"
+        try:
+            self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
+            if not (self.login_key.exists() and public.exists()):
+                key = asyncssh.generate_private_key("ssh-ed25519", comment=f"skyward-{self.pool}")
+                write_whole(self.login_key, key.export_private_key())
+                write_whole(public, key.export_public_key())
+            write_whole(self._begun, f"{time.time():.3f}".encode())
+            return " ".join(public.read_text(encoding="ascii").split()[:2])
+        except OSError as error:
+            raise PoolError(
+                f"the key of pool {self.pool} cannot be written to {self.path}: {error}"
+            ) from error
+
+    @property
+    def begun(self) -> float | None:
+        """When it was asked for last, Unix time; None where it never was, or nobody here knows."""
+        try:
+            return float(self._begun.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
+
+    def submitted(self) -> None:
+        """Write down that Slurm has answered.
+
+        Raises:
+            PoolError: it cannot be written.
+        """
+        try:
+            self._begun.unlink(missing_ok=True)
+        except OSError as error:
+            raise PoolError(f"{self._begun} cannot be removed: {error}") from error
+
+    def trust(self, nodes: Sequence[Node]) -> None:
+        """Write down which keys the pool's nodes show.
+
+        Raises:
+            PoolError: they cannot be written.
+        """
+        lines = [f"[{node.address}]:{node.port} {node.host_key}\n" for node in nodes]
+        try:
+            write_whole(self.known_hosts, "".join(lines).encode())
+        except OSError as error:
+            raise PoolError(f"the keys of pool {self.pool}'s nodes cannot be written: {error}") from error
+
+    def remove(self) -> None:
+        """Forget all of it.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        while self.path.exists():
+            with suppress(FileNotFoundError):  # another client removes it, too
+                shutil.rmtree(self.path)
+
+    @property
+    def _begun(self) -> Path:
+        return self.path / "begun"
