@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from .texts import RUNNING, WAITING, Job, Node
 
 PREFIX = "skyward-"
 PAUSES = (1.0, 15.0)  # seconds between two looks at the queue, at first and at most
+ENDING = 6.0  # seconds in which most of those that are told to end have ended
 REPORTING = 60.0  # seconds in which nodes say how they are reached
 _SETTLING = 2.0  # seconds until squeue shows what sbatch has submitted
 
@@ -44,6 +46,20 @@ async def jobs(commands: Commands, names: Iterable[str]) -> list[Job]:
         "squeue", "--me", "--noheader", "--states=all", f"--name={','.join(wanted)}", "-o", texts.FIELDS
     )
     return [each for each in texts.jobs(told) if each.name in wanted]
+
+
+async def settled(commands: Commands, names: Iterable[str]) -> list[Job]:
+    """The same; those that are just ending are waited for, for a while: only then Slurm says why they end.
+
+    Raises:
+        PoolError: it cannot be asked.
+    """
+    names, until = list(names), time.monotonic() + ENDING
+    while True:
+        there = await jobs(commands, names)
+        if not any(each.state in texts.ENDING for each in there) or time.monotonic() > until:
+            return there
+        await asyncio.sleep(0.3)
 
 
 async def find(commands: Commands, folder: PoolFolder) -> list[Job]:
@@ -140,23 +156,31 @@ async def reached(commands: Commands, job: Job, count: int) -> list[Node]:
     return texts.reports(told, count)
 
 
-async def cancel(commands: Commands, ids: Iterable[str]) -> None:
+def whole(machines: Iterable[Machine]) -> list[str]:
+    """The allocations of which all nodes are among some machines: one ends as a whole, or not at all."""
+    counts = Counter((each.extra["job"], each.extra["nodes"]) for each in machines)
+    return sorted(job for (job, nodes), count in counts.items() if count >= nodes)
+
+
+async def cancel(commands: Commands, wanted: Sequence[str]) -> None:
     """Have allocations ended; those that are over stay so.
 
     Raises:
         PoolError: Slurm was not told.
     """
-    if wanted := sorted(set(ids)):
+    if wanted:
         await commands("scancel", "--quiet", *wanted)
 
 
-def machine_of(folder: PoolFolder, job: Job, node: Node, name: str) -> Machine:
+def machine_of(folder: PoolFolder, job: Job, node: Node, name: str, count: int) -> Machine:
     """A node of an allocation, as a machine.
 
     Args:
+        count: how many nodes it has.
         name: what its folder is called, but for its index.
     """
     extra: dict[str, Any] = {
+        "nodes": count,
         "job": job.id, "token": folder.token, "port": node.port, "user": node.user, "folder": f"{name}.{node.index}"
     }  # fmt: skip
     return Machine(f"{job.id}/{node.name}", node.index, node.address, "", extra=extra)
@@ -164,7 +188,7 @@ def machine_of(folder: PoolFolder, job: Job, node: Node, name: str) -> Machine:
 
 def unfinished(folder: PoolFolder, job: Job, names: Sequence[str]) -> list[Machine]:
     """An allocation that nobody could use yet, as machines: one for each node that it has, or one while it waits."""
-    extra = {"job": job.id, "token": folder.token}
+    extra = {"job": job.id, "token": folder.token, "nodes": max(1, len(names))}
     if not names:
         return [Machine(job.id, 0, "", "", extra=extra)]
     return [Machine(f"{job.id}/{name}", index, "", "", extra=extra) for index, name in enumerate(names)]

@@ -11,17 +11,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
+from ...model.leftover import Inventory
 from ...model.machine import Check, Machine
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Policy, Target
 from ..agents_over_ssh import all_of, end, look
-from . import allocation, batch, texts
+from . import allocation, batch, belongings, texts
 from .commands import Commands
 from .pool_folder import PoolFolder, ledger_id
 from .settings import SETTINGS
 from .texts import RUNNING, WAITING, Job
 
 if TYPE_CHECKING:
+    from ...model.leftover import Leftover
     from ...model.setting import Setting
     from ...transport.ssh.transport import SSHTransport
 
@@ -158,7 +160,7 @@ class Slurm:
             nodes = await allocation.reached(commands, job, len(names))
         folder.trust(nodes)
         inside = allocation.folder_name(spec.name, token)
-        return [allocation.machine_of(folder, job, node, inside) for node in nodes]
+        return [allocation.machine_of(folder, job, node, inside, len(nodes)) for node in nodes]
 
     async def _options(self, commands: Commands, spec: PoolSpec, name: str) -> list[str]:
         """What sbatch is told.
@@ -167,9 +169,8 @@ class Slurm:
             UsageError: the partition has no such accelerator.
         """
         least, most = spec.least_nodes, spec.most_nodes
-        comment = f"skyward ledger {ledger_id()}"
         options = [
-            f"--job-name={name}", f"--comment={comment}", f"--nodes={least if least == most else f'{least}-{most}'}",
+            f"--job-name={name}", f"--comment={belongings.comment(ledger_id())}", f"--nodes={least if least == most else f'{least}-{most}'}",
             "--ntasks-per-node=1", "--no-requeue", "--output=/dev/null", "--error=/dev/null", "--chdir=/",
             "--export=ALL",  # of what commands have in their environment, which is next to nothing
         ]  # fmt: skip
@@ -263,7 +264,7 @@ class Slurm:
         commands = self._commands
         async with commands.held():
             names = (allocation.name_of(pool, each.extra["token"]) for each in known)
-            there = {job.id: job for job in await allocation.jobs(commands, names)}
+            there = {job.id: job for job in await allocation.settled(commands, names)}
             return await all_of(self._look(pool, each, there.get(each.extra["job"])) for each in known)
 
     async def _look(self, pool: str, machine: Machine, job: Job | None) -> Machine:
@@ -292,12 +293,15 @@ class Slurm:
         return await self.describe(pool, machines)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
-        """Have Slurm end the allocation.
+        """Have Slurm end the allocation. Of one that other nodes of the pool go on in, only agents are ended.
 
         Raises:
             PoolError: Slurm was not told.
         """
-        await allocation.cancel(self._commands, (each.extra["job"] for each in machines))
+        over = allocation.whole(machines)
+        await allocation.cancel(self._commands, over)
+        rest = [each for each in machines if each.extra["job"] not in over and "port" in each.extra]
+        await all_of(end(each, partial(self.transport, pool)) for each in rest)
 
     async def why_not_now(self) -> str:
         """Why nodes cannot be ended without asking their agents; never."""
@@ -347,6 +351,42 @@ class Slurm:
 
         none = "no Slurm on this machine, so nothing to look at (a login host has to be named)"
         return await cls().check() if which("sinfo") else [Check(cls.name, "ok", none)]
+
+    @classmethod
+    def accounts(cls, used: Sequence[Slurm]) -> list[Slurm]:
+        """The clusters of some providers, each once.
+
+        Args:
+            used: the providers.
+        """
+        ways = {(each.login, each.keys, each.known_hosts, each.host_keys) for each in used}
+        return [
+            cls(login=login, keys=keys, known_hosts=known, host_keys=policy)
+            for login, keys, known, policy in sorted(ways, key=str)
+        ]
+
+    async def inventory(self, *, everywhere: bool) -> Inventory:
+        """The person's allocations that have names of pools; reads only.
+
+        Args:
+            everywhere: makes no difference; a login host leads to one cluster.
+
+        Raises:
+            PoolError: Slurm cannot be asked.
+        """
+        commands = self._commands
+        told = await commands("squeue", "--me", "--noheader", "-o", texts.FIELDS)
+        return Inventory(
+            belongings.things(texts.jobs(told, ours=allocation.PREFIX), commands.where, ledger_id())
+        )
+
+    async def remove(self, things: Sequence[Leftover]) -> list[str]:
+        """Cancel allocations, and see them gone; gives what is left of them, in words.
+
+        Args:
+            things: as ``inventory`` names them.
+        """
+        return await belongings.remove(self._commands, things)
 
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:
