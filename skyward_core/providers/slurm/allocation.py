@@ -13,13 +13,14 @@ from ...model.machine import Machine
 from ..told import progress
 from . import texts
 from .batch import REPORT
-from .commands import ANSWER, SLACK, Commands
+from .commands import SLACK, CommandFailed, Commands
 from .pool_folder import PoolFolder
 from .texts import RUNNING, WAITING, Job, Node
 
 PREFIX = "skyward-"
-PAUSES = (1.0, 15.0)  # seconds between two looks at the queue, at first and at most
+PAUSES = (0.3, 15.0)  # seconds between two looks at the queue, at first and at most
 ENDING = 6.0  # seconds in which most of those that are told to end have ended
+SUBMITTING = 30.0  # seconds that sbatch may take, whatever becomes of its client
 REPORTING = 60.0  # seconds in which nodes say how they are reached
 _SETTLING = 2.0  # seconds until squeue shows what sbatch has submitted
 
@@ -74,7 +75,7 @@ async def find(commands: Commands, folder: PoolFolder) -> list[Job]:
         there = [
             each for each in await jobs(commands, [name_of(folder.pool, folder.token)]) if not each.is_over
         ]
-        until = 0.0 if begun is None else begun + ANSWER + SLACK
+        until = 0.0 if begun is None else begun + SUBMITTING + SLACK
         if there or time.time() >= until or begun is None or begun > time.time() + SLACK:
             return there
         await asyncio.sleep(min(_SETTLING, max(0.1, until - time.time())))
@@ -86,11 +87,23 @@ async def submit(commands: Commands, folder: PoolFolder, options: Sequence[str],
     Raises:
         PoolError: it refuses, or cannot be asked; says why.
     """
-    told = await commands("sbatch", "--parsable", *options, stdin=script)
+    asked = asyncio.ensure_future(
+        commands("sbatch", "--parsable", *options, stdin=script, seconds=SUBMITTING)
+    )
     try:
-        return texts.submitted(told)
-    finally:
-        folder.submitted()
+        told = await asyncio.shield(asked)
+    except asyncio.CancelledError:
+        # Who breaks off its start waits for the answer, which tells what is to be cancelled.
+        await asyncio.wait([asked], timeout=SUBMITTING)
+        if asked.done() and not asked.cancelled() and asked.exception() is None:
+            folder.submitted()
+        raise
+    except CommandFailed as error:
+        if "timed out" not in str(error):  # else Slurm may take it all the same
+            folder.submitted()
+        raise
+    folder.submitted()
+    return texts.submitted(told)
 
 
 async def granted(commands: Commands, name: str, id: str) -> Job:
@@ -125,7 +138,7 @@ async def granted(commands: Commands, name: str, id: str) -> Job:
             )
             said = _tell(said, f"job {id} waits in the queue: {job.why_it_waits}{when}")
         await asyncio.sleep(pause)
-        pause = min(PAUSES[1], pause * 1.3)
+        pause = min(PAUSES[1], pause * 1.4)
 
 
 def _tell(before: str, now: str) -> str:

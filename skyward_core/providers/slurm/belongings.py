@@ -1,4 +1,4 @@
-"""Allocations that were made for pools, whoever remembers them: found by their names, and cancelled by their numbers."""
+"""Allocations that were made for pools, whoever remembers them: found by their names, cancelled by their numbers."""
 
 from __future__ import annotations
 

@@ -125,8 +125,9 @@ class Commands:
             except ConnectionError as error:
                 raise Unreachable(f"the connection to {self.where} is gone: {error}") from error
             try:
-                channel.write(stdin)
-                channel.write_eof()
+                with suppress(OSError):  # a host that closes it at once says why, or nothing
+                    channel.write(stdin)
+                    channel.write_eof()
                 while (line := await said.lines.get()) is not None:
                     lines.append(line)
             finally:

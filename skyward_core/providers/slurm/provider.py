@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
+from shutil import which
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
@@ -169,8 +170,10 @@ class Slurm:
             UsageError: the partition has no such accelerator.
         """
         least, most = spec.least_nodes, spec.most_nodes
+        count = str(least) if least == most else f"{least}-{most}"
         options = [
-            f"--job-name={name}", f"--comment={belongings.comment(ledger_id())}", f"--nodes={least if least == most else f'{least}-{most}'}",
+            f"--job-name={name}", f"--comment={belongings.comment(ledger_id())}",
+            f"--nodes={count}",
             "--ntasks-per-node=1", "--no-requeue", "--output=/dev/null", "--error=/dev/null", "--chdir=/",
             "--export=ALL",  # of what commands have in their environment, which is next to nothing
         ]  # fmt: skip
@@ -347,8 +350,6 @@ class Slurm:
     @classmethod
     async def check_all(cls) -> list[Check]:
         """As ``check``, where Slurm's commands are on this machine; a login host has to be named."""
-        from shutil import which
-
         none = "no Slurm on this machine, so nothing to look at (a login host has to be named)"
         return await cls().check() if which("sinfo") else [Check(cls.name, "ok", none)]
 
@@ -375,6 +376,8 @@ class Slurm:
             PoolError: Slurm cannot be asked.
         """
         commands = self._commands
+        if self.login is None and not which("squeue"):
+            return Inventory()  # who has no Slurm has nothing in it
         told = await commands("squeue", "--me", "--noheader", "-o", texts.FIELDS)
         return Inventory(
             belongings.things(texts.jobs(told, ours=allocation.PREFIX), commands.where, ledger_id())
