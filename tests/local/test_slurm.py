@@ -17,8 +17,8 @@ import pytest
 import skyward_core as sky
 from skyward_core.front.session import Session
 from skyward_core.model.errors import PoolError, PoolGone, UsageError
+from skyward_core.providers.slurm.allocation_folder import ledger_id
 from skyward_core.providers.slurm.belongings import comment
-from skyward_core.providers.slurm.pool_folder import ledger_id
 from skyward_core.store.ledger import Ledger
 from tests.support.loopback_hosts import Hosts
 from tests.support.slurm_cluster import SlurmCluster, missing

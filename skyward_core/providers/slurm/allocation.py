@@ -12,10 +12,10 @@ from ...model.errors import NoCapacity, Unreachable, what_of
 from ...model.machine import Machine
 from ..told import progress
 from . import texts
+from .allocation_folder import AllocationFolder
 from .batch import REPORT
 from .commands import SLACK, CommandFailed, Commands
-from .pool_folder import PoolFolder
-from .texts import RUNNING, WAITING, Job, Node
+from .texts import RUNNING, WAITING, AllocatedNode, Job
 
 PREFIX = "skyward-"
 PAUSES = (0.3, 15.0)  # seconds between two looks at the queue, at first and at most
@@ -63,7 +63,7 @@ async def settled(commands: Commands, names: Iterable[str]) -> list[Job]:
         await asyncio.sleep(0.3)
 
 
-async def find(commands: Commands, folder: PoolFolder) -> list[Job]:
+async def find(commands: Commands, folder: AllocationFolder) -> list[Job]:
     """A pool's allocations that are not over. A submission of which nobody has heard what became of it is waited for:
     the client may have died while its sbatch went on.
 
@@ -81,7 +81,7 @@ async def find(commands: Commands, folder: PoolFolder) -> list[Job]:
         await asyncio.sleep(min(_SETTLING, max(0.1, until - time.time())))
 
 
-async def submit(commands: Commands, folder: PoolFolder, options: Sequence[str], script: str) -> str:
+async def submit(commands: Commands, folder: AllocationFolder, options: Sequence[str], script: str) -> str:
     """Ask Slurm for an allocation; gives the number of its job.
 
     Raises:
@@ -156,7 +156,7 @@ async def nodes_of(commands: Commands, job: Job) -> list[str]:
     return texts.hostnames(await commands("scontrol", "show", "hostnames", job.nodes))
 
 
-async def reached(commands: Commands, job: Job, count: int) -> list[Node]:
+async def reached(commands: Commands, job: Job, count: int) -> list[AllocatedNode]:
     """How its nodes are reached, once their SSH servers listen.
 
     Raises:
@@ -185,7 +185,7 @@ async def cancel(commands: Commands, wanted: Sequence[str]) -> None:
         await commands("scancel", "--quiet", *wanted)
 
 
-def machine_of(folder: PoolFolder, job: Job, node: Node, name: str, count: int) -> Machine:
+def machine_of(folder: AllocationFolder, job: Job, node: AllocatedNode, name: str, count: int) -> Machine:
     """A node of an allocation, as a machine.
 
     Args:
@@ -199,7 +199,7 @@ def machine_of(folder: PoolFolder, job: Job, node: Node, name: str, count: int) 
     return Machine(f"{job.id}/{node.name}", node.index, node.address, "", extra=extra)
 
 
-def unfinished(folder: PoolFolder, job: Job, names: Sequence[str]) -> list[Machine]:
+def unfinished(folder: AllocationFolder, job: Job, names: Sequence[str]) -> list[Machine]:
     """An allocation that nobody could use yet, as machines: one for each node that it has, or one while it waits."""
     extra = {"job": job.id, "token": folder.token, "nodes": max(1, len(names))}
     if not names:

@@ -18,8 +18,8 @@ from ...model.spec import PoolSpec
 from ...transport.ssh.target import Policy, Target
 from ..agents_over_ssh import all_of, end, look
 from . import allocation, batch, belongings, texts
+from .allocation_folder import AllocationFolder, ledger_id
 from .commands import Commands
-from .pool_folder import PoolFolder, ledger_id
 from .settings import SETTINGS
 from .texts import RUNNING, WAITING, Job
 
@@ -144,7 +144,7 @@ class Slurm:
             raise UsageError(
                 "an allocation of Slurm gets no other node for one that is lost: leave on_loss='replace' out"
             )
-        folder, commands = PoolFolder(spec.name, token), self._commands
+        folder, commands = AllocationFolder(spec.name, token), self._commands
         name = allocation.name_of(spec.name, token)
         async with commands.held():
             there = await allocation.find(commands, folder) if folder.path.exists() else []
@@ -245,7 +245,7 @@ class Slurm:
         Raises:
             PoolError: Slurm cannot be asked now.
         """
-        folder, commands = PoolFolder(pool, token), self._commands
+        folder, commands = AllocationFolder(pool, token), self._commands
         found: list[Machine] = []
         async with commands.held():
             for job in await allocation.find(commands, folder):
@@ -277,7 +277,7 @@ class Slurm:
             return replace(machine, state="gone", extra=machine.extra | why)
         if job.state in WAITING or job.state not in RUNNING or "port" not in machine.extra:
             return replace(machine, state="ending")
-        if not PoolFolder(pool, machine.extra["token"]).login_key.exists():
+        if not AllocationFolder(pool, machine.extra["token"]).login_key.exists():
             why = {"why": "the key to log in with is not on this machine"}
             return replace(machine, state="unreachable", extra=machine.extra | why)
         there = await look(machine, partial(self.transport, pool))
@@ -323,7 +323,7 @@ class Slurm:
         from ...transport.ssh import openssh_config
 
         openssh_config.remove(pool)
-        for folder in PoolFolder.all_of(pool):
+        for folder in AllocationFolder.all_of(pool):
             folder.remove()
 
     async def check(self) -> list[Check]:
@@ -408,7 +408,7 @@ class Slurm:
         """
         from ...transport.ssh.transport import PATIENCE, SSHTransport
 
-        folder = PoolFolder(pool, machine.extra["token"])
+        folder = AllocationFolder(pool, machine.extra["token"])
         target = Target(
             host=machine.address,
             user=machine.extra["user"],

@@ -127,7 +127,7 @@ def jobs(text: str, *, ours: str = "") -> list[Job]:
 
 
 def _time(text: str) -> float | None:
-    return float(text) if text.isdigit() and len(text) < 12 else None
+    return float(text) if _ID.fullmatch(text) else None
 
 
 def submitted(text: str) -> str:
@@ -159,7 +159,7 @@ def hostnames(text: str) -> list[str]:
 
 
 @value
-class Node(Value):
+class AllocatedNode(Value):
     """A node of an allocation on which an SSH server of the pool's own listens."""
 
     index: int
@@ -170,7 +170,7 @@ class Node(Value):
     host_key: str
 
 
-def reports(text: str, count: int) -> list[Node]:
+def reports(text: str, count: int) -> list[AllocatedNode]:
     """What the nodes of an allocation say of themselves, in their order.
 
     Args:
@@ -179,14 +179,14 @@ def reports(text: str, count: int) -> list[Node]:
     Raises:
         PoolError: one says that it cannot, or nothing.
     """
-    nodes: dict[int, Node] = {}
+    nodes: dict[int, AllocatedNode] = {}
     troubles: dict[int, str] = {}
     for line in text.splitlines():
         if found := _REPORT.fullmatch(line):
             index, port = int(found[1]), int(found[4])
             if index >= count or not 0 < port < 65536 or index in nodes:
                 raise PoolError(f"a node of the allocation tells nonsense of itself: {safe(line)[:200]}")
-            nodes[index] = Node(index, found[2], found[3], port, found[5], found[6])
+            nodes[index] = AllocatedNode(index, found[2], found[3], port, found[5], found[6])
         elif found := _TROUBLE.fullmatch(line):
             troubles[int(found[1])] = safe(found[2])
     if troubles:
@@ -228,7 +228,7 @@ def partitions(text: str) -> list[Partition]:
             continue
         name, up, nodes, cpus, memory, limit, state, gres = map(safe, parts)
         numbers = [each.rstrip("+") for each in (nodes, cpus, memory)]
-        if not all(each.isdigit() and len(each) < 12 for each in numbers):
+        if not all(_ID.fullmatch(each) for each in numbers):
             continue
         count, cores, size = map(int, numbers)
         gpus = tuple((kind or "", int(number)) for kind, number in _GRES.findall(gres))

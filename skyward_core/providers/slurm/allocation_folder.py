@@ -13,7 +13,7 @@ from pathlib import Path
 from ...model.errors import PoolError
 from ...store.home import home
 from ...store.whole_file import write_whole
-from .texts import Node
+from .texts import AllocatedNode
 
 _FOLDER = "slurm"
 
@@ -40,7 +40,7 @@ def ledger_id() -> str:
         ) from error
 
 
-class PoolFolder:
+class AllocationFolder:
     """See the module.
 
     Args:
@@ -53,7 +53,7 @@ class PoolFolder:
         self.path = home() / _FOLDER / f"{pool}.{token}"
 
     @classmethod
-    def all_of(cls, pool: str) -> Iterator[PoolFolder]:
+    def all_of(cls, pool: str) -> Iterator[AllocationFolder]:
         """The folders of pools of a name: of one that is up, and of others of which something was left."""
         for path in sorted((home() / _FOLDER).glob(f"{pool}.*")):
             yield cls(pool, path.name.rpartition(".")[2])
@@ -109,7 +109,7 @@ class PoolFolder:
         except OSError as error:
             raise PoolError(f"{self._begun} cannot be removed: {error}") from error
 
-    def trust(self, nodes: Sequence[Node]) -> None:
+    def trust(self, nodes: Sequence[AllocatedNode]) -> None:
         """Write down which keys the pool's nodes show.
 
         Raises:
