@@ -17,6 +17,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.front.session import Session
 from skyward_core.model.errors import PoolError, PoolGone, UsageError
+from skyward_core.providers.slurm import batch
 from skyward_core.providers.slurm.allocation_folder import ledger_id
 from skyward_core.providers.slurm.belongings import comment
 from skyward_core.store.ledger import Ledger
@@ -149,6 +150,26 @@ def test_an_allocation_that_ends_under_us_is_told_as_such(
             cluster("scontrol", "update", "nodename=n2", "state=resume")
     assert compute.receipt is not None and compute.receipt.ok
     wait_until(lambda: cluster("sinfo", "-h", "-p", "short", "-o", "%t").split() == ["idle"])
+
+
+def test_nodes_leave_the_allocation_that_no_agent_needs_any_more(
+    cluster: SlurmCluster, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "GONE", 1)
+    monkeypatch.setattr(batch, "LOOK", 1)
+    session = Session()
+    options = sky.Options(console=False, idle_timeout=1.0)
+    spec = sky.PoolSpec(name="left", provider=sky.Slurm(), nodes=2, options=options)
+    assert session.create(spec).result(60).state == "up"
+    session.detach()
+    wait_until(lambda: cluster.jobs() == [])
+    later = Session()
+    try:
+        later.refresh().result(60)
+        (view,) = later.refresh(over=True).result(60)
+        assert view.is_over and "no agent was left on its nodes" in view.detail
+    finally:
+        later.detach()
 
 
 KILLED = """

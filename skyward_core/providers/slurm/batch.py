@@ -7,6 +7,7 @@ step, so that Slurm confines it to what the job was given, and ends it with the 
 
 from __future__ import annotations
 
+LOOK = 5  # seconds between two looks for the agent
 GONE = 300  # seconds without an agent after which a node leaves the allocation
 FIRST_PORT, PORTS = 20000, 12000
 
@@ -86,7 +87,7 @@ alive() {
 }
 seen=$(date +%s) limit=@BOOT@
 while kill -0 $S 2>/dev/null; do
-  sleep 5 & W=$!; wait $W
+  sleep @LOOK@ & W=$!; wait $W
   now=$(date +%s)
   if alive; then seen=$now limit=@GONE@; fi
   [ $((now - seen)) -le $limit ] || break
@@ -94,7 +95,7 @@ done
 SKYWARD_NODE
 )
 srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mem=0 --cpu-bind=none \\
-  --kill-on-bad-exit=0 --input=none sh -c "$node" &
+  --kill-on-bad-exit=0 --wait=0 --input=none sh -c "$node" &
 step=$!
 trap 'kill $step 2>/dev/null' TERM INT HUP
 wait $step
@@ -118,7 +119,7 @@ def script(pool: str, folder: str, key: str, boot: int) -> str:
         key: the line of the public key that is let in.
         boot: seconds within which an agent has to run.
     """
-    given = {"POOL": pool, "FOLDER": folder, "KEY": key, "BOOT": boot, "GONE": GONE}
+    given = {"POOL": pool, "FOLDER": folder, "KEY": key, "BOOT": boot, "GONE": GONE, "LOOK": LOOK}
     text = _SCRIPT
     for name, what in (given | {"FIRST_PORT": FIRST_PORT, "PORTS": PORTS}).items():
         text = text.replace(f"@{name}@", str(what))

@@ -45,7 +45,7 @@ ENDED = {
     "BOOT_FAIL": "its nodes could not be booted",
     "DEADLINE": "its deadline was reached",
     "FAILED": "its script failed",
-    "COMPLETED": "its script ended",
+    "COMPLETED": "no agent was left on its nodes",
     "REVOKED": "another cluster has it",
 }
 REASONS = {
