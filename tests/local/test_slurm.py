@@ -272,3 +272,23 @@ def test_what_makes_no_sense_is_refused_in_words(cluster: SlurmCluster, home: Pa
     with pytest.raises(UsageError, match=r"the cluster names no H100 among its GPUs: it has gpu:a100:2"):
         sky.Compute(provider=sky.Slurm(), accelerator="H100", nodes=1, name="bad", options=QUIET).__enter__()
     assert cluster.jobs() == []
+
+
+def test_what_would_be_asked_for_is_told_before(cluster: SlurmCluster, home: Path) -> None:
+    compute = sky.Compute(
+        provider=sky.Slurm(time="10"),
+        accelerator="A100:2",
+        memory_gb=0.25,
+        nodes=2,
+        name="planned",
+        options=QUIET,
+    )
+    plan = compute.plan()
+    assert [str(each) for each in plan.attempts] == ["2cpu-0gb-2xa100 in short", "2cpu-0gb-2xa100 in lone"][
+        ::-1
+    ]
+    (request,) = plan.requests
+    assert {"--nodes=2", "--gres=gpu:a100:2", "--mem=256M", "--time=10"} <= set(request["sbatch"])
+    with pytest.raises(UsageError, match="tells no prices"):
+        sky.Compute(provider=sky.Slurm(), max_hourly_cost=3.0, nodes=1, name="dear", options=QUIET).plan()
+    assert cluster.jobs() == []

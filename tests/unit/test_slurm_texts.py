@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import skyward_core as sky
+from skyward_core.model import accelerators
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.machine import Machine
+from skyward_core.model.offer import Wish
 from skyward_core.model.setting import Setting
-from skyward_core.providers.slurm import allocation, batch, texts
+from skyward_core.providers.slurm import allocation, batch, partitions, texts
 from skyward_core.providers.slurm.allocation_folder import AllocationFolder
 from skyward_core.providers.slurm.belongings import comment, things
 from skyward_core.providers.slurm.commands import CommandFailed, Commands
@@ -118,6 +120,42 @@ def test_an_accelerator_is_a_type_of_the_cluster(
     name: str, memory: float | None, there: list[str], fitting: list[str]
 ) -> None:
     assert texts.gpu_type(name, memory, there) == fitting
+
+
+def test_partitions_are_offers_without_prices() -> None:
+    there = texts.partitions("\n".join([
+        "gpu|up|2|64|512000|1:00:00|mix|gpu:a100:8(S:0-1)", "gpu|up|1|64|512000|1:00:00|idle|gpu:a100:8(S:0-1)",
+        "cpu|up|9|32|128000|1:00:00|idle|(null)", "old|down|9|32|128000|1:00:00|idle|gpu:a100:8",
+    ]))  # fmt: skip
+    plain = partitions.fitting(partitions.offers(there, Wish(), "slurm"), Wish())
+    assert [(each.region, each.instance_type, each.hourly) for each in plain] == [
+        ("cpu", "32cpu-125gb", None), ("gpu", "64cpu-500gb", None)
+    ]  # fmt: skip
+    two = Wish(accelerator=accelerators.resolve("A100:2"), memory_gb=200)
+    (offer,) = partitions.fitting(partitions.offers(there, two, "slurm"), two)
+    assert (offer.instance_type, offer.accelerator, offer.count) == ("64cpu-500gb-2xa100", "A100", 2)
+    sixteen = Wish(accelerator=accelerators.resolve("A100:16"))
+    with pytest.raises(UsageError, match="no node for that: 64cpu-500gb-8xa100 in gpu has 8 A100"):
+        partitions.fitting(partitions.offers(there, sixteen, "slurm"), sixteen)
+    any_gpu = partitions.offers(there, Wish(any_accelerator=True), "slurm")
+    assert [(each.accelerator, each.count) for each in any_gpu] == [("a100", 8)]
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"regions": ("r",)},
+        {"max_hourly": 1.0},
+        {"allocation": "spot"},
+        {"architecture": "arm64"},
+        {"efa": True},
+    ],
+)
+def test_what_slurm_cannot_be_told_is_refused(wish: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="Slurm"):
+        partitions.refuse(Wish(**wish))
+    with pytest.raises(UsageError, match="no region 'here'"):
+        sky.Slurm().within(["here"])
 
 
 def test_what_an_account_holds_is_by_name_and_comment() -> None:

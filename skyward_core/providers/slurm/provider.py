@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ...model.leftover import Inventory
 from ...model.machine import Check, Machine
+from ...model.offer import OfferList, RentalPlan, Wish
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Policy, Target
 from ..agents_over_ssh import all_of, end, look
-from . import allocation, batch, belongings, texts
+from . import allocation, batch, belongings, partitions, texts
 from .allocation_folder import AllocationFolder, ledger_id
 from .commands import Commands
 from .settings import SETTINGS
@@ -177,18 +178,14 @@ class Slurm:
             "--ntasks-per-node=1", "--no-requeue", "--output=/dev/null", "--error=/dev/null", "--chdir=/",
             "--export=ALL",  # of what commands have in their environment, which is next to nothing
         ]  # fmt: skip
-        for field in (
-            "partition",
-            "account",
-            "qos",
-            "time",
-            "gres",
-            "cpus",
-            "memory",
-            "constraint",
-            "reservation",
-        ):
-            if (given := getattr(self, field)) is not None:
+        wish = spec.needs
+        partitions.refuse(wish)
+        wished = {
+            "cpus": self.cpus or wish.vcpus or None,
+            "memory": self.memory or (f"{math.ceil(wish.memory_gb * 1024)}M" if wish.memory_gb else None),
+        }
+        for field in (*_FORMS, "cpus"):
+            if (given := wished.get(field, getattr(self, field))) is not None:
                 options.append(f"--{_OPTIONS.get(field, field)}={given}")
         if self.time is None and spec.options.ttl is not None:
             options.append(f"--time={math.ceil((spec.options.ttl + spec.options.start_timeout) / 60)}")
@@ -220,6 +217,57 @@ class Slurm:
                 f"with gres='gpu:TYPE:{wanted.count}', without an accelerator"
             )
         return f"--gres=gpu:{fitting[0]}:{wanted.count}"
+
+    @property
+    def payer(self) -> str:
+        """Whose account it uses."""
+        return f"{self.account or 'your account'} at {self._commands.where}"
+
+    def within(self, regions: Sequence[str]) -> Slurm:
+        """Slurm has no regions.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(f"Slurm has partitions, and no region {regions[0]!r:.60}: say partition=")
+
+    async def offers(self, wish: Wish) -> OfferList:
+        """What the partitions have for a wish.
+
+        Args:
+            wish: what a node has to be.
+
+        Raises:
+            UsageError: a part of the wish makes no sense there.
+            PoolError: Slurm cannot be asked.
+        """
+        if self.login is None and not which("sinfo"):
+            return OfferList(offers=())  # who has no Slurm is offered nothing of it
+        partitions.refuse(wish)
+        return OfferList(offers=partitions.offers(await self._partitions(self._commands), wish, self.name))
+
+    async def plan(self, spec: PoolSpec) -> RentalPlan:
+        """What Slurm would be asked for; nothing is submitted.
+
+        Args:
+            spec: all that was asked for.
+
+        Raises:
+            UsageError: no partition has such nodes; says what comes nearest.
+            PoolError: Slurm cannot be asked.
+        """
+        commands, least, most = self._commands, spec.least_nodes, spec.most_nodes
+        async with commands.held():
+            there = await self._partitions(commands)
+            options = await self._options(commands, spec, allocation.name_of(spec.name, "TOKEN"))
+        return RentalPlan(
+            nodes=most,
+            least=least if least < most else None,
+            attempts=partitions.fitting(partitions.offers(there, spec.needs, self.name), spec.needs),
+            creates=["one job, which ends with the pool", "a key pair, made here"],
+            requests=[{"sbatch": options}],
+            notes=["Slurm chooses the nodes, and tells no prices"],
+        )
 
     async def _partitions(self, commands: Commands) -> list[texts.Partition]:
         named = [f"--partition={self.partition}"] if self.partition else []
