@@ -97,13 +97,14 @@ def test_nodes_say_how_they_are_reached_each_once() -> None:
 
 def test_partitions_and_their_gpus() -> None:
     told = [
-        "short|up|2|2|500|1:00:00|idle|gpu:a100:2(S:0-1),gpu:tesla_v100-sxm2-16gb:4",
+        "short*|up|2|2|500|1:00:00|idle|gpu:a100:2(S:0-1),gpu:tesla_v100-sxm2-16gb:4",
         "?",
         "a|up|²|2|5|1|idle|(null)",
     ]
     short, fat = texts.partitions("\n".join([*told, "fat|down|3+|64|1000+|infinite|mix|(null)"]))
+    assert texts.meant([fat, short], None) == [short] and texts.meant([fat], "fat") == [fat]
     assert short.gpus == (("a100", 2), ("tesla_v100-sxm2-16gb", 4))
-    assert str(fat) == "3 nodes mix, each 64 CPUs, 1 GB, no GPU; time limit infinite" and not fat.is_up
+    assert str(fat) == "3 nodes mix, each 64 CPUs, 0.9 GB, no GPU; time limit infinite" and not fat.is_up
 
 
 @pytest.mark.parametrize(

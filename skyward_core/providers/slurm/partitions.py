@@ -77,11 +77,11 @@ def _offer(there: Partition, kind: str, accelerator: str, count: int, wish: Wish
     wanted = wish.accelerator
     return Offer(
         provider=provider,
-        instance_type=f"{there.cpus}cpu-{there.memory_mb / 1024:.0f}gb{gpus}",
+        instance_type=f"{there.cpus}cpu-{there.memory_gb:g}gb{gpus}",
         region=there.name,
         accelerator=accelerator,
         count=count,
         memory_each_gb=(wanted and wanted.memory_gb) or 0.0,
         vcpus=there.cpus,
-        memory_gb=there.memory_mb / 1024,
+        memory_gb=there.memory_gb,
     )

@@ -11,7 +11,7 @@ from ...wire.safe_text import field as safe
 
 # Fields of squeue: number, state, nodes, start, end, name, comment; what may hold anything comes last.
 FIELDS = "%i|%T|%N|%S|%e|%j|%k|%r"
-PARTITIONS = "%R|%a|%D|%c|%m|%l|%t|%G"
+PARTITIONS = "%P|%a|%D|%c|%m|%l|%t|%G"
 
 _ID = re.compile(r"[0-9]{1,12}")
 _SUBMITTED = re.compile(r"([0-9]{1,12})(;[\w.-]{1,64})?")
@@ -100,6 +100,8 @@ class Job(Value):
             return self.state.lower().replace("_", " ")
         word = re.split(r"[ ,(]", self.reason)[0]
         words = REASONS.get(word)
+        if word == "None":
+            return REASONS[word]
         return f"{words} ({safe(self.reason)})" if words else safe(self.reason)
 
 
@@ -201,10 +203,12 @@ class Partition(Value):
     """One line of sinfo: nodes of a partition that are alike.
 
     Attributes:
+        is_default: whether jobs go there that name none.
         gpus: type ("" where it has none) and number of each kind of GPU.
     """
 
     name: str
+    is_default: bool
     is_up: bool
     nodes: int
     cpus: int
@@ -213,10 +217,16 @@ class Partition(Value):
     state: str
     gpus: tuple[tuple[str, int], ...]
 
+    @property
+    def memory_gb(self) -> float:
+        """Memory of each node, in tenths of a GB."""
+        return self.memory_mb * 10 // 1024 / 10
+
     def __str__(self) -> str:
         gpus = ", ".join(f"{number} × {kind or 'GPU'}" for kind, number in self.gpus) or "no GPU"
-        size = f"{self.cpus} CPUs, {self.memory_mb / 1024:.0f} GB, {gpus}"
-        return f"{self.nodes} nodes {self.state}, each {size}; time limit {self.limit}"
+        size = f"{self.cpus} CPUs, {self.memory_gb:g} GB, {gpus}"
+        nodes = f"{self.nodes} node{'s' * (self.nodes != 1)}"
+        return f"{nodes} {self.state}, each {size}; time limit {self.limit}"
 
 
 def partitions(text: str) -> list[Partition]:
@@ -232,8 +242,19 @@ def partitions(text: str) -> list[Partition]:
             continue
         count, cores, size = map(int, numbers)
         gpus = tuple((kind or "", int(number)) for kind, number in _GRES.findall(gres))
-        found.append(Partition(name, up == "up", count, cores, size, limit, state, gpus))
+        found.append(
+            Partition(
+                name.removesuffix("*"), name.endswith("*"), up == "up", count, cores, size, limit, state, gpus
+            )
+        )
     return found
+
+
+def meant(there: Sequence[Partition], named: str | None) -> list[Partition]:
+    """Those of the partition that a job goes to: the one that is named, else the default one."""
+    if named:
+        return list(there)  # of it alone
+    return [each for each in there if each.is_default] or list(there)
 
 
 def version(words: Sequence[str]) -> str:
