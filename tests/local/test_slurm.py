@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import dedent
@@ -59,6 +60,15 @@ def waits(begun: str) -> None:
 
 def pool(name: str, nodes: int = 2, **wishes: Any) -> sky.Compute:
     return sky.Compute(provider=sky.Slurm(**wishes), nodes=nodes, name=name, options=QUIET)
+
+
+def command_lines() -> list[str]:
+    """Those of all processes, but for Slurm's own, which hold our script."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found.append(file.read_text(errors="replace"))
+    return [each for each in found if "SLURM_NODEID" not in each]
 
 
 def tells(session: Session, words: str) -> bool:
@@ -149,6 +159,8 @@ def test_an_allocation_that_ends_under_us_is_told_as_such(
             end.join()
             cluster("scontrol", "update", "nodename=n2", "state=resume")
     assert compute.receipt is not None and compute.receipt.ok
+    folder = job.split("|")[1].removeprefix("skyward-")[: len("under.") + 8]
+    wait_until(lambda: not any(folder in each for each in command_lines()), what="the end of agents")
     wait_until(lambda: cluster("sinfo", "-h", "-p", "short", "-o", "%t").split() == ["idle"])
 
 

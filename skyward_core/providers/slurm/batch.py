@@ -2,7 +2,8 @@
 
 On each node a step of the job runs an SSH server of the pool's own, as the person's user, on a port of its own: it
 shows a host key that was made there and lets in nobody but the pool's key. All that is started over it belongs to the
-step, so that Slurm confines it to what the job was given, and ends it with the job. No secret is in the script.
+step, so that Slurm confines it to what the job was given, and ends it with the job; where Slurm follows processes by
+their parents alone, the script ends what has left its parent. No secret is in the script.
 """
 
 from __future__ import annotations
@@ -20,7 +21,22 @@ node=$(cat <<'SKYWARD_NODE'
 umask 077
 D=/tmp/skyward-slurm-$(id -u)-$SLURM_JOB_ID-$SLURM_NODEID
 S= W=
-leave() { [ -n "$S" ] && kill "$S" 2>/dev/null; [ -n "$W" ] && kill "$W" 2>/dev/null; rm -rf "$D"; }
+members() {
+  grep -slzE '(^|/)@FOLDER@[.]'"$SLURM_NODEID"'(/|:|$)' /proc/[0-9]*/environ /proc/[0-9]*/cmdline |
+    cut -d/ -f3 | sort -u
+}
+leave() {
+  trap '' TERM INT HUP
+  [ -n "$S" ] && kill "$S" 2>/dev/null
+  [ -n "$W" ] && kill "$W" 2>/dev/null
+  for k in TERM KILL; do
+    q=$(members)
+    [ -n "$q" ] || break
+    kill -$k $q 2>/dev/null
+    [ $k = KILL ] || sleep 0.5 2>/dev/null || sleep 1
+  done
+  rm -rf "$D"
+}
 fail() {
   echo "skyward-error $SLURM_NODEID $*" | head -c 400 >"$D/draft"; echo >>"$D/draft"; mv "$D/draft" "$D/report"
   sleep 60 & W=$!; wait $W; exit 1
