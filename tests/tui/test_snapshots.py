@@ -217,6 +217,7 @@ async def test_launch_on_hosts(
         "tab",
         "enter",
         "down",
+        "down",
         "enter",
         "tab",
         *"lab",
