@@ -49,6 +49,12 @@ def test_the_queue_is_read() -> None:
     ]
 
 
+def test_accounting_tells_how_a_job_ended_that_the_queue_has_forgotten() -> None:
+    assert texts.ending("5", "TIMEOUT\n") == "allocation 5 ended: its time limit was reached"
+    assert texts.ending("5", "CANCELLED by 1000\n") == "allocation 5 ended: somebody cancelled it (scancel)"
+    assert texts.ending("5", "RUNNING\n") == texts.ending("5", "") == ""
+
+
 def test_a_reason_that_nobody_knows_is_shown_as_it_is_and_harmless() -> None:
     (job,) = texts.jobs("1|PENDING||N/A|N/A|a.b|c|Strange\x1b]0;owned\x07, (say|what)")
     assert job.why_it_waits == "Strange, (say|what)"

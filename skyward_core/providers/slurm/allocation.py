@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...model.errors import NoCapacity, Unreachable, what_of
+from ...model.errors import NoCapacity, PoolError, Unreachable, what_of
 from ...model.machine import Machine
 from ..told import progress
 from . import texts
@@ -21,7 +21,7 @@ PREFIX = "skyward-"
 PAUSES = (0.3, 15.0)  # seconds between two looks at the queue, at first and at most
 ENDING = 6.0  # seconds in which most of those that are told to end have ended
 SUBMITTING = 30.0  # seconds that sbatch may take, whatever becomes of its client
-REPORTING = 60.0  # seconds in which nodes say how they are reached
+REPORTING = 120.0  # seconds in which nodes say how they are reached
 _SETTLING = 2.0  # seconds until squeue shows what sbatch has submitted
 
 
@@ -117,7 +117,7 @@ async def granted(commands: Commands, name: str, id: str) -> Job:
     while True:
         try:
             found = [each for each in await jobs(commands, [name]) if each.id == id]
-        except Unreachable as error:
+        except (Unreachable, CommandFailed) as error:  # a controller may be started anew, and the queue stays
             said = _tell(said, f"job {id} waits, as far as is known: {what_of(error)}")
             found = []
         else:
@@ -167,6 +167,17 @@ async def reached(commands: Commands, job: Job, count: int) -> list[AllocatedNod
         "--ntasks-per-node=1", "--cpu-bind=none", "--input=none", "sh", "-c", REPORT, seconds=REPORTING,
     )  # fmt: skip
     return texts.reports(told, count)
+
+
+async def remembered(commands: Commands, id: str) -> str:
+    """How an allocation ended that squeue does not know any more, by the cluster's accounting; "" where it has none."""
+    try:
+        told = await commands(
+            "sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={id}", "--format=State"
+        )
+    except PoolError:
+        return ""
+    return texts.ending(id, told)
 
 
 def whole(machines: Iterable[Machine]) -> list[str]:

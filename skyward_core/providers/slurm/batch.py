@@ -120,8 +120,8 @@ wait $step
 # What a second step prints of the nodes, once their servers listen.
 REPORT = (
     "D=/tmp/skyward-slurm-$(id -u)-$SLURM_JOB_ID-$SLURM_NODEID;n=0;"
-    'until [ -O "$D/report" ];do n=$((n+1));[ $n -le 80 ]||{ '
-    'echo "skyward-error $SLURM_NODEID its SSH server has not come up within 40 s";exit 0;};sleep 0.5;done;'
+    'until [ -O "$D" ] && [ -O "$D/report" ];do n=$((n+1));[ $n -le 180 ]||{ '
+    'echo "skyward-error $SLURM_NODEID its SSH server has not come up within 90 s";exit 0;};sleep 0.5;done;'
     'cat "$D/report"'
 )
 

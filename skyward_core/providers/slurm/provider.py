@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
@@ -317,11 +317,14 @@ class Slurm:
         async with commands.held():
             names = (allocation.name_of(pool, each.extra["token"]) for each in known)
             there = {job.id: job for job in await allocation.settled(commands, names)}
-            return await all_of(self._look(pool, each, there.get(each.extra["job"])) for each in known)
+            lost = {each.extra["job"] for each in known} - there.keys()
+            ends = {id: await allocation.remembered(commands, id) for id in lost}
+            return await all_of(self._look(pool, each, there.get(each.extra["job"]), ends) for each in known)
 
-    async def _look(self, pool: str, machine: Machine, job: Job | None) -> Machine:
+    async def _look(self, pool: str, machine: Machine, job: Job | None, ends: Mapping[str, str]) -> Machine:
         if job is None or job.is_over:
-            forgotten = f"Slurm does not know allocation {machine.extra['job']} any more"
+            id = machine.extra["job"]
+            forgotten = ends.get(id) or f"Slurm does not know allocation {id} any more"
             why = {"why": forgotten if job is None else job.how_it_ended}
             return replace(machine, state="gone", extra=machine.extra | why)
         if job.state in WAITING or job.state not in RUNNING or "port" not in machine.extra:

@@ -64,6 +64,12 @@ REASONS = {
 }
 
 
+def ending(id: str, told: str) -> str:
+    """How a job ended, of the state that sacct tells; "" where it tells none that ends one."""
+    state = told.split()[0] if told.split() else ""
+    return f"allocation {id} ended: {ENDED[state]}" if state in ENDED else ""
+
+
 @value
 class Job(Value):
     """One line of squeue; times are Unix times, None where there is none yet."""
