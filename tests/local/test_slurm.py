@@ -96,7 +96,7 @@ def test_two_pools_share_nodes_and_no_gpu_and_nothing_is_left(cluster: SlurmClus
         assert receipt is not None
         assert (receipt.created, receipt.ok) == (2, True)
     assert cluster.jobs() == []
-    wait_until(lambda: not list(Path("/tmp").glob(f"skyward-slurm-{os.getuid()}-*")))
+    wait_until(lambda: not list(Path("/tmp").glob(f"skyward-slurm-{os.getuid()}-[ot][nw][eo].*")))
     assert not list((home / "slurm").glob("*.*"))
 
 

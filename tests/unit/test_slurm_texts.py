@@ -21,7 +21,7 @@ from skyward_core.model.setting import Setting
 from skyward_core.providers.slurm import allocation, batch, partitions, texts
 from skyward_core.providers.slurm.allocation_folder import AllocationFolder
 from skyward_core.providers.slurm.belongings import comment, things
-from skyward_core.providers.slurm.commands import CommandFailed, Commands
+from skyward_core.providers.slurm.commands import CommandFailed, Commands, NoSlurm
 
 # Slurm 22.05.8, SLURM_TIME_FORMAT=%s
 QUEUE = """\
@@ -227,9 +227,11 @@ async def test_commands_get_none_of_a_person_s_variables_and_say_what_failed(
     told = await Commands(None)("env")
     assert "SBATCH" not in told and "secret" not in told and "SLURM_TIME_FORMAT=%s" in told
     with pytest.raises(
-        CommandFailed, match="there is no no-such-program on this machine: is it a login node"
+        CommandFailed, match="there is no no-such-program on this machine, which is no login node"
     ):
         await Commands(None)("no-such-program")
+    with pytest.raises(NoSlurm, match=r"is of no cluster: sh finds no slurm\.conf"):
+        await Commands(None)("sh", "-c", "echo fatal: Could not establish a configuration source >&2; exit 1")
     with pytest.raises(CommandFailed, match=r"sh on this machine failed: wrong$"):
         await Commands(None)("sh", "-c", "printf '\\033[2Jwrong' >&2; exit 3")
     with pytest.raises(PoolError, match=r"sleep on this machine gave no answer within 0.2 s"):
@@ -239,11 +241,17 @@ async def test_commands_get_none_of_a_person_s_variables_and_say_what_failed(
 def test_keys_are_made_once_and_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     folder = AllocationFolder("p", "0123")
+    assert not folder.asked_nothing
+    folder.make()
+    assert folder.asked_nothing
     public = folder.begin()
     assert public == folder.begin() and public.startswith("ssh-ed25519 ") and folder.begun is not None
     assert folder.login_key.stat().st_mode & 0o077 == 0
-    folder.submitted()
-    assert folder.begun is None
+    folder.answered(submitted=False)
+    assert folder.begun is None and folder.asked_nothing
+    folder.begin()
+    folder.answered(submitted=True)
+    assert folder.begun is None and not folder.asked_nothing
     folder.trust(texts.reports(f"skyward-node 0 n0 10.0.0.1 2201 me {KEY}", 1))
     assert folder.known_hosts.read_text() == f"[10.0.0.1]:2201 {KEY}\n"
     (again,) = AllocationFolder.all_of("p")

@@ -13,7 +13,7 @@ from ...model.machine import Machine
 from ..told import progress
 from . import texts
 from .allocation_folder import AllocationFolder
-from .batch import REPORT
+from .batch import report
 from .commands import SLACK, CommandFailed, Commands
 from .texts import RUNNING, WAITING, AllocatedNode, Job
 
@@ -71,6 +71,8 @@ async def find(commands: Commands, folder: AllocationFolder) -> list[Job]:
         PoolError: Slurm cannot be asked.
     """
     while True:
+        if folder.asked_nothing:
+            return []
         begun = folder.begun
         there = [
             each for each in await jobs(commands, [name_of(folder.pool, folder.token)]) if not each.is_over
@@ -96,13 +98,13 @@ async def submit(commands: Commands, folder: AllocationFolder, options: Sequence
         # Who breaks off its start waits for the answer, which tells what is to be cancelled.
         await asyncio.wait([asked], timeout=SUBMITTING)
         if asked.done() and not asked.cancelled() and asked.exception() is None:
-            folder.submitted()
+            folder.answered(submitted=True)
         raise
     except CommandFailed as error:
         if "timed out" not in str(error):  # else Slurm may take it all the same
-            folder.submitted()
+            folder.answered(submitted=False)
         raise
-    folder.submitted()
+    folder.answered(submitted=True)
     return texts.submitted(told)
 
 
@@ -156,15 +158,19 @@ async def nodes_of(commands: Commands, job: Job) -> list[str]:
     return texts.hostnames(await commands("scontrol", "show", "hostnames", job.nodes))
 
 
-async def reached(commands: Commands, job: Job, count: int) -> list[AllocatedNode]:
+async def reached(commands: Commands, job: Job, folder: str, count: int) -> list[AllocatedNode]:
     """How its nodes are reached, once their SSH servers listen.
+
+    Args:
+        folder: what the folders of the pool's nodes are called, but for their index.
+        count: how many nodes it has.
 
     Raises:
         PoolError: one cannot be; says why.
     """
     told = await commands(
         "srun", f"--jobid={job.id}", "--overlap", "--mem=0", "--gres=none", f"--nodes={count}", f"--ntasks={count}",
-        "--ntasks-per-node=1", "--cpu-bind=none", "--input=none", "sh", "-c", REPORT, seconds=REPORTING,
+        "--ntasks-per-node=1", "--cpu-bind=none", "--input=none", "sh", "-c", report(folder), seconds=REPORTING,
     )  # fmt: skip
     return texts.reports(told, count)
 

@@ -68,6 +68,17 @@ class AllocationFolder:
         """The file that says which key each of them shows."""
         return self.path / "known_hosts"
 
+    def make(self) -> None:
+        """Have it there, before anything is asked for.
+
+        Raises:
+            PoolError: it cannot be made.
+        """
+        try:
+            self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise PoolError(f"the folder of pool {self.pool} cannot be made: {error}") from error
+
     def begin(self) -> str:
         """Write down that the allocation is about to be asked for; gives the public key that its nodes let in.
 
@@ -78,7 +89,6 @@ class AllocationFolder:
 
         public = self.path / "id_ed25519.pub"
         try:
-            self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
             if not (self.login_key.exists() and public.exists()):
                 key = asyncssh.generate_private_key("ssh-ed25519", comment=f"skyward-{self.pool}")
                 write_whole(self.login_key, key.export_private_key())
@@ -98,16 +108,27 @@ class AllocationFolder:
         except (OSError, ValueError):
             return None
 
-    def submitted(self) -> None:
-        """Write down that Slurm has answered.
+    def answered(self, *, submitted: bool) -> None:
+        """Write down what Slurm has answered.
+
+        Args:
+            submitted: whether it has taken the job.
 
         Raises:
             PoolError: it cannot be written.
         """
         try:
-            self._begun.unlink(missing_ok=True)
+            if submitted:
+                self._begun.replace(self._submitted)
+            else:
+                self._begun.unlink()
         except OSError as error:
-            raise PoolError(f"{self._begun} cannot be removed: {error}") from error
+            raise PoolError(f"what Slurm has answered cannot be written to {self.path}: {error}") from error
+
+    @property
+    def asked_nothing(self) -> bool:
+        """Whether Slurm was never asked for anything that it might have taken."""
+        return self.path.exists() and not (self._begun.exists() or self._submitted.exists())
 
     def trust(self, nodes: Sequence[AllocatedNode]) -> None:
         """Write down which keys the pool's nodes show.
@@ -134,3 +155,7 @@ class AllocationFolder:
     @property
     def _begun(self) -> Path:
         return self.path / "begun"
+
+    @property
+    def _submitted(self) -> Path:
+        return self.path / "submitted"

@@ -19,7 +19,7 @@ _SCRIPT = """\
 umask 077
 node=$(cat <<'SKYWARD_NODE'
 umask 077
-D=/tmp/skyward-slurm-$(id -u)-$SLURM_JOB_ID-$SLURM_NODEID
+D=/tmp/skyward-slurm-$(id -u)-@FOLDER@.$SLURM_NODEID
 S= W=
 members() {
   grep -slzE '(^|/)@FOLDER@[.]'"$SLURM_NODEID"'(/|:|$)' /proc/[0-9]*/environ /proc/[0-9]*/cmdline |
@@ -118,8 +118,8 @@ wait $step
 """
 
 # What a second step prints of the nodes, once their servers listen.
-REPORT = (
-    "D=/tmp/skyward-slurm-$(id -u)-$SLURM_JOB_ID-$SLURM_NODEID;n=0;"
+_REPORT = (
+    "D=/tmp/skyward-slurm-$(id -u)-@FOLDER@.$SLURM_NODEID;n=0;"
     'until [ -O "$D" ] && [ -O "$D/report" ];do n=$((n+1));[ $n -le 180 ]||{ '
     'echo "skyward-error $SLURM_NODEID its SSH server has not come up within 90 s";exit 0;};sleep 0.5;done;'
     'cat "$D/report"'
@@ -140,3 +140,12 @@ def script(pool: str, folder: str, key: str, boot: int) -> str:
     for name, what in (given | {"FIRST_PORT": FIRST_PORT, "PORTS": PORTS}).items():
         text = text.replace(f"@{name}@", str(what))
     return text
+
+
+def report(folder: str) -> str:
+    """What a second step runs on each node, to have it say how it is reached.
+
+    Args:
+        folder: as for :func:`script`.
+    """
+    return _REPORT.replace("@FOLDER@", folder)

@@ -26,6 +26,9 @@ KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "SLURM_CO
 SET = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
 _MISSING = 127
 _LATE = (124, 137)
+_NO_CLUSTER = (
+    "Could not establish a configuration source"  # what its commands say where nobody has configured them
+)
 
 # A login shell may print before it; $0 is a word that nobody else knows. "!" and "'" mean something to some shells.
 _MARKED = 'echo; echo "$0"; "$@"; s=$?; echo; echo "$0 $s"'
@@ -33,6 +36,10 @@ _MARKED = 'echo; echo "$0"; "$@"; s=$?; echo; echo "$0 $s"'
 
 class CommandFailed(PoolError):
     """One of Slurm's commands did not do what was asked; the message has what it said."""
+
+
+class NoSlurm(CommandFailed):
+    """There is no Slurm where its commands were to run, or one that belongs to no cluster."""
 
 
 class Commands:
@@ -68,7 +75,8 @@ class Commands:
             seconds: after which it is ended.
 
         Raises:
-            CommandFailed: it failed, or is not there; says what it said.
+            NoSlurm: it is not there.
+            CommandFailed: it failed; says what it said.
             Unreachable: it gave no answer in time, or the login host cannot be reached.
         """
         words = ["timeout", "-k", "5", f"{seconds:g}", program, *arguments]
@@ -84,10 +92,9 @@ class Commands:
             return output.decode("utf-8", "replace")
         said = safe(" ".join(errors[-2000:].decode("utf-8", "replace").split()))
         if status == _MISSING:
-            raise CommandFailed(
-                f"there is no {program} on {self.where}: is it a login node of a Slurm cluster? "
-                f"({said or 'it says nothing'})"
-            )
+            raise NoSlurm(f"there is no {program} on {self.where}, which is no login node of a Slurm cluster")
+        if _NO_CLUSTER in said:
+            raise NoSlurm(f"Slurm on {self.where} is of no cluster: {program} finds no slurm.conf")
         if status in _LATE:
             raise Unreachable(f"{program} on {self.where} gave no answer within {seconds:g} s: {said}")
         raise CommandFailed(

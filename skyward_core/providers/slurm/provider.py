@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
-from shutil import which
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
@@ -21,7 +20,7 @@ from ...transport.ssh.target import Policy, Target
 from ..agents_over_ssh import all_of, end, look
 from . import allocation, batch, belongings, partitions, texts
 from .allocation_folder import AllocationFolder, ledger_id
-from .commands import Commands
+from .commands import Commands, NoSlurm
 from .settings import SETTINGS
 from .texts import RUNNING, WAITING, Job
 
@@ -147,22 +146,21 @@ class Slurm:
                 "an allocation of Slurm gets no other node for one that is lost: leave on_loss='replace' out"
             )
         folder, commands = AllocationFolder(spec.name, token), self._commands
-        name = allocation.name_of(spec.name, token)
+        name, inside = allocation.name_of(spec.name, token), allocation.folder_name(spec.name, token)
         async with commands.held():
-            there = await allocation.find(commands, folder) if folder.path.exists() else []
+            folder.make()
+            there = await allocation.find(commands, folder)
             if there:  # by this token already
                 id = there[0].id
             else:
                 options = await self._options(commands, spec, name)
                 boot = math.ceil(spec.options.start_timeout + BEYOND)
-                inside = allocation.folder_name(spec.name, token)
                 script = batch.script(spec.name, inside, folder.begin(), boot)
                 id = await allocation.submit(commands, folder, options, script)
             job = await allocation.granted(commands, name, id)
             names = await allocation.nodes_of(commands, job)
-            nodes = await allocation.reached(commands, job, len(names))
+            nodes = await allocation.reached(commands, job, inside, len(names))
         folder.trust(nodes)
-        inside = allocation.folder_name(spec.name, token)
         return [allocation.machine_of(folder, job, node, inside, len(nodes)) for node in nodes]
 
     async def _options(self, commands: Commands, spec: PoolSpec, name: str) -> list[str]:
@@ -242,10 +240,14 @@ class Slurm:
             UsageError: a part of the wish makes no sense there.
             PoolError: Slurm cannot be asked.
         """
-        if self.login is None and not which("sinfo"):
+        try:
+            there = await self._partitions(self._commands)
+        except NoSlurm:
+            if self.login is not None:
+                raise
             return OfferList(offers=())  # who has no Slurm is offered nothing of it
         partitions.refuse(wish)
-        return OfferList(offers=partitions.offers(await self._partitions(self._commands), wish, self.name))
+        return OfferList(offers=partitions.offers(there, wish, self.name))
 
     async def plan(self, spec: PoolSpec) -> RentalPlan:
         """What Slurm would be asked for; nothing is submitted.
@@ -402,12 +404,16 @@ class Slurm:
     @classmethod
     async def check_all(cls) -> list[Check]:
         """As ``check``, where Slurm's commands are on this machine; a login host has to be named."""
-        if not which("sinfo"):
-            none = "no Slurm on this machine, so nothing to look at (a login host has to be named)"
-            return [Check(cls.name, "ok", none)]
-        lines = await cls().check()
-        # Its commands may be installed where no cluster is, and nobody has asked for one.
-        return [replace(each, state="warn") if each.state == "fail" else each for each in lines]
+        slurm = cls()
+        try:
+            await slurm._partitions(slurm._commands)
+        except NoSlurm as error:
+            return [
+                Check(cls.name, "ok", f"{what_of(error)}; nothing to look at, unless a login host is named")
+            ]
+        except SkywardError:
+            pass  # the check tells of it
+        return await slurm.check()
 
     @classmethod
     def accounts(cls, used: Sequence[Slurm]) -> list[Slurm]:
@@ -432,9 +438,12 @@ class Slurm:
             PoolError: Slurm cannot be asked.
         """
         commands = self._commands
-        if self.login is None and not which("squeue"):
+        try:
+            told = await commands("squeue", "--me", "--noheader", "-o", texts.FIELDS)
+        except NoSlurm:
+            if self.login is not None:
+                raise
             return Inventory()  # who has no Slurm has nothing in it
-        told = await commands("squeue", "--me", "--noheader", "-o", texts.FIELDS)
         return Inventory(
             belongings.things(texts.jobs(told, ours=allocation.PREFIX), commands.where, ledger_id())
         )
