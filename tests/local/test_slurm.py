@@ -22,6 +22,9 @@ from skyward_core.providers.slurm import batch
 from skyward_core.providers.slurm.allocation_folder import ledger_id
 from skyward_core.providers.slurm.belongings import comment
 from skyward_core.store.ledger import Ledger
+from skyward_core.transport.background_loop import submit
+from skyward_core.transport.ssh import openssh_config
+from skyward_core.transport.ssh.transport import SSHTransport
 from tests.support.loopback_hosts import Hosts
 from tests.support.slurm_cluster import SlurmCluster, missing
 from tests.support.waiting import wait_until
@@ -270,6 +273,11 @@ def test_a_login_host_runs_the_commands_and_is_the_way_to_the_nodes(
             wishes: dict[str, Any] = {"keys": str(login.client_key), "known_hosts": str(hosts.known)}
             with pool("far", login=f"127.0.0.1:{login.port}", **wishes) as compute:
                 assert [rank for rank, _ in devices() @ compute] == [0, 1]
+                transport = compute.pool.context.links[0].transport
+                assert isinstance(transport, SSHTransport)
+                submit(openssh_config.write("far", [transport.target])).result(30)
+                entry = (home / "ssh_config.d" / "far.conf").read_text()
+                assert f"ProxyJump 127.0.0.1:{login.port}\n" in entry
         assert compute.receipt is not None and compute.receipt.ok
         assert login.logins < 10
     finally:

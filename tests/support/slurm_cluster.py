@@ -118,9 +118,13 @@ class SlurmCluster:
         self._run("slurmctld", "-D", "-f", str(self.conf), "-L", str(self.folder / "slurmctld.log"))
         for number in range(1, self.count + 1):
             self.boot(f"n{number}")
-        wait_until(
-            lambda: self("sinfo", "-h", "-N", "-p", "short", "-o", "%t").split() == ["idle"] * self.count, 60
-        )
+        wait_until(self._is_idle)
+
+    def _is_idle(self) -> bool:
+        try:
+            return self("sinfo", "-h", "-N", "-p", "short", "-o", "%t").split() == ["idle"] * self.count
+        except subprocess.CalledProcessError:
+            return False  # the controller is just starting
 
     def boot(self, node: str) -> None:
         """Start a node's slurmd."""
@@ -141,8 +145,14 @@ class SlurmCluster:
             )
 
     def __call__(self, *command: str) -> str:
-        """What one of its commands prints."""
+        """What one of its commands prints.
+
+        Raises:
+            CalledProcessError: of those that look, one that cannot.
+        """
         done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60)
+        if command[0] in ("squeue", "sinfo"):
+            done.check_returncode()
         return done.stdout
 
     def jobs(self, *states: str) -> list[str]:
