@@ -45,6 +45,7 @@ _WHERE = {
     "Local": "providers.local.provider",
     "SSH": "providers.ssh.provider",
     "AWS": "providers.aws.provider",
+    "Slurm": "providers.slurm.provider",
     "instance_info": "runtime.info",
     "InstanceInfo": "runtime.info",
     "log": "runtime.metrics",
@@ -140,6 +141,7 @@ if TYPE_CHECKING:
     from .model.spec import Worker as Worker
     from .providers.aws.provider import AWS as AWS
     from .providers.local.provider import Local as Local
+    from .providers.slurm.provider import Slurm as Slurm
     from .providers.ssh.provider import SSH as SSH
     from .runtime.info import InstanceInfo as InstanceInfo
     from .runtime.info import instance_info as instance_info

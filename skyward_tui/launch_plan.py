@@ -87,7 +87,7 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = Fal
             else f"pool {pool.name} has no plugin {unmet[0]}: the ranks will not meet there"
         )
         told.append(("note", f"{unmet[0]} is imported, and {off}"))
-    if plan.spec is not None and plan.spec.accelerator is not None and not (plan.price_hourly or plan.rents):
+    if plan.spec is not None and plan.spec.accelerator is not None and not (plan.price_hourly or plan.plans):
         # Machines that cost nothing are there already, and are taken as they are.
         told.append(("note", f"nothing is rented or looked at: each node must have {plan.spec.accelerator}"))
     if plan.loses_files:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..model.capabilities import Asks, HasHosts, Priced, Rents, RunsHere
+from ..model.capabilities import Asks, HasHosts, Plans, Priced, Rents, RunsHere
 from ..model.offer import RentalPlan
 from ..model.sizes import size_in_words
 from ..model.spec import PoolSpec
@@ -138,6 +138,11 @@ class LaunchPlan:
     def rents(self) -> bool:
         """Whether the launch costs money of which nobody says how much."""
         return self.spec is not None and isinstance(self.spec.provider, Rents)
+
+    @property
+    def plans(self) -> bool:
+        """Whether its provider looks for machines that are as they should be, and says which."""
+        return self.spec is not None and isinstance(self.spec.provider, Plans)
 
     @property
     def loses_files(self) -> str:

@@ -52,7 +52,9 @@ class Starting:
         except BaseException as error:
             if limit.expired() and isinstance(error, TimeoutError):  # and not one of a provider's own
                 waiting = [
-                    f"node {n.index} {n.phase} ({n.detail})" for n in context.view.nodes if n.phase != "ready"
+                    f"node {n.index} {n.phase} ({n.detail or context.view.detail})"
+                    for n in context.view.nodes
+                    if n.phase != "ready"
                 ]
                 await self._give_up()
                 said = f"pool {context.name} was not up after {patience:g} s: {'; '.join(waiting)}"

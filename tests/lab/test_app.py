@@ -72,7 +72,7 @@ async def launch(app: SkywardApp, pilot: Pilot[None], lab: Lab, hosts: int = 2) 
     for _ in range(6):
         await pilot.press("tab")
     await until(pilot, lambda: app.focused is not None and app.focused.id == "provider")
-    await pilot.press("enter", "down", "enter")
+    await pilot.press("enter", "down", "down", "enter")
     await until(pilot, lambda: app.screen.query_one("#hosts").is_on_screen)
     await pilot.press("tab")
     await typed(app, pilot, " ".join(host.name for host in lab.hosts[:hosts]))

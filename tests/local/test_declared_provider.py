@@ -108,7 +108,7 @@ def _forget() -> None:
 
 
 def test_it_is_found_by_name_and_offered_in_the_form(installed: Path) -> None:
-    assert providers.names() == ["aws", "local", "ssh", "cupboard"]
+    assert providers.names() == ["aws", "local", "slurm", "ssh", "cupboard"]
     assert providers.resolve("cupboard").name == "cupboard"
     choice = launch_form.provider_choices()["cupboard"]
     assert choice.label == "cupboard: an old machine in the cupboard"
@@ -173,7 +173,15 @@ async def test_its_field_is_in_the_form_while_it_is_chosen(
         screen.query_one("#script", Input).value = "train.py"
         assert not screen.query_one("#shelf-row").display
         ids = {each.id for each in screen.walk_children() if each.id}
-        others = {id for id in ids if not id.endswith("-row")} - {"shelf", "hosts", "region", "instance_type"}
+        others = {id for id in ids if not id.endswith("-row")} - {
+            "shelf",
+            "hosts",
+            "region",
+            "instance_type",
+            "partition",
+            "login",
+            "account",
+        }
         assert others <= {each.name for each in fields(launch_form.Form)} | launch_form.OTHER_IDS
         screen.query_one("#provider", Select).value = "cupboard"
         await until(pilot, lambda: "top or bottom" in screen_text(app))
@@ -221,7 +229,7 @@ def test_a_setting_whose_type_breaks_is_told_in_its_field(installed: Path) -> No
     assert caught.value.field == "shelf"
 
 
-@pytest.mark.parametrize("ours", [sky.SSH, sky.AWS])
+@pytest.mark.parametrize("ours", [sky.SSH, sky.AWS, sky.Slurm])
 def test_ours_declare_what_their_classes_take(ours: Any) -> None:
     taken = {
         name: (value.default, value.default is value.empty)
@@ -245,7 +253,7 @@ def test_one_that_cannot_be_loaded_is_named_and_harms_no_other(installed: Path) 
     with pytest.raises(UsageError, match=r"'other' \(its_other:Other\) calls itself 'another'"):
         providers.by_name("other")
     choices = launch_form.provider_choices()
-    assert set(choices) == {"aws", "local", "ssh", "cupboard", "broken", "other"}
+    assert set(choices) == {"aws", "local", "slurm", "ssh", "cupboard", "broken", "other"}
     with pytest.raises(launch_form.FieldError, match="cannot be loaded"):
         checked("broken")
 
@@ -254,7 +262,7 @@ def test_all_are_listed_with_what_they_are_or_why_they_cannot_be_had(installed: 
     declare(installed, "broken", "its_broken:Broken", "its_broken", "import not_installed_here\n")
     _forget()
     listed = {each.name: each for each in available()}
-    assert list(listed) == ["aws", "local", "ssh", "broken", "cupboard"]
+    assert list(listed) == ["aws", "local", "slurm", "ssh", "broken", "cupboard"]
     assert (listed["cupboard"].about, listed["cupboard"].trouble) == ("an old machine in the cupboard", "")
     assert [each.name for each in listed["cupboard"].settings] == ["shelf", "drawers"]
     assert "ModuleNotFoundError" in listed["broken"].trouble and not listed["broken"].settings
@@ -273,7 +281,7 @@ def test_one_name_that_two_packages_declare_is_neither_s(installed: Path) -> Non
     text = PROVIDER.replace("Cupboard", "Other")
     declare(installed, "cupboard", "its_other:Other", "its_other", text)
     _forget()
-    assert providers.names() == ["aws", "local", "ssh", "cupboard"]
+    assert providers.names() == ["aws", "local", "slurm", "ssh", "cupboard"]
     both = r"its_cupboard \(its_cupboard:Cupboard\) and its_other \(its_other:Other\)"
     with pytest.raises(UsageError, match=rf"'cupboard' is declared by {both}: uninstall all but one"):
         providers.by_name("cupboard")
@@ -299,7 +307,7 @@ def test_the_doctor_goes_on_after_one_whose_check_breaks(installed: Path, tmp_pa
 def test_no_declared_one_takes_the_name_of_one_of_ours(installed: Path) -> None:
     declare(installed, "local", "its_other:Other", "its_other", "class Other:\n    name = 'local'\n")
     _forget()
-    assert providers.names() == ["aws", "local", "ssh", "cupboard"]
+    assert providers.names() == ["aws", "local", "slurm", "ssh", "cupboard"]
     assert providers.by_name("local").__module__ == "skyward_core.providers.local.provider"
 
 

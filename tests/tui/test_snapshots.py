@@ -252,6 +252,7 @@ async def test_launch_on_hosts(
         *["tab"] * 6,  # past the fields of its arguments, too
         "enter",
         "down",
+        "down",
         "enter",
         "tab",
         *"lab",

@@ -115,6 +115,8 @@ class Watch:
                     await self._revive(link)
                 return
             why = refused
+        elif said := seen.extra.get("why"):
+            why = f"{why}: {said}"
         taken = self._taken_back(link.node, seen)
         self._lose(link, taken or why, taken_back=bool(taken))
         await answered("terminate", context.name, context.provider.terminate(context.name, [machine]))

@@ -8,7 +8,8 @@ import random
 import shlex
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -68,7 +69,7 @@ async def resolve(target: Target) -> Route:
         system = ["/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"]
         files += options.config.get("GlobalKnownHostsFile", system)
     revoked = options.config.get("RevokedHostKeys")
-    jump = target.jump or options.tunnel
+    jump = (target.via.login if target.via else target.jump) or options.tunnel
     return Route(
         host=options.host,
         port=options.port,
@@ -366,11 +367,27 @@ async def fetch_host_key(target: Target) -> host_keys.ServerKey:
 
 
 def _jump_target(target: Target, jump: str) -> Target:
+    if target.via is not None:
+        return target.via
     before, _, last = jump.rpartition(",")
     return replace(target, user=None, port=None, jump=before or None).named(last)
 
 
 _Way = tuple[asyncio.AbstractEventLoop, Target, questions.Questions | None]
+
+
+@asynccontextmanager
+async def shared(target: Target) -> AsyncIterator[HostConnection]:
+    """A connection to a host that those to hosts behind it go through, too; closed after the last of all these.
+
+    Raises:
+        as :func:`connect`, which tries once.
+    """
+    jump = await _Jump.borrow(target)
+    try:
+        yield jump.link
+    finally:
+        jump.release()
 
 
 class _Jump:

@@ -52,7 +52,9 @@ class Dials:
 
 def _is_plain(target: Target) -> bool:
     """Whether no configuration can have another address, port or way for the host."""
-    return not target.jump and not (target.config and Path("~/.ssh/config").expanduser().exists())
+    return not (target.jump or target.via) and not (
+        target.config and Path("~/.ssh/config").expanduser().exists()
+    )
 
 
 async def _dial(target: Target) -> socket.socket:

@@ -24,11 +24,17 @@ class Target(Value):
     config: bool = True
     jump: str | None = None
     host_keys: Policy = "known"
+    via: Target | None = None  # the jump host, where it is reached in other ways than the host itself
 
     @property
     def label(self) -> str:
         """The host as a command line takes it."""
         return self.host if self.port is None else f"{self.host}:{self.port}"
+
+    @property
+    def login(self) -> str:
+        """The same with the user, where one is named."""
+        return f"{self.user}@{self.label}" if self.user else self.label
 
     def named(self, text: str) -> Target:
         """The same wishes for another host, given as ``[user@]host[:port]`` or an alias.

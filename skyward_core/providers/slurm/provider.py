@@ -1,0 +1,505 @@
+"""Nodes of a cluster that Slurm allocates: a pool is one allocation, and its agents live inside it."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, asdict, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
+from ...model.leftover import Inventory
+from ...model.machine import Check, Machine
+from ...model.offer import OfferList, RentalPlan, Wish
+from ...model.spec import PoolSpec
+from ...transport.ssh.target import Policy, Target
+from ..agents_over_ssh import all_of, end, look
+from . import allocation, batch, belongings, partitions, texts
+from .allocation_folder import AllocationFolder, ledger_id
+from .commands import Commands, NoSlurm
+from .settings import SETTINGS
+from .texts import RUNNING, WAITING, Job
+
+if TYPE_CHECKING:
+    from ...model.leftover import Leftover
+    from ...model.setting import Setting
+    from ...transport.ssh.transport import SSHTransport
+
+BEYOND = 300.0  # seconds for which a node without an agent waits longer than the pool may take to start
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,127}")
+_FEATURES = re.compile(r"[A-Za-z0-9_\[(][A-Za-z0-9_.,:|&*()\[\]-]{0,255}")
+_FORMS = {
+    "partition": _NAME,
+    "account": _NAME,
+    "qos": _NAME,
+    "reservation": _NAME,
+    "time": re.compile(r"(?:[0-9]{1,4}-)?[0-9]{1,6}(?::[0-9]{1,2}){0,2}"),
+    "gres": re.compile(r"[A-Za-z0-9_]+(?::[A-Za-z0-9_.-]+)*(?:,[A-Za-z0-9_]+(?::[A-Za-z0-9_.-]+)*)*"),
+    "memory": re.compile(r"[0-9]{1,9}[KMGT]?"),
+    "constraint": _FEATURES,
+}
+_OPTIONS = {"memory": "mem", "cpus": "cpus-per-task"}
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """Nodes of a cluster that Slurm allocates.
+
+    Slurm's commands run on this machine, or on a login host. On each node an SSH server of the pool's own is started
+    within the allocation; nobody has to be allowed to log in to nodes otherwise.
+
+    Args:
+        partition: which; None for the cluster's default one.
+        login: the host on which Slurm's commands run, reached over SSH as ``ssh`` would, and through which the nodes
+            are; None for this machine.
+        account: which is charged; None for the person's default one.
+        qos: quality of service.
+        time: the allocation's time limit, as sbatch has it ("2:00:00", "1-0", minutes). None for the pool's ``ttl`` and
+            what it may take to start, where it has one, else for the partition's default.
+        gres: what each node needs, as sbatch has it ("gpu:a100:4"), where the pool's accelerator does not say it.
+        cpus: processors of each node; None for what the cluster gives for one task.
+        memory: memory of each node, as sbatch has it ("64G"); None for the cluster's default.
+        constraint: features that nodes must have, as sbatch has it.
+        reservation: of the cluster.
+        exclusive: whether nobody else's jobs share the nodes.
+        keys: files of private keys for the login host; None for the usual ones.
+        known_hosts: a known_hosts file for the login host, in place of the usual ones.
+        host_keys: what to do about a host key of the login host that is not known: "known", "ask" or "accept-new".
+        python: the interpreter on the nodes; None to look for one of the client's minor version.
+
+    Attributes:
+        name: how people name it.
+        about: what it is, in a few words, for a form.
+        machine: what one of its machines is called there.
+        settings: what a person may choose, for a form and a command line.
+
+    Raises:
+        UsageError: a value makes no sense.
+    """
+
+    _: KW_ONLY
+    partition: str | None = None
+    login: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time: str | None = None
+    gres: str | None = None
+    cpus: int | None = None
+    memory: str | None = None
+    constraint: str | None = None
+    reservation: str | None = None
+    exclusive: bool = False
+    keys: Sequence[str] | str | None = None
+    known_hosts: str | None = None
+    host_keys: Policy = "known"
+    python: str | None = None
+
+    name: ClassVar[str] = "slurm"
+    about: ClassVar[str] = "nodes that Slurm allocates"
+    machine: ClassVar[str] = "Slurm node"
+    settings: ClassVar[Sequence[Setting]] = SETTINGS
+
+    def __post_init__(self) -> None:
+        for field, form in _FORMS.items():
+            given = getattr(self, field)
+            if given is not None and not (isinstance(given, str) and form.fullmatch(given)):
+                raise UsageError(f"{field}={given!r:.80}: sbatch has no such {field}")
+        if self.cpus is not None and (isinstance(self.cpus, bool) or not 0 < self.cpus < 100_000):
+            raise UsageError(f"cpus={self.cpus!r}: a node has 1 or more")
+        if self.host_keys not in ("known", "ask", "accept-new"):
+            raise UsageError(f"host_keys={self.host_keys!r}: choose 'known', 'ask' or 'accept-new'.")
+        keys = (self.keys,) if isinstance(self.keys, str) else tuple(self.keys or ())
+        object.__setattr__(self, "keys", keys)
+        if self.login is None and (keys or self.known_hosts):
+            raise UsageError("keys and known_hosts are for the login host: name one, login='me@login1'")
+        _ = self._commands
+
+    def asking(self) -> Slurm:
+        """The same; a host key of the login host that is not known is shown to the person."""
+        return replace(self, host_keys="ask")
+
+    @property
+    def _commands(self) -> Commands:
+        if self.login is None:
+            return Commands(None)
+        wishes = Target(
+            "", keys=tuple(self.keys or ()), known_hosts=self.known_hosts, host_keys=self.host_keys
+        )
+        return Commands(wishes.named(self.login))
+
+    # -- the verbs ---------------------------------------------------------------------------------------
+
+    async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
+        """Submit one job for all nodes, and wait until Slurm has given them; why it waits is told meanwhile.
+
+        Raises:
+            NoCapacity: the job was taken from the queue.
+            PoolError: Slurm refuses it, or cannot be asked; or a node cannot be used.
+            UsageError: a wish makes no sense there.
+        """
+        if spec.options.on_loss == "replace":
+            raise UsageError(
+                "an allocation of Slurm gets no other node for one that is lost: leave on_loss='replace' out"
+            )
+        folder, commands = AllocationFolder(spec.name, token), self._commands
+        name, inside = allocation.name_of(spec.name, token), allocation.folder_name(spec.name, token)
+        async with commands.held():
+            folder.make()
+            there = await allocation.find(commands, folder)
+            if there:  # by this token already
+                id = there[0].id
+            else:
+                options = await self._options(commands, spec, name)
+                boot = math.ceil(spec.options.start_timeout + BEYOND)
+                script = batch.script(spec.name, inside, folder.begin(), boot)
+                id = await allocation.submit(commands, folder, options, script)
+            job = await allocation.granted(commands, name, id)
+            names = await allocation.nodes_of(commands, job)
+            nodes = await allocation.reached(commands, job, inside, len(names))
+        folder.trust(nodes)
+        return [allocation.machine_of(folder, job, node, inside, len(nodes)) for node in nodes]
+
+    async def _options(self, commands: Commands, spec: PoolSpec, name: str) -> list[str]:
+        """What sbatch is told.
+
+        Raises:
+            UsageError: the partition has no such accelerator.
+        """
+        least, most = spec.least_nodes, spec.most_nodes
+        count = str(least) if least == most else f"{least}-{most}"
+        options = [
+            f"--job-name={name}", f"--comment={belongings.comment(ledger_id())}",
+            f"--nodes={count}",
+            "--ntasks-per-node=1", "--no-requeue", "--output=/dev/null", "--error=/dev/null", "--chdir=/",
+            "--export=ALL",  # of what commands have in their environment, which is next to nothing
+        ]  # fmt: skip
+        wish = spec.needs
+        partitions.refuse(wish)
+        wished = {
+            "cpus": self.cpus or wish.vcpus or None,
+            "memory": self.memory or (f"{math.ceil(wish.memory_gb * 1024)}M" if wish.memory_gb else None),
+        }
+        for field in (*_FORMS, "cpus"):
+            if (given := wished.get(field, getattr(self, field))) is not None:
+                options.append(f"--{_OPTIONS.get(field, field)}={given}")
+        if self.time is None and spec.options.ttl is not None:
+            options.append(f"--time={math.ceil((spec.options.ttl + spec.options.start_timeout) / 60)}")
+        if self.exclusive:
+            options.append("--exclusive")
+        if spec.accelerator is not None:
+            options.append(await self._gpus(commands, spec))
+        return options
+
+    async def _gpus(self, commands: Commands, spec: PoolSpec) -> str:
+        wanted = spec.needs.accelerator
+        if wanted is None:
+            return ""
+        if self.gres is not None:
+            raise UsageError(
+                f"gres={self.gres!r} and an accelerator each say which GPUs: leave one of them out"
+            )
+        there = texts.meant(await self._partitions(commands), self.partition)
+        types = [kind for each in there for kind, _ in each.gpus]
+        fitting = texts.gpu_type(wanted.name, wanted.memory_gb, types)
+        where = f"partition {self.partition}" if self.partition else "the cluster"
+        if len(fitting) != 1:
+            listed = ", ".join(
+                sorted({f"gpu:{kind}:{n}" if kind else f"gpu:{n}" for each in there for kind, n in each.gpus})
+            )
+            several = f"several kinds may be {wanted.name}: {', '.join(fitting)}; " if fitting else ""
+            raise UsageError(
+                f"{where} names no {wanted} among its GPUs: {several}it has {listed or 'none'}. Say which is meant "
+                f"with gres='gpu:TYPE:{wanted.count}', without an accelerator"
+            )
+        return f"--gres=gpu:{fitting[0]}:{wanted.count}"
+
+    @property
+    def payer(self) -> str:
+        """Whose account it uses."""
+        return f"{self.account or 'your account'} at {self._commands.where}"
+
+    def within(self, regions: Sequence[str]) -> Slurm:
+        """Slurm has no regions.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(f"Slurm has partitions, and no region {regions[0]!r:.60}: say partition=")
+
+    async def offers(self, wish: Wish) -> OfferList:
+        """What the partitions have for a wish.
+
+        Args:
+            wish: what a node has to be.
+
+        Raises:
+            UsageError: a part of the wish makes no sense there.
+            PoolError: Slurm cannot be asked.
+        """
+        try:
+            there = await self._partitions(self._commands)
+        except NoSlurm:
+            if self.login is not None:
+                raise
+            return OfferList(offers=())  # who has no Slurm is offered nothing of it
+        partitions.refuse(wish)
+        return OfferList(offers=partitions.offers(there, wish, self.name))
+
+    async def plan(self, spec: PoolSpec) -> RentalPlan:
+        """What Slurm would be asked for; nothing is submitted.
+
+        Args:
+            spec: all that was asked for.
+
+        Raises:
+            UsageError: no partition has such nodes; says what comes nearest.
+            PoolError: Slurm cannot be asked.
+        """
+        commands, least, most = self._commands, spec.least_nodes, spec.most_nodes
+        async with commands.held():
+            there = texts.meant(await self._partitions(commands), self.partition)
+            options = await self._options(commands, spec, allocation.name_of(spec.name, "TOKEN"))
+        return RentalPlan(
+            nodes=most,
+            least=least if least < most else None,
+            attempts=partitions.fitting(partitions.offers(there, spec.needs, self.name), spec.needs),
+            creates=["one job, which ends with the pool", "a key pair, made here"],
+            requests=[{"sbatch": shlex.join(options)}],
+            notes=["Slurm chooses the nodes, and tells no prices"],
+        )
+
+    async def _partitions(self, commands: Commands) -> list[texts.Partition]:
+        named = [f"--partition={self.partition}"] if self.partition else []
+        return texts.partitions(await commands("sinfo", "--noheader", *named, "-o", texts.PARTITIONS))
+
+    async def replace(
+        self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
+    ) -> Machine:
+        """No other node comes to an allocation.
+
+        Raises:
+            PoolError: always.
+        """
+        raise PoolError("an allocation of Slurm gets no other node for one that is lost; start another pool")
+
+    async def find(self, pool: str, token: str) -> list[Machine]:
+        """All nodes that Slurm holds for a pool, or its job where that waits for them, by the job's name.
+
+        Args:
+            pool: the pool's name.
+            token: as ``create`` was given it.
+
+        Raises:
+            PoolError: Slurm cannot be asked now.
+        """
+        folder, commands = AllocationFolder(pool, token), self._commands
+        found: list[Machine] = []
+        async with commands.held():
+            for job in await allocation.find(commands, folder):
+                names = await allocation.nodes_of(commands, job) if job.nodes else []
+                found += allocation.unfinished(folder, job, names)
+        return found
+
+    async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
+        """The pool's machines with their state.
+
+        "gone" is one whose allocation Slurm calls over, or does not know any more; how it ended is told. What lives on
+        one whose allocation runs, SSH tells, as for hosts of one's own; one without an agent is "ending".
+
+        Raises:
+            PoolError: Slurm cannot be asked now.
+        """
+        if not known:
+            return []
+        commands = self._commands
+        async with commands.held():
+            names = (allocation.name_of(pool, each.extra["token"]) for each in known)
+            there = {job.id: job for job in await allocation.settled(commands, names)}
+            lost = {each.extra["job"] for each in known} - there.keys()
+            ends = {id: await allocation.remembered(commands, id) for id in lost}
+            return await all_of(self._look(pool, each, there.get(each.extra["job"]), ends) for each in known)
+
+    async def _look(self, pool: str, machine: Machine, job: Job | None, ends: Mapping[str, str]) -> Machine:
+        if job is None or job.is_over:
+            id = machine.extra["job"]
+            forgotten = ends.get(id) or f"Slurm does not know allocation {id} any more"
+            why = {"why": forgotten if job is None else job.how_it_ended}
+            return replace(machine, state="gone", extra=machine.extra | why)
+        if job.state in WAITING or job.state not in RUNNING or "port" not in machine.extra:
+            return replace(machine, state="ending")
+        if not AllocationFolder(pool, machine.extra["token"]).login_key.exists():
+            why = {"why": "the key to log in with is not on this machine"}
+            return replace(machine, state="unreachable", extra=machine.extra | why)
+        there = await look(machine, partial(self.transport, pool))
+        return replace(there, state="ending") if there.state == "gone" else there
+
+    async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
+        """End what runs on nodes, over SSH alone; gives them with what lies there that nobody has fetched.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+        """
+        for each in await self.describe(pool, machines):
+            if each.state in ("running", "orphaned"):
+                await end(each, partial(self.transport, pool))
+        return await self.describe(pool, machines)
+
+    async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
+        """Have Slurm end the allocation. Of one that other nodes of the pool go on in, only agents are ended.
+
+        Raises:
+            PoolError: Slurm was not told.
+        """
+        over = allocation.whole(machines)
+        await allocation.cancel(self._commands, over)
+        rest = [each for each in machines if each.extra["job"] not in over and "port" in each.extra]
+        await all_of(end(each, partial(self.transport, pool)) for each in rest)
+
+    async def why_not_now(self) -> str:
+        """Why nodes cannot be ended without asking their agents; never."""
+        return ""
+
+    async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
+        """As ``terminate``.
+
+        Raises:
+            PoolError: Slurm was not told.
+        """
+        await self.terminate(pool, machines)
+
+    async def teardown(self, pool: str) -> None:
+        """Forget the pool's keys and its names for ``ssh``."""
+        from ...transport.ssh import openssh_config
+
+        openssh_config.remove(pool)
+        for folder in AllocationFolder.all_of(pool):
+            folder.remove()
+
+    async def check(self) -> list[Check]:
+        """Whether Slurm answers, and what the partition has, in words."""
+        commands = self._commands
+        try:
+            async with commands.held():
+                version = (await commands("sbatch", "--version")).split()
+                there = await self._partitions(commands)
+        except (SkywardError, OSError) as error:
+            return [Check("Slurm", "fail", what_of(error), hint_of(error))]
+        lines = [Check("Slurm", "ok", f"Slurm {texts.version(version)} answers on {commands.where}")]
+        if not there:
+            return [
+                *lines,
+                Check(
+                    "Slurm",
+                    "fail",
+                    f"there is no partition {self.partition or ''} that you may see".replace("  ", " "),
+                ),
+            ]
+        return [*lines, *(Check(each.name, "ok" if each.is_up else "warn", str(each)) for each in there)]
+
+    @classmethod
+    async def check_all(cls) -> list[Check]:
+        """As ``check``, where Slurm's commands are on this machine; a login host has to be named."""
+        slurm = cls()
+        try:
+            await slurm._partitions(slurm._commands)
+        except NoSlurm as error:
+            return [
+                Check(cls.name, "ok", f"{what_of(error)}; nothing to look at, unless a login host is named")
+            ]
+        except SkywardError:
+            pass  # the check tells of it
+        return await slurm.check()
+
+    @classmethod
+    def accounts(cls, used: Sequence[Slurm]) -> list[Slurm]:
+        """The clusters of some providers, each once.
+
+        Args:
+            used: the providers.
+        """
+        ways = {(each.login, each.keys, each.known_hosts, each.host_keys) for each in used}
+        return [
+            cls(login=login, keys=keys, known_hosts=known, host_keys=policy)
+            for login, keys, known, policy in sorted(ways, key=str)
+        ]
+
+    async def inventory(self, *, everywhere: bool) -> Inventory:
+        """The person's allocations that have names of pools; reads only.
+
+        Args:
+            everywhere: makes no difference; a login host leads to one cluster.
+
+        Raises:
+            PoolError: Slurm cannot be asked.
+        """
+        commands = self._commands
+        try:
+            told = await commands("squeue", "--me", "--noheader", "-o", texts.FIELDS)
+        except NoSlurm:
+            if self.login is not None:
+                raise
+            return Inventory()  # who has no Slurm has nothing in it
+        return Inventory(
+            belongings.things(texts.jobs(told, ours=allocation.PREFIX), commands.where, ledger_id())
+        )
+
+    async def remove(self, things: Sequence[Leftover]) -> list[str]:
+        """Cancel allocations, and see them gone; gives what is left of them, in words.
+
+        Args:
+            things: as ``inventory`` names them.
+        """
+        return await belongings.remove(self._commands, things)
+
+    @contextmanager
+    def warm(self, spec: PoolSpec) -> Iterator[None]:
+        """Nothing: what takes time is the queue."""
+        yield
+
+    # -- values ------------------------------------------------------------------------------------------
+
+    def transport(self, pool: str, machine: Machine, *, patience: float | None = None) -> SSHTransport:
+        """The way to one of the pool's machines.
+
+        Args:
+            pool: the pool's name.
+            machine: the machine.
+            patience: seconds of attempts to connect; None for 30.
+        """
+        from ...transport.ssh.transport import PATIENCE, SSHTransport
+
+        folder = AllocationFolder(pool, machine.extra["token"])
+        target = Target(
+            host=machine.address,
+            user=machine.extra["user"],
+            port=machine.extra["port"],
+            keys=(str(folder.login_key),),
+            known_hosts=str(folder.known_hosts),
+            config=False,
+            via=self._commands.login,
+        )
+        patience = PATIENCE if patience is None else patience
+        return SSHTransport(target, machine.extra["folder"], python=self.python, patience=patience)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"provider": self.name} | asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Slurm:
+        """Rebuild what ``to_json`` wrote.
+
+        Args:
+            data: what it wrote.
+
+        Raises:
+            UsageError: a value makes no sense.
+        """
+        return cls(**{key: value for key, value in data.items() if key != "provider"})
+
+
+PROVIDER = Slurm

@@ -1,0 +1,312 @@
+"""Pools that are allocations of a real Slurm: slurmctld, and a slurmd for each of two nodes on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from textwrap import dedent
+from threading import Thread
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.front.session import Session
+from skyward_core.model.errors import PoolError, PoolGone, UsageError
+from skyward_core.providers.slurm import batch
+from skyward_core.providers.slurm.allocation_folder import ledger_id
+from skyward_core.providers.slurm.belongings import comment
+from skyward_core.store.ledger import Ledger
+from skyward_core.transport.background_loop import submit
+from skyward_core.transport.ssh import openssh_config
+from skyward_core.transport.ssh.transport import SSHTransport
+from tests.support.loopback_hosts import Hosts
+from tests.support.slurm_cluster import SlurmCluster, missing
+from tests.support.waiting import wait_until
+
+QUIET = sky.Options(console=False, grace=1.0)
+SHORT = "/tmp" if Path("/tmp").is_dir() else None  # for sockets
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    if why := missing():
+        pytest.skip(why)
+    with TemporaryDirectory(dir=SHORT, prefix="slurm-") as folder, pytest.MonkeyPatch.context() as patch:
+        cluster = SlurmCluster(Path(folder))
+        try:
+            cluster.start()
+            patch.setenv("SLURM_CONF", str(cluster.conf))
+            yield cluster
+            assert cluster.jobs() == []
+        finally:
+            cluster.stop()
+
+
+@sky.function
+def devices() -> tuple[int, str]:
+    return sky.instance_info().rank, os.environ.get("CUDA_VISIBLE_DEVICES", "")
+
+
+@sky.function
+def waits(begun: str) -> None:
+    import threading
+
+    Path(begun).touch()
+    threading.Event().wait()
+
+
+def pool(name: str, nodes: int = 2, **wishes: Any) -> sky.Compute:
+    return sky.Compute(provider=sky.Slurm(**wishes), nodes=nodes, name=name, options=QUIET)
+
+
+def command_lines() -> list[str]:
+    """Those of all processes, but for Slurm's own, which hold our script."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found.append(file.read_text(errors="replace"))
+    return [each for each in found if "SLURM_NODEID" not in each]
+
+
+def tells(session: Session, words: str) -> bool:
+    return any(words in each.detail and each.state == "starting" for each in session.pools())
+
+
+def test_two_pools_share_nodes_and_no_gpu_and_nothing_is_left(cluster: SlurmCluster, home: Path) -> None:
+    with pool("one", gres="gpu:a100:1") as one:
+        with sky.Compute(
+            provider=sky.Slurm(partition="short", memory="100M", time="10"),
+            accelerator="A100",
+            nodes=2,
+            name="two",
+            options=QUIET,
+        ) as two:
+            seen = [devices() @ one, devices() @ two]
+            names = sorted(job.split("|")[1].rpartition(".")[0] for job in cluster.jobs("RUNNING"))
+            assert names == ["skyward-one", "skyward-two"]
+            assert "100M|10:00" in cluster("squeue", "-h", "-o", "%m|%l")
+        assert [job.split("|")[2] for job in cluster.jobs()] == ["RUNNING"]
+    assert [[rank for rank, _ in each] for each in seen] == [[0, 1], [0, 1]]
+    for node in range(2):
+        assert sorted(each[node][1] for each in seen) == ["0", "1"]
+    for receipt in (one.receipt, two.receipt):
+        assert receipt is not None
+        assert (receipt.created, receipt.ok) == (2, True)
+    assert cluster.jobs() == []
+    wait_until(lambda: not list(Path("/tmp").glob(f"skyward-slurm-{os.getuid()}-[ot][nw][eo].*")))
+    assert not list((home / "slurm").glob("*.*"))
+
+
+def test_why_a_job_waits_is_told_until_it_has_its_nodes(cluster: SlurmCluster, home: Path) -> None:
+    cluster("sbatch", "-p", "lone", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 100")
+    wait_until(lambda: cluster.jobs("RUNNING"))
+    blocking = cluster.jobs("RUNNING")[0].split("|")[0]
+    session = Session()
+    try:
+        provider = sky.Slurm(partition="lone")
+        coming = session.create(sky.PoolSpec(name="late", provider=provider, nodes=1, options=QUIET))
+        wait_until(lambda: tells(session, "waits in the queue: no nodes are free (Resources)"))
+        cluster("scancel", blocking)
+        assert coming.result(60).state == "up"
+        assert session.down("late").result(60).ok
+    finally:
+        cluster("scancel", blocking)
+        session.detach()
+
+
+def test_a_start_that_is_given_up_leaves_nothing_in_the_queue(cluster: SlurmCluster, home: Path) -> None:
+    session = Session()
+    try:
+        spec = sky.PoolSpec(name="held", provider=sky.Slurm(time="100"), nodes=1, options=QUIET)
+        coming = session.create(spec)  # more than the partition allows
+        wait_until(lambda: tells(session, "would wait for ever: see time= (PartitionTimeLimit)"))
+        assert session.down("held").result(60).ok
+        with pytest.raises(sky.Cancelled):
+            coming.result(60)
+    finally:
+        session.detach()
+    assert cluster.jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        (("scancel",), r"allocation \d+ ended: somebody cancelled it \(scancel\)"),
+        (("scontrol", "update", "nodename=n2", "reason=trial", "state=down"), r"a node of it failed"),
+    ],
+)
+def test_an_allocation_that_ends_under_us_is_told_as_such(
+    cluster: SlurmCluster, home: Path, tmp_path: Path, how: tuple[str, ...], why: str
+) -> None:
+    compute = pool("under")
+    with pytest.raises((PoolGone, sky.RunError), match=why), compute:
+        (job,) = cluster.jobs("RUNNING")
+        order = how if len(how) > 1 else (*how, job.split("|")[0])
+        begun = tmp_path / "begun"
+
+        def end_it() -> None:
+            wait_until(begun.exists)
+            cluster(*order)
+
+        end = Thread(target=end_it)
+        end.start()
+        try:
+            waits(str(begun)) @ compute
+        finally:
+            end.join()
+            cluster("scontrol", "update", "nodename=n2", "state=resume")
+    assert compute.receipt is not None and compute.receipt.ok
+    folder = job.split("|")[1].removeprefix("skyward-")[: len("under.") + 8]
+    wait_until(lambda: not any(folder in each for each in command_lines()), what="the end of agents")
+    wait_until(lambda: cluster("sinfo", "-h", "-p", "short", "-o", "%t").split() == ["idle"])
+
+
+def test_nodes_leave_the_allocation_that_no_agent_needs_any_more(
+    cluster: SlurmCluster, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "GONE", 1)
+    monkeypatch.setattr(batch, "LOOK", 1)
+    session = Session()
+    options = sky.Options(console=False, idle_timeout=1.0)
+    spec = sky.PoolSpec(name="left", provider=sky.Slurm(), nodes=2, options=options)
+    assert session.create(spec).result(60).state == "up"
+    session.detach()
+    wait_until(lambda: cluster.jobs() == [])
+    later = Session()
+    try:
+        later.refresh().result(60)
+        (view,) = later.refresh(over=True).result(60)
+        assert view.is_over and "no agent was left on its nodes" in view.detail
+    finally:
+        later.detach()
+
+
+KILLED = """
+    import os, signal, sys
+    import skyward_core as sky
+    from skyward_core.providers.slurm import allocation, commands
+
+    def die(*given, **more):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if sys.argv[1] == "after":
+        allocation.texts.submitted = die
+    else:
+        # sbatch is late, and its client dies while it waits for the controller.
+        real = commands.Commands._here
+        async def late(self, words, stdin):
+            import asyncio
+            if "sbatch" in words:
+                words = ["sh", "-c", 'sleep 3; exec "$@"', "-", *words]
+                asyncio.get_running_loop().call_later(1, die)
+            return await real(self, words, stdin)
+        commands.Commands._here = late
+    with sky.Compute(provider=sky.Slurm(), nodes=2, name="killed", options=sky.Options(console=False)):
+        pass
+"""
+
+
+@pytest.mark.parametrize("when", ["after", "meanwhile"])
+def test_a_client_killed_at_its_submission_leaks_nothing(
+    cluster: SlurmCluster, home: Path, tmp_path: Path, when: str
+) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(dedent(KILLED))
+    assert subprocess.run([sys.executable, script, when], cwd=tmp_path, timeout=60).returncode == -9
+    ledger = Ledger()
+    row = ledger.find("killed")
+    assert row is not None and ledger.machines(row.token) == []
+    ledger.close()
+    if when == "after":
+        wait_until(lambda: cluster.jobs("RUNNING"))
+    session = Session()
+    try:
+        receipt = session.down("killed").result(90)
+    finally:
+        session.detach()
+    assert receipt.ok and receipt.created in (1, 2)
+    assert cluster.jobs() == []
+    assert [job.split("|")[2] for job in cluster.jobs("all") if "skyward-killed" in job][-1] == "CANCELLED"
+
+
+def test_what_no_ledger_remembers_is_swept_and_what_is_another_s_is_not(
+    cluster: SlurmCluster, home: Path
+) -> None:
+    for ledger, token in ((ledger_id(), "a" * 16), ("0" * 16, "b" * 16)):
+        cluster(
+            "sbatch", f"--job-name=skyward-lost.{token}", f"--comment={comment(ledger)}", "-o", "/dev/null", "--wrap",
+            "sleep 100",
+        )  # fmt: skip
+    session = Session()
+    try:
+        found = session.sweep({"slurm": []}).result(60)
+        assert [(each.verdict, each.thing.pool, each.thing.token) for each in found.left] == [
+            ("left", "lost", "a" * 16)
+        ]
+        assert list(found.others.values()) == [(0, 1)]
+        assert session.end_left(found).result(90) == []
+        (other,) = cluster.jobs()
+        assert "b" * 16 in other
+    finally:
+        session.detach()
+        cluster("scancel", f"--name=skyward-lost.{'b' * 16}")
+        wait_until(lambda: cluster.jobs() == [])
+
+
+def test_a_login_host_runs_the_commands_and_is_the_way_to_the_nodes(
+    cluster: SlurmCluster, home: Path, tmp_path: Path
+) -> None:
+    hosts = Hosts(tmp_path / "hosts")
+    try:
+        (login, _) = hosts.all
+        login.noise = "echo Welcome; printf 'no newline'"
+        login.rewrite = lambda command: f"export SLURM_CONF={cluster.conf}; {command}"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("SLURM_CONF")
+            patch.delenv("SSH_AUTH_SOCK", raising=False)
+            wishes: dict[str, Any] = {"keys": str(login.client_key), "known_hosts": str(hosts.known)}
+            with pool("far", login=f"127.0.0.1:{login.port}", **wishes) as compute:
+                assert [rank for rank, _ in devices() @ compute] == [0, 1]
+                transport = compute.pool.context.links[0].transport
+                assert isinstance(transport, SSHTransport)
+                submit(openssh_config.write("far", [transport.target])).result(30)
+                entry = (home / "ssh_config.d" / "far.conf").read_text()
+                assert f"ProxyJump 127.0.0.1:{login.port}\n" in entry
+        assert compute.receipt is not None and compute.receipt.ok
+        assert login.logins < 10
+    finally:
+        hosts.stop()
+
+
+def test_what_makes_no_sense_is_refused_in_words(cluster: SlurmCluster, home: Path) -> None:
+    with pytest.raises(
+        PoolError, match=r"sbatch on this machine failed: .*invalid partition specified: nowhere"
+    ):
+        pool("bad", partition="nowhere").__enter__()
+    with pytest.raises(UsageError, match=r"the cluster names no H100 among its GPUs: it has gpu:a100:2"):
+        sky.Compute(provider=sky.Slurm(), accelerator="H100", nodes=1, name="bad", options=QUIET).__enter__()
+    assert cluster.jobs() == []
+
+
+def test_what_would_be_asked_for_is_told_before(cluster: SlurmCluster, home: Path) -> None:
+    compute = sky.Compute(
+        provider=sky.Slurm(time="10"),
+        accelerator="A100:2",
+        memory_gb=0.25,
+        nodes=2,
+        name="planned",
+        options=QUIET,
+    )
+    plan = compute.plan()
+    assert [str(each) for each in plan.attempts] == ["2cpu-0.4gb-2xa100 in short"]
+    (request,) = plan.requests
+    assert {"--nodes=2", "--gres=gpu:a100:2", "--mem=256M", "--time=10"} <= set(request["sbatch"].split())
+    with pytest.raises(UsageError, match="tells no prices"):
+        sky.Compute(provider=sky.Slurm(), max_hourly_cost=3.0, nodes=1, name="dear", options=QUIET).plan()
+    assert cluster.jobs() == []

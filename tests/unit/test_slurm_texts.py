@@ -1,0 +1,259 @@
+"""What Slurm's commands print, as it was recorded, and as somebody may have made it up."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import skyward_core as sky
+from skyward_core.model import accelerators
+from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.model.machine import Machine
+from skyward_core.model.offer import Wish
+from skyward_core.model.setting import Setting
+from skyward_core.providers.slurm import allocation, batch, partitions, texts
+from skyward_core.providers.slurm.allocation_folder import AllocationFolder
+from skyward_core.providers.slurm.belongings import comment, things
+from skyward_core.providers.slurm.commands import CommandFailed, Commands, NoSlurm
+
+# Slurm 22.05.8, SLURM_TIME_FORMAT=%s
+QUEUE = """\
+5|RUNNING|n[1-2]|1795525075|1795528675|skyward-p.e92c9a41796cbb2a|skyward ledger 0123456789abcdef|None
+6|PENDING||N/A|N/A|skyward-q.77d2531e55a78123|skyward ledger 0123456789abcdef|Resources
+7|PENDING||N/A|N/A|skyward-r.77d2531e55a78124|(null)|PartitionTimeLimit
+8|CANCELLED|n[1-2]|1795525075|1795525079|skyward-p.e92c9a41796cbb2a|(null)|None
+9|NODE_FAIL|n[1-2]|1795525075|1795525079|skyward-s.e92c9a41796cbb2a|(null)|NodeDown
+10|TIMEOUT|n1|1795525075|1795525135|skyward-t.e92c9a41796cbb2a|(null)|TimeLimit
+"""
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKVtHqlL4Ng7Lya5A0pX3FtlqV0eD0zB8c4Xl0b9yQ1n"
+
+
+def test_the_queue_is_read() -> None:
+    found = texts.jobs(QUEUE)
+    assert [each.state for each in found[:3]] == ["RUNNING", "PENDING", "PENDING"]
+    assert (found[0].nodes, found[0].start, found[0].end) == ("n[1-2]", 1795525075.0, 1795528675.0)
+    assert found[1].start is None and found[1].why_it_waits == "no nodes are free (Resources)"
+    assert found[2].why_it_waits.endswith("would wait for ever: see time= (PartitionTimeLimit)")
+    assert [each.is_over for each in found] == [False, False, False, True, True, True]
+    assert [each.how_it_ended for each in found[3:]] == [
+        "allocation 8 ended: somebody cancelled it (scancel)",
+        "allocation 9 ended: a node of it failed; NodeDown",
+        "allocation 10 ended: its time limit was reached",
+    ]
+
+
+def test_accounting_tells_how_a_job_ended_that_the_queue_has_forgotten() -> None:
+    assert texts.ending("5", "TIMEOUT\n") == "allocation 5 ended: its time limit was reached"
+    assert texts.ending("5", "CANCELLED by 1000\n") == "allocation 5 ended: somebody cancelled it (scancel)"
+    assert texts.ending("5", "RUNNING\n") == texts.ending("5", "") == ""
+
+
+def test_a_reason_that_nobody_knows_is_shown_as_it_is_and_harmless() -> None:
+    (job,) = texts.jobs("1|PENDING||N/A|N/A|a.b|c|Strange\x1b]0;owned\x07, (say|what)")
+    assert job.why_it_waits == "Strange, (say|what)"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["nonsense", "x|RUNNING|n1|1|2|a|b|c", "1|running|n1|1|2|a|b|c", "1|RUNNING|n1;rm|1|2|a|b|c", "1|R"],
+)
+def test_what_is_no_job_is_refused_and_others_jobs_may_be_called_anything(line: str) -> None:
+    with pytest.raises(PoolError, match="what is no job"):
+        texts.jobs(line)
+    assert texts.jobs(f"{line}\n1|RUNNING|n1|1|2|a|b|c", ours="skyward-") == []
+
+
+@given(st.text())
+def test_no_text_breaks_what_reads_it(text: str) -> None:
+    readers: list[Callable[[str], Any]] = [texts.jobs, texts.submitted, texts.hostnames, texts.partitions]
+    for read in [*readers, lambda text: texts.reports(text, 2)]:
+        try:
+            read(text)
+        except PoolError as error:
+            assert "\x1b" not in str(error) and "\n" not in str(error)
+
+
+def test_the_number_of_a_job_is_one() -> None:
+    assert texts.submitted("12\n") == "12"
+    assert texts.submitted("a site's greeting\n12;cluster\n") == "12"
+    with pytest.raises(PoolError, match="does not say which job"):
+        texts.submitted("12 and more; rm")
+
+
+def test_nodes_say_how_they_are_reached_each_once() -> None:
+    lines = [f"skyward-node {n} n{n} 10.0.0.{n} 2{n}001 me {KEY}" for n in (1, 0)]
+    found = texts.reports("\n".join(["a task prolog says this", *lines]), 2)
+    assert [(each.index, each.address, each.port, each.user) for each in found] == [
+        (0, "10.0.0.0", 20001, "me"), (1, "10.0.0.1", 21001, "me")
+    ]  # fmt: skip
+    with pytest.raises(PoolError, match="node 1 of the allocation has not said"):
+        texts.reports(lines[1], 2)
+    with pytest.raises(PoolError, match="nonsense"):
+        texts.reports("\n".join([*lines, lines[0]]), 2)
+    with pytest.raises(PoolError, match="node 1: n1 has no sshd, which pools need there"):
+        texts.reports(f"{lines[1]}\nskyward-error 1 n1 has no sshd, which pools need there", 2)
+
+
+def test_partitions_and_their_gpus() -> None:
+    told = [
+        "short*|up|2|2|500|1:00:00|idle|gpu:a100:2(S:0-1),gpu:tesla_v100-sxm2-16gb:4",
+        "?",
+        "a|up|²|2|5|1|idle|(null)",
+    ]
+    short, fat = texts.partitions("\n".join([*told, "fat|down|3+|64|1000+|infinite|mix|(null)"]))
+    assert texts.meant([fat, short], None) == [short] and texts.meant([fat], "fat") == [fat]
+    assert short.gpus == (("a100", 2), ("tesla_v100-sxm2-16gb", 4))
+    assert str(fat) == "3 nodes mix, each 64 CPUs, 0.9 GB, no GPU; time limit infinite" and not fat.is_up
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "there", "fitting"),
+    [
+        ("A100", None, ["a100", "a10", "h100"], ["a100"]),
+        ("A10", None, ["a100", "nvidia_a10", "a10g"], ["nvidia_a10"]),
+        ("A100", 80.0, ["a100_40gb", "nvidia_a100-sxm4-80gb"], ["nvidia_a100-sxm4-80gb"]),
+        ("A100", None, ["a100_40gb", "a100_80gb"], ["a100_40gb", "a100_80gb"]),
+        ("L4", None, ["l40s", ""], []),
+    ],
+)
+def test_an_accelerator_is_a_type_of_the_cluster(
+    name: str, memory: float | None, there: list[str], fitting: list[str]
+) -> None:
+    assert texts.gpu_type(name, memory, there) == fitting
+
+
+def test_partitions_are_offers_without_prices() -> None:
+    there = texts.partitions("\n".join([
+        "gpu|up|2|64|512000|1:00:00|mix|gpu:a100:8(S:0-1)", "gpu|up|1|64|512000|1:00:00|idle|gpu:a100:8(S:0-1)",
+        "cpu|up|9|32|128000|1:00:00|idle|(null)", "old|down|9|32|128000|1:00:00|idle|gpu:a100:8",
+    ]))  # fmt: skip
+    plain = partitions.fitting(partitions.offers(there, Wish(), "slurm"), Wish())
+    assert [(each.region, each.instance_type, each.hourly) for each in plain] == [
+        ("cpu", "32cpu-125gb", None), ("gpu", "64cpu-500gb", None)
+    ]  # fmt: skip
+    two = Wish(accelerator=accelerators.resolve("A100:2"), memory_gb=200)
+    (offer,) = partitions.fitting(partitions.offers(there, two, "slurm"), two)
+    assert (offer.instance_type, offer.accelerator, offer.count) == ("64cpu-500gb-2xa100", "A100", 2)
+    sixteen = Wish(accelerator=accelerators.resolve("A100:16"))
+    with pytest.raises(UsageError, match="no node for that: 64cpu-500gb-8xa100 in gpu has 8 A100"):
+        partitions.fitting(partitions.offers(there, sixteen, "slurm"), sixteen)
+    any_gpu = partitions.offers(there, Wish(any_accelerator=True), "slurm")
+    assert [(each.accelerator, each.count) for each in any_gpu] == [("a100", 8)]
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"regions": ("r",)},
+        {"max_hourly": 1.0},
+        {"allocation": "spot"},
+        {"architecture": "arm64"},
+        {"efa": True},
+    ],
+)
+def test_what_slurm_cannot_be_told_is_refused(wish: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="Slurm"):
+        partitions.refuse(Wish(**wish))
+    with pytest.raises(UsageError, match="no region 'here'"):
+        sky.Slurm().within(["here"])
+
+
+def test_what_an_account_holds_is_by_name_and_comment() -> None:
+    found = things(texts.jobs(QUEUE), "here", "0123456789abcdef")
+    assert [(each.pool, each.ours) for each in found[:3]] == [("p", True), ("q", True), ("r", False)]
+    assert comment("x") == "skyward ledger x"
+    for name in ("skyward-p", "skyward-.abc", "other-p.abc", "skyward-p.a/b"):
+        assert allocation.pool_of(name) is None
+    assert allocation.pool_of(allocation.name_of("a-b", "0f")) == ("a-b", "0f")
+
+
+def test_an_allocation_ends_as_a_whole() -> None:
+    machines = [
+        Machine(f"{job}/n{n}", n, "", "", extra={"job": job, "nodes": 2})
+        for job, n in (("1", 0), ("1", 1), ("2", 0))
+    ]
+    assert allocation.whole(machines) == ["1"]
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"partition": "a b"},
+        {"partition": "--wrap=x"},
+        {"account": ""},
+        {"time": "soon"},
+        {"gres": "gpu:2 --wrap x"},
+        {"memory": "much"},
+        {"constraint": "a;b"},
+        {"cpus": 0},
+        {"host_keys": "never"},
+        {"keys": "~/.ssh/id"},
+        {"login": "-oProxyCommand=x"},
+    ],
+)
+def test_what_sbatch_would_not_take_is_refused_before(wish: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        sky.Slurm(**wish)
+
+
+def test_it_is_made_again_of_what_it_writes() -> None:
+    made = sky.Slurm(
+        partition="gpu", login="me@login1:2222", keys=["~/.ssh/id"], time="1-0", constraint="a100&ib"
+    )
+    assert sky.Slurm.from_json(made.to_json()) == made
+    assert all(isinstance(each, Setting) for each in made.settings)
+
+
+def test_the_script_is_one_for_every_shell_and_holds_no_secret(tmp_path: Path) -> None:
+    text = batch.script("p", "p.01234567", KEY, 600)
+    assert "@" not in text.replace('"$@"', "") and "PRIVATE" not in text
+    for shell in filter(shutil.which, ("dash", "bash", "busybox")):
+        words = [shell, "sh", "-n"] if shell == "busybox" else [shell, "-n"]
+        subprocess.run(words, input=text, text=True, check=True)
+
+
+async def test_commands_get_none_of_a_person_s_variables_and_say_what_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SBATCH_WRAP", "x")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    told = await Commands(None)("env")
+    assert "SBATCH" not in told and "secret" not in told and "SLURM_TIME_FORMAT=%s" in told
+    with pytest.raises(
+        CommandFailed, match="there is no no-such-program on this machine, which is no login node"
+    ):
+        await Commands(None)("no-such-program")
+    with pytest.raises(NoSlurm, match=r"is of no cluster: sh finds no slurm\.conf"):
+        await Commands(None)("sh", "-c", "echo fatal: Could not establish a configuration source >&2; exit 1")
+    with pytest.raises(CommandFailed, match=r"sh on this machine failed: wrong$"):
+        await Commands(None)("sh", "-c", "printf '\\033[2Jwrong' >&2; exit 3")
+    with pytest.raises(PoolError, match=r"sleep on this machine gave no answer within 0.2 s"):
+        await Commands(None)("sleep", "30", seconds=0.2)
+
+
+def test_keys_are_made_once_and_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    folder = AllocationFolder("p", "0123")
+    assert not folder.asked_nothing
+    folder.make()
+    assert folder.asked_nothing
+    public = folder.begin()
+    assert public == folder.begin() and public.startswith("ssh-ed25519 ") and folder.begun is not None
+    assert folder.login_key.stat().st_mode & 0o077 == 0
+    folder.answered(submitted=False)
+    assert folder.begun is None and folder.asked_nothing
+    folder.begin()
+    folder.answered(submitted=True)
+    assert folder.begun is None and not folder.asked_nothing
+    folder.trust(texts.reports(f"skyward-node 0 n0 10.0.0.1 2201 me {KEY}", 1))
+    assert folder.known_hosts.read_text() == f"[10.0.0.1]:2201 {KEY}\n"
+    (again,) = AllocationFolder.all_of("p")
+    again.remove()
+    assert not folder.path.exists()
