@@ -29,13 +29,8 @@ ENVIRONMENTS = "environments"  # a folder of the home: what images asked for on 
 SETTINGS = "skyward.toml"
 PRUNED = "pruned"  # a file of the home, as old as the last time that room was made in it
 # What else there is in the home.
-<<<<<<< HEAD
-OURS = (ENVIRONMENTS, PRUNED, "ledger.db*", "pools", "local", "aws", "tasks", "debug", "known_hosts*", "ssh_config*",
-        "skyward-*", SETTINGS, "*.json", "*.json.draft")  # fmt: skip
-=======
 OURS = (ENVIRONMENTS, PRUNED, "ledger.db*", "pools", "local", "aws", "slurm", "tasks", "debug", "known_hosts*",
-        "ssh_config*", "skyward-*", "skyward.toml", "*.json", "*.json.draft")  # fmt: skip
->>>>>>> 05e2d8eee14c828d8bcbb6cbad22aecb22af47fd
+        "ssh_config*", "skyward-*", "empty", SETTINGS, "*.json", "*.json.draft")  # fmt: skip
 PRUNE_EVERY = 86400.0  # seconds between two such times
 
 provider_override: str | None = None
