@@ -134,6 +134,23 @@ def test_a_start_that_is_given_up_leaves_nothing_in_the_queue(cluster: SlurmClus
     assert cluster.jobs() == []
 
 
+def test_a_job_that_somebody_cancels_in_the_queue_is_not_submitted_anew(
+    cluster: SlurmCluster, home: Path
+) -> None:
+    session = Session()
+    options = sky.Options(console=False, wait_for_capacity="1h")
+    try:
+        spec = sky.PoolSpec(name="gone", provider=sky.Slurm(time="100"), nodes=1, options=options)
+        coming = session.create(spec)
+        wait_until(lambda: tells(session, "waits in the queue"))
+        cluster("scancel", cluster.jobs()[0].split("|")[0])
+        with pytest.raises(PoolError, match=r"somebody cancelled it \(scancel\).*, before the pool was up"):
+            coming.result(60)
+    finally:
+        session.detach()
+    assert cluster.jobs() == []
+
+
 @pytest.mark.parametrize(
     ("how", "why"),
     [

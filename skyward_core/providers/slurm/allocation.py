@@ -15,7 +15,7 @@ from . import texts
 from .allocation_folder import AllocationFolder
 from .batch import report
 from .commands import SLACK, CommandFailed, Commands
-from .texts import RUNNING, WAITING, AllocatedNode, Job
+from .texts import RUNNING, TAKEN, AllocatedNode, Job
 
 PREFIX = "skyward-"
 PAUSES = (0.3, 15.0)  # seconds between two looks at the queue, at first and at most
@@ -112,8 +112,8 @@ async def granted(commands: Commands, name: str, id: str) -> Job:
     """Wait until an allocation has its nodes, and tell meanwhile why it waits.
 
     Raises:
-        NoCapacity: it was taken from the queue.
-        PoolError: it ended before anybody could use it.
+        NoCapacity: Slurm took its nodes away again before anybody could use them.
+        PoolError: it ended otherwise, as by somebody who cancelled it: it is not submitted anew.
     """
     pause, said = PAUSES[0], ""
     while True:
@@ -124,14 +124,13 @@ async def granted(commands: Commands, name: str, id: str) -> Job:
             found = []
         else:
             if not found:
-                raise NoCapacity(
-                    f"Slurm does not know job {id} any more; somebody has cancelled it, it seems"
-                )
+                raise PoolError(f"Slurm does not know job {id} any more; somebody has cancelled it, it seems")
         for job in found:
             if job.state in RUNNING:
                 return job
-            if job.state not in WAITING:
-                raise NoCapacity(f"{job.how_it_ended}, before the pool was up")
+            if job.is_over:
+                kind = NoCapacity if job.state in TAKEN else PoolError
+                raise kind(f"{job.how_it_ended}, before the pool was up")
             starts = job.start if job.start and job.start > time.time() else None
             when = (
                 f"; Slurm expects it to start at {time.strftime('%H:%M on %Y-%m-%d', time.localtime(starts))}"

@@ -137,8 +137,8 @@ class Slurm:
         """Submit one job for all nodes, and wait until Slurm has given them; why it waits is told meanwhile.
 
         Raises:
-            NoCapacity: the job was taken from the queue.
-            PoolError: Slurm refuses it, or cannot be asked; or a node cannot be used.
+            NoCapacity: Slurm took the nodes away again before the pool was up.
+            PoolError: Slurm refuses the job, somebody cancelled it, or Slurm cannot be asked; or a node cannot be used.
             UsageError: a wish makes no sense there.
         """
         if spec.options.on_loss == "replace":

@@ -48,6 +48,7 @@ ENDED = {
     "COMPLETED": "no agent was left on its nodes",
     "REVOKED": "another cluster has it",
 }
+TAKEN = {"NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}  # others may have better luck
 REASONS = {
     "Resources": "no nodes are free",
     "Priority": "others come before it",
