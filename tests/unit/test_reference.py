@@ -65,7 +65,7 @@ def doc_of(value: Any) -> str:
 
 def docs_of(kind: type, name: str) -> list[str]:
     """What is told of a method: by a class, by those above it, and, of a provider's verbs, by the protocol."""
-    protocol = [Provider] if kind in (sky.Local, sky.SSH, sky.AWS) else []
+    protocol = [Provider] if kind in (sky.Local, sky.SSH, sky.AWS, sky.Slurm) else []
     found = [vars(base)[name].__doc__ for base in (*ours(kind), *protocol) if name in vars(base)]
     return [inspect.cleandoc(text) for text in found if text]
 

@@ -211,10 +211,10 @@ class Register:
 
 def _shortened(outcome: AgentOutcome) -> AgentOutcome:
     """An outcome without what is long of it: of a sweep there may be thousands in one greeting."""
-    told: Heard = dict(outcome)
-    if (summary := told.get("summary")) and summary.get("size", 0) > SHORT:
-        told["summary"] = {**summary, "json": None, "is_json": False}
-    if len(told.get("numbers", ())) > NUMBERS:
-        del told["numbers"]
-    short: AgentOutcome = told
+    short = outcome.copy()
+    summary = short.get("summary")
+    if summary and summary.get("size", 0) > SHORT:
+        short["summary"] = {**summary, "json": None, "is_json": False}
+    if len(short.get("numbers", ())) > NUMBERS:
+        del short["numbers"]
     return short

@@ -15,7 +15,7 @@ from . import texts
 from .allocation_folder import AllocationFolder
 from .batch import report
 from .commands import SLACK, CommandFailed, Commands
-from .texts import RUNNING, TAKEN, AllocatedNode, Job
+from .texts import RUNNING, TAKEN, AllocatedNode, SlurmJob
 
 PREFIX = "skyward-"
 PAUSES = (0.3, 15.0)  # seconds between two looks at the queue, at first and at most
@@ -36,7 +36,7 @@ def pool_of(name: str) -> tuple[str, str] | None:
     return (pool, token) if name.startswith(PREFIX) and pool and token.isalnum() else None
 
 
-async def jobs(commands: Commands, names: Iterable[str]) -> list[Job]:
+async def jobs(commands: Commands, names: Iterable[str]) -> list[SlurmJob]:
     """What Slurm knows of allocations, those that ended lately among them.
 
     Raises:
@@ -49,7 +49,7 @@ async def jobs(commands: Commands, names: Iterable[str]) -> list[Job]:
     return [each for each in texts.jobs(told) if each.name in wanted]
 
 
-async def settled(commands: Commands, names: Iterable[str]) -> list[Job]:
+async def settled(commands: Commands, names: Iterable[str]) -> list[SlurmJob]:
     """The same; those that are just ending are waited for, for a while: only then Slurm says why they end.
 
     Raises:
@@ -63,7 +63,7 @@ async def settled(commands: Commands, names: Iterable[str]) -> list[Job]:
         await asyncio.sleep(0.3)
 
 
-async def find(commands: Commands, folder: AllocationFolder) -> list[Job]:
+async def find(commands: Commands, folder: AllocationFolder) -> list[SlurmJob]:
     """A pool's allocations that are not over. A submission of which nobody has heard what became of it is waited for:
     the client may have died while its sbatch went on.
 
@@ -108,7 +108,7 @@ async def submit(commands: Commands, folder: AllocationFolder, options: Sequence
     return texts.submitted(told)
 
 
-async def granted(commands: Commands, name: str, id: str) -> Job:
+async def granted(commands: Commands, name: str, id: str) -> SlurmJob:
     """Wait until an allocation has its nodes, and tell meanwhile why it waits.
 
     Raises:
@@ -148,7 +148,7 @@ def _tell(before: str, now: str) -> str:
     return now
 
 
-async def nodes_of(commands: Commands, job: Job) -> list[str]:
+async def nodes_of(commands: Commands, job: SlurmJob) -> list[str]:
     """The names of an allocation's nodes.
 
     Raises:
@@ -157,7 +157,7 @@ async def nodes_of(commands: Commands, job: Job) -> list[str]:
     return texts.hostnames(await commands("scontrol", "show", "hostnames", job.nodes))
 
 
-async def reached(commands: Commands, job: Job, folder: str, count: int) -> list[AllocatedNode]:
+async def reached(commands: Commands, job: SlurmJob, folder: str, count: int) -> list[AllocatedNode]:
     """How its nodes are reached, once their SSH servers listen.
 
     Args:
@@ -201,7 +201,9 @@ async def cancel(commands: Commands, wanted: Sequence[str]) -> None:
         await commands("scancel", "--quiet", *wanted)
 
 
-def machine_of(folder: AllocationFolder, job: Job, node: AllocatedNode, name: str, count: int) -> Machine:
+def machine_of(
+    folder: AllocationFolder, job: SlurmJob, node: AllocatedNode, name: str, count: int
+) -> Machine:
     """A node of an allocation, as a machine.
 
     Args:
@@ -215,7 +217,7 @@ def machine_of(folder: AllocationFolder, job: Job, node: AllocatedNode, name: st
     return Machine(f"{job.id}/{node.name}", node.index, node.address, "", extra=extra)
 
 
-def unfinished(folder: AllocationFolder, job: Job, names: Sequence[str]) -> list[Machine]:
+def unfinished(folder: AllocationFolder, job: SlurmJob, names: Sequence[str]) -> list[Machine]:
     """An allocation that nobody could use yet, as machines: one for each node that it has, or one while it waits."""
     extra = {"job": job.id, "token": folder.token, "nodes": max(1, len(names))}
     if not names:

@@ -10,7 +10,7 @@ from ...model.errors import PoolError, what_of
 from ...model.leftover import Leftover
 from . import allocation
 from .commands import Commands
-from .texts import Job
+from .texts import SlurmJob
 
 MARK = "skyward ledger "
 ENDED_IN = (
@@ -23,7 +23,7 @@ def comment(ledger: str) -> str:
     return f"{MARK}{ledger}"
 
 
-def things(jobs: Iterable[Job], where: str, ours: str) -> list[Leftover]:
+def things(jobs: Iterable[SlurmJob], where: str, ours: str) -> list[Leftover]:
     """Allocations as what an account holds; one whose name is no pool's is none.
 
     Args:

@@ -22,7 +22,7 @@ from . import allocation, batch, belongings, partitions, texts
 from .allocation_folder import AllocationFolder, ledger_id
 from .commands import Commands, NoSlurm
 from .settings import SETTINGS
-from .texts import RUNNING, WAITING, Job
+from .texts import RUNNING, WAITING, SlurmJob
 
 if TYPE_CHECKING:
     from ...model.leftover import Leftover
@@ -225,6 +225,9 @@ class Slurm:
     def within(self, regions: Sequence[str]) -> Slurm:
         """Slurm has no regions.
 
+        Args:
+            regions: what cannot be heeded.
+
         Raises:
             UsageError: always.
         """
@@ -323,7 +326,9 @@ class Slurm:
             ends = {id: await allocation.remembered(commands, id) for id in lost}
             return await all_of(self._look(pool, each, there.get(each.extra["job"]), ends) for each in known)
 
-    async def _look(self, pool: str, machine: Machine, job: Job | None, ends: Mapping[str, str]) -> Machine:
+    async def _look(
+        self, pool: str, machine: Machine, job: SlurmJob | None, ends: Mapping[str, str]
+    ) -> Machine:
         if job is None or job.is_over:
             id = machine.extra["job"]
             forgotten = ends.get(id) or f"Slurm does not know allocation {id} any more"
@@ -366,6 +371,10 @@ class Slurm:
 
     async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
         """As ``terminate``.
+
+        Args:
+            pool: the pool's name.
+            machines: the nodes to end.
 
         Raises:
             PoolError: Slurm was not told.

@@ -72,7 +72,7 @@ def ending(id: str, told: str) -> str:
 
 
 @value
-class Job(Value):
+class SlurmJob(Value):
     """One line of squeue; times are Unix times, None where there is none yet."""
 
     id: str
@@ -112,7 +112,7 @@ class Job(Value):
         return f"{words} ({safe(self.reason)})" if words else safe(self.reason)
 
 
-def jobs(text: str, *, ours: str = "") -> list[Job]:
+def jobs(text: str, *, ours: str = "") -> list[SlurmJob]:
     """Lines of squeue.
 
     Args:
@@ -131,7 +131,9 @@ def jobs(text: str, *, ours: str = "") -> list[Job]:
         ):
             raise PoolError(f"squeue prints what is no job: {safe(line)[:200]}")
         id, state, nodes, start, end, name, comment, reason = parts
-        found.append(Job(id, state, nodes, _time(start), _time(end), safe(name), safe(comment), safe(reason)))
+        found.append(
+            SlurmJob(id, state, nodes, _time(start), _time(end), safe(name), safe(comment), safe(reason))
+        )
     return found
 
 
