@@ -212,7 +212,7 @@ ACTIONS: tuple[Action, ...] = (
         "launch.copy", "ctrl+y,y", "copy_command", "copy command", "Copy the same thing as a command line"
     ),
     Action("launch.script", "ctrl+t,Y", "copy_script", "", "Copy the same thing as a Python script"),
-    Action("launch.presets", "ctrl+l", "presets", "presets", "Fill the form from a preset of skyward.toml"),
+    Action("launch.presets", "f4", "presets", "presets", "Fill the form from a preset of skyward.toml"),
     Action(
         "launch.save",
         "f3",

@@ -102,7 +102,8 @@ async def test_help_shows_every_key(app: SkywardApp) -> None:
         assert isinstance(app.screen, HelpScreen)
         text = app.screen._text().plain
         for action in ACTIONS:
-            assert action.help in text, action.id
+            if action.id.partition(".")[0] != "replay":  # a replay's own: test_replay.py
+                assert action.help in text, action.id
         assert text.index("Pools") < text.index("Launch form")
         await pilot.press("f1")
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
@@ -343,14 +344,14 @@ async def test_what_ends_things_and_help_are_hinted_at_any_width(
 
 
 async def test_hints_show_the_keys_that_the_person_has_chosen(app: SkywardApp, session: FakeSession) -> None:
-    set_own('[keys]\n"run.follow" = "F"\n"run.next_rank" = "tab"\n"app.help" = "f2"\n')
+    set_own('[keys]\n"run.follow" = "F"\n"run.next_rank" = "tab"\n"app.help" = "f9"\n')
     session.open_run(session.pool("llama-ft"))
     async with app.run_test(size=(160, 24)) as pilot:
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
         await pilot.press("enter", "2")
         await until(pilot, lambda: "F follow" in hints(app))
-        assert "[ tab rank" in hints(app) and hints(app).endswith("f2 keys")
-        await pilot.press("f2")
+        assert "[ tab rank" in hints(app) and hints(app).endswith("f9 keys")
+        await pilot.press("f9")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
         assert isinstance(app.screen, HelpScreen)
         assert re.search(r"^  F +Follow the newest line", app.screen._text().plain, re.M)
@@ -414,4 +415,5 @@ async def test_breadcrumbs_lead_from_the_pools_to_every_screen(app: SkywardApp, 
         assert trails == {
             "pools", "pools › llama-ft › train", "pools › llama-ft › train › errors",
             "pools › llama-ft › train › stacks", "pools › launch", "pools › what is left",
+            "pools › history", "pools › history › compare",
         }  # fmt: skip

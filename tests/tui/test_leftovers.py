@@ -71,7 +71,7 @@ async def test_the_screen_ends_what_is_left_of_a_pool_once_its_name_is_typed(
         await until(pilot, lambda: "! 2 machines ($34.27/h) and 1 other thing left" in screen_text(app))
         await pilot.press("w")
         await until(pilot, lambda: "ap-south-1 could not be looked at" in screen_text(app))
-        await until(pilot, lambda: session.looks[-1] == ({"aws": ()}, False, ()))
+        await until(pilot, lambda: session.looks[-1] == ({"aws": (), "slurm": ()}, False, ()))
         await pilot.press("X")  # on the first, whose pool is up
         assert isinstance(app.screen, SweepScreen)
         await pilot.press("down", "X")
@@ -102,9 +102,11 @@ async def test_what_other_ledgers_made_is_looked_at_once_somebody_says_so(
         await pilot.press("w")
         await until(pilot, lambda: session.sweeps == 2 and "of ledger 0123" in screen_text(app))
         await pilot.press("a")
-        await until(pilot, lambda: session.looks[-1] == ({"aws": ()}, True, ()))
+        await until(pilot, lambda: session.looks[-1] == ({"aws": (), "slurm": ()}, True, ()))
         await pilot.press("G", "k", "enter")
-        await until(pilot, lambda: session.looks[-1] == ({"aws": ()}, True, ("0123456789abcdef",)))
+        await until(
+            pilot, lambda: session.looks[-1] == ({"aws": (), "slurm": ()}, True, ("0123456789abcdef",))
+        )
 
 
 async def test_an_account_that_does_not_answer_blocks_no_key(app: SkywardApp, session: FakeSession) -> None:

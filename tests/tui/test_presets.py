@@ -56,14 +56,14 @@ async def test_a_form_is_saved_loaded_and_deleted_by_keys(
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
         screen.query_one("#nodes", Input).value = "7"
         screen.query_one("#name", Input).value = ""
-        await pilot.press("ctrl+l")
+        await pilot.press("f4")
         await until(pilot, lambda: isinstance(app.screen, PresetsScreen) and "small run" in screen_text(app))
         assert "train.py:train  provider local  nodes 2" in screen_text(app)
         await pilot.press("s", "m", "enter")
         await until(pilot, lambda: "filled from preset small run" in screen_text(app))
         form = screen.form()
         assert (form.nodes, form.name, form.script, form.function) == ("2", "mine", "train.py", "train")
-        await pilot.press("ctrl+l")
+        await pilot.press("f4")
         await until(pilot, lambda: isinstance(app.screen, PresetsScreen))
         await pilot.press("ctrl+x")
         await until(pilot, lambda: "Delete preset small run of" in screen_text(app))
@@ -84,7 +84,7 @@ async def test_what_a_preset_names_that_is_gone_is_said_and_the_rest_filled(
         )
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
-        await pilot.press("ctrl+l")
+        await pilot.press("f4")
         await until(pilot, lambda: isinstance(app.screen, PresetsScreen) and "old" in screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: "runs     train(epochs=3) on all 3 ranks" in screen_text(app))
@@ -102,7 +102,7 @@ async def test_a_file_that_cannot_be_used_is_said(app: SkywardApp, folder: Path)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         (folder / "skyward.toml").write_text("[hosts\n")
-        for key in ("ctrl+l", "f3"):
+        for key in ("f4", "f3"):
             await pilot.press(key)
             await until(pilot, lambda: "skyward.toml does not parse" in screen_text(app))
             assert app.screen is screen
@@ -118,7 +118,7 @@ async def test_an_example_keeps_its_name(app: SkywardApp, folder: Path) -> None:
         await until(pilot, lambda: "saved as preset hi" in screen_text(app))
         assert 'script = "example:hello"' in (folder / "skyward.toml").read_text()
         screen.query_one("#script", Input).value = ""
-        await pilot.press("ctrl+l")
+        await pilot.press("f4")
         await until(pilot, lambda: isinstance(app.screen, PresetsScreen) and "hi" in screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: screen.form().script == "example:hello")
@@ -134,7 +134,7 @@ async def test_a_form_without_a_script_can_be_kept(app: SkywardApp, folder: Path
         await pilot.press("enter")
         await until(pilot, lambda: "saved as preset six" in screen_text(app))
         screen.query_one("#nodes", Input).value = "1"
-        await pilot.press("ctrl+l")
+        await pilot.press("f4")
         await until(pilot, lambda: isinstance(app.screen, PresetsScreen) and "six" in screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: screen.form().nodes == "6")

@@ -134,7 +134,7 @@ async def test_what_was_not_copied_is_said(
 def test_screen_is_told_from_tmux(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pass_on("x") == ""
     monkeypatch.setenv("STY", "1.pts")
-    with pytest.raises(NotCopied, match="S saves"):
+    with pytest.raises(NotCopied, match=r"\{run.save\} saves"):
         pass_on("x")
 
 

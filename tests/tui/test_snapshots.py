@@ -284,7 +284,7 @@ script_args = ["--all"]
 @at_every_size
 async def test_presets(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     Path("skyward.toml").write_text(PRESETS)
-    await show(app, snap, "presets", size, ["n", "ctrl+l"], "sweep on A100")
+    await show(app, snap, "presets", size, ["n", "f4"], "sweep on A100")
 
 
 @at_every_size
