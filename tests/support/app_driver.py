@@ -124,6 +124,11 @@ async def launch_form(app: SkywardApp, pilot: Pilot[Any], script: str) -> Launch
     return app.screen
 
 
+def previewed(app: App[Any]) -> bool:
+    """Whether the pool under the cursor shows beside the list, where there is room for it: a frame after the list."""
+    return app.size.width < 120 or " ranks: " in screen_text(app)
+
+
 def screen_text(app: SkywardApp) -> str:
     """What the screen shows, as lines of text."""
     # Else a dialog that nobody has painted here would have nothing to lie over, and keep that.

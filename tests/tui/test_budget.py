@@ -12,7 +12,7 @@ from skyward_core.views.views import PoolView
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.ask import AskScreen
 from skyward_tui.dialogs.budget import BudgetScreen
-from tests.support.app_driver import Snap, at_every_size, screen_text, until
+from tests.support.app_driver import Snap, at_every_size, previewed, screen_text, until
 from tests.support.fake_session import FakeSession
 
 
@@ -84,6 +84,7 @@ async def test_how_it_looks(app: SkywardApp, session: FakeSession, snap: Snap, s
         spent(session)
         await asked(app, pilot)
         await until(pilot, lambda: "Not now" in screen_text(app) and "▶ train" in screen_text(app))
+        await until(pilot, lambda: previewed(app))
         snap(app, f"budget-{size[0]}x{size[1]}")
 
 
