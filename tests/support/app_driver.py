@@ -124,7 +124,7 @@ async def launch_form(app: SkywardApp, pilot: Pilot[Any], script: str) -> Launch
     return app.screen
 
 
-def previewed(app: App[Any]) -> bool:
+def previewed(app: SkywardApp) -> bool:
     """Whether the pool under the cursor shows beside the list, where there is room for it: a frame after the list."""
     return app.size.width < 120 or " ranks: " in screen_text(app)
 
