@@ -45,9 +45,11 @@ def _until_it_runs(folder: Path, what: str) -> float:
 
 
 def _program(folder: Path, *words: str) -> None:
+    # A home without ~/.bashrc, which a job's shell reads: how long that takes is its person's affair.
+    env = {"SKYWARD_HOME": str(folder / "home"), "HOME": str(folder), "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(
         [sys.executable, "-m", "skyward_tui", *words],
-        cwd=folder, env=os.environ | {"SKYWARD_HOME": str(folder / "home"), "PYTHONPATH": str(Path.cwd())},
+        cwd=folder, env=os.environ | env,
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     if done.returncode:
