@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ..tasks.task import Task
     from ..views.views import PoolView
 
-__all__ = ["JobFile", "JobRequest", "command_task", "request_of", "sync_task", "tasks_of"]
+__all__ = ["JobFile", "JobRequest", "request_of", "tasks_of", "tasks_on"]
 
 EMPTY = "empty"  # a folder below the home: the working folder of jobs that have none
 GIT_PATIENCE = 600.0  # seconds that a clone may take
@@ -77,8 +78,11 @@ class JobRequest:
         }  # fmt: skip
         return [name for name, value in said.items() if value]
 
-    def spec(self) -> tuple[PoolSpec, list[str]]:
+    def spec(self, *, clone: bool = True) -> tuple[PoolSpec, list[str]]:
         """The pool that is asked for, and what of the file its provider does not heed, in words.
+
+        Args:
+            clone: fetch the repository that is the working folder; else there is none in what is given.
 
         Raises:
             SkywardError: something makes no sense, or no provider of the file's is here.
@@ -87,7 +91,7 @@ class JobRequest:
         ways = list(self._ways(notes))
         first = ways[0].provider
         options = Options(**self._said_of(first))
-        image = Image(env={}, workdir=self._workdir(first))
+        image = Image(env={}, workdir=self._workdir(first, clone))
         asked: dict[str, Any] = {"name": self.pool, "image": image, "options": options}
         if len(ways) == 1 and not isinstance(first, Offers):
             spec = pool_spec(
@@ -176,10 +180,10 @@ class JobRequest:
             said["idle_timeout"] = idle
         return said
 
-    def _workdir(self, provider: Any) -> str | None:
+    def _workdir(self, provider: Any, clone: bool) -> str | None:
         """The folder that travels; None for the current one, where ranks work in the person's own."""
         if self.job.git is not None:
-            return str(_cloned(*self.job.git))
+            return str(_cloned(*self.job.git)) if clone else None
         if self.job.workdir is not None:
             return str(self.job.workdir)
         if isinstance(provider, RunsHere):
@@ -211,55 +215,69 @@ def request_of(
     return JobRequest(job=job, provider=name, settings=texts, **said)
 
 
-def tasks_of(job: JobFile, *, setup: bool = True, folder: Path | None = None) -> Iterator[Task]:
+def tasks_of(job: JobFile, folder: Path, *, setup: bool = True, cwd: str = "") -> Iterator[Task]:
     """The calls of a job, pickled, in order: each is to end on all nodes before the next begins.
 
     Args:
-        setup: whether its ``setup`` is among them.
         folder: where large ones are written.
+        setup: whether its ``setup`` is among them.
+        cwd: the folder of its commands; "" for the ranks' own.
 
     Raises:
         JobFileError: a file that it mounts cannot be read.
     """
-    for call in job.calls(setup=setup):
+    for call in job.calls(setup=setup, cwd=cwd):
         yield portable(call, folder)
 
 
-def sync_task(job: JobFile, pool: PoolView) -> Task | None:
-    """The call that brings what there is now of a job's working folder to a pool that is up, pickled; None where the
-    job has none, or ranks work in the folder itself.
+def tasks_on(
+    job: JobFile, pool: PoolView, folder: Path, *, run_alone: bool = False, setup: bool = True
+) -> list[Task]:
+    """The same for a pool that is up, behind what brings its nodes what there is now of the job's working folder. On
+    this machine the commands run in that folder itself, wherever the ranks of the pool work.
+
+    Args:
+        run_alone: the job's ``run``, and neither its mounts nor its ``setup``.
 
     Raises:
-        UsageError: it cannot be read, or is too large to travel.
+        UsageError: the folder cannot be read, or is too large to travel; or the job has no ``run``, which is wanted.
     """
-    folder = None if job.git is None else _cloned(*job.git)
-    folder = folder or job.workdir
-    if folder is None or (job.git is None and isinstance(by_name(pool.provider), RunsHere)):
-        return None
+    work = job.workdir if job.git is None else _cloned(*job.git)
+    here = work is not None and isinstance(by_name(pool.provider), RunsHere)
+    cwd = str(work) if here else ""
+    synced = _sync_task(work, folder) if work is not None and not here else None
+    steps = [synced] if synced is not None else []
+    if not run_alone:
+        return [*steps, *tasks_of(job, folder, setup=setup, cwd=cwd)]
+    call = job.run_call(cwd)
+    if call is None:
+        raise UsageError(f"{job.path} has no run: there is nothing to execute")
+    return [*steps, portable(call)]
+
+
+def _sync_task(work: Path, folder: Path) -> Task | None:
     from ..transport.upload.working_folder import TooLarge, Unreadable, manifest
 
     try:
-        paths = [item.path for item in manifest(folder).items]
+        paths = [item.path for item in manifest(work).items]
     except (TooLarge, Unreadable) as error:
         raise UsageError(str(error)) from error
-    return portable(renewing(folder, paths)) if paths else None
-
-
-def command_task(job: JobFile) -> Task:
-    """The call of a job's ``run``, pickled.
-
-    Raises:
-        UsageError: it has none.
-    """
-    call = job.run_call()
-    if call is None:
-        raise UsageError(f"{job.path} has no run: there is nothing to execute")
-    return portable(call)
+    return portable(renewing(work, paths), folder) if paths else None
 
 
 def _cloned(url: str, ref: str) -> Path:
-    """A repository's files, in a new folder that goes with this process's."""
+    """A repository's files, in a new folder that stays: ranks of this machine work in it, and nodes that come later
+    get theirs of it."""
     folder = Path(tempfile.mkdtemp(prefix="skyward-git-"))
+    try:
+        _clone(url, ref, folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder
+
+
+def _clone(url: str, ref: str, folder: Path) -> None:
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
     for words in (
         ["init", "--quiet"],
@@ -277,4 +295,3 @@ def _cloned(url: str, ref: str) -> Path:
             raise JobFileError(
                 f"workdir: git cannot bring {ref or 'what is newest'} of {url}: {done.stderr.strip()}"
             )
-    return folder

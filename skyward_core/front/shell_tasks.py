@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from ..model.errors import UsageError
 from ..tasks.payload import make_task
-from ..tasks.shell import shell
+from ..tasks.shell import shell, values_here
 
 if TYPE_CHECKING:
     from ..model.function import PendingFunction
     from ..tasks.task import Task
+
+__all__ = ["portable", "said_variables", "shell_task", "values_here"]
 
 
 def shell_task(words: Sequence[str], env: Mapping[str, str], secrets: Mapping[str, str]) -> Task:
@@ -49,22 +50,6 @@ def said_variables(option: str, texts: Sequence[str]) -> dict[str, str | None]:
         if not name.strip():
             raise UsageError(f"{option} is given NAME=VALUE, or NAME for what this shell has of that name")
         found[name.strip()] = value if equals else None
-    return found
-
-
-def values_here(option: str, said: Mapping[str, str | None]) -> dict[str, str]:
-    """Variables with their values; those without one have this shell's.
-
-    Raises:
-        UsageError: this shell has none of that name.
-    """
-    found = {}
-    for name, text in said.items():
-        if text is None and (text := os.environ.get(name)) is None:
-            raise UsageError(
-                f"{option} {name}: this shell has no variable of that name; write {option} {name}=VALUE"
-            )
-        found[name] = text
     return found
 
 

@@ -68,6 +68,26 @@ def shell(
     return PendingFunction(run, (), None).with_timeout(timeout)
 
 
+def values_here(option: str, said: Mapping[str, str | None]) -> dict[str, str]:
+    """Variables with their values; those without one have this shell's.
+
+    Args:
+        option: how they were given, for errors.
+        said: they.
+
+    Raises:
+        UsageError: this shell has none of that name.
+    """
+    found = {}
+    for name, text in said.items():
+        if text is None and (text := os.environ.get(name)) is None:
+            raise UsageError(
+                f"{option} {name}: this shell has no variable of that name; write {option} {name}=VALUE"
+            )
+        found[name] = text
+    return found
+
+
 def _text(value: object) -> str:
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from skyward_core.front.scripts import Task
@@ -37,19 +39,16 @@ def execute(
     """
     with opened(console) as session:
         (row,) = up(session, (pool,))
-        if job is None:
-            steps = [shell_task(words, env, secrets)]
-        else:
-            from skyward_core.front.job_request import (  # a command is there sooner without
-                command_task,
-                sync_task,
-            )
-
-            view = session.look(row.key).result()
-            check_fits(job, view)
-            steps = [*filter(None, (sync_task(job, view),)), command_task(job)]
         runner = StepsRun(session, console, pool, ours=False, keep=True)
-        with runner.follower.signals():
+        with TemporaryDirectory(prefix="skyward-job-") as large, runner.follower.signals():
+            if job is None:
+                steps = [shell_task(words, env, secrets)]
+            else:
+                from skyward_core.front.job_request import tasks_on  # a command is there sooner without
+
+                view = session.look(row.key).result()
+                check_fits(job, view)
+                steps = tasks_on(job, view, Path(large), run_alone=True)
             return runner.all_of(None, steps, detach=detach)
 
 
@@ -61,11 +60,11 @@ class StepsRun(Job):
 
         def work() -> int:
             status = exit_status.OK
-            for task in steps:
-                left = detach and task is steps[-1]
+            for number, task in enumerate(steps, 1):
+                left = detach and number == len(steps)
                 status = self.see_out(self.launch(task, stays=left), left)
                 if status != exit_status.OK:
-                    if rest := [each.name for each in steps[steps.index(task) + 1 :]]:
+                    if rest := [each.name for each in steps[number:]]:
                         self.console.note(f"what comes after {task.name} is not begun: {', '.join(rest)}")
                     break
             return status

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 from skyward_core.front.job_request import (
     JobFile,
     JobRequest,
-    sync_task,
     tasks_of,
+    tasks_on,
 )
-from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
 from skyward_core.model.spec import PoolSpec
@@ -19,6 +21,7 @@ from .console import Console
 from .execute import StepsRun, check_fits
 from .reach import opened
 from .report import table
+from .run import live_pool
 
 
 def launch(
@@ -37,7 +40,7 @@ def launch(
     """
     job = request.job
     with opened(console) as session:
-        found = _live(session, request.pool)
+        found = live_pool(session, request.pool)
         if found is not None:
             check_fits(job, found)
             if said := request.shapes_pool:
@@ -46,29 +49,27 @@ def launch(
                 )
             spec, notes = None, list(job.notes)
         else:
-            spec, notes = request.spec()
+            spec, notes = request.spec(clone=not dry_run)
         for note in notes:
             console.note(f"{job.path}: {note}")
         if dry_run:
             return _tell(job, spec, found, console, setup=setup)
-        synced = None if found is None else sync_task(job, found)
-        steps = [*filter(None, (synced,)), *tasks_of(job, setup=setup)]
         name = spec.name if spec is not None else found.name if found is not None else ""
         runner = StepsRun(session, console, name, ours=found is None or down, keep=not down)
-        with runner.follower.signals():
+        with TemporaryDirectory(prefix="skyward-job-") as large, runner.follower.signals():
+            folder = Path(large)
+            steps = (
+                list(tasks_of(job, folder, setup=setup))
+                if found is None
+                else tasks_on(job, found, folder, setup=setup)
+            )
             status = runner.all_of(spec, steps, detach=detach)
-        if not down and spec is not None and runner.key:
+        if not down and spec is not None and runner.key and runner.error is None:
             idle = duration(spec.options.idle_timeout)
             console.note(
                 f"pool {name} stays up, and ends itself {idle} after its last use: skyward-tui down {name}"
             )
         return status
-
-
-def _live(session: Session, name: str | None) -> PoolView | None:
-    if name is None:
-        return None
-    return next((p for p in session.refresh().result() if p.name == name and p.is_live), None)
 
 
 def _tell(

@@ -61,7 +61,7 @@ def run(
     if watch:
         _have_terminal(request, console)
     with opened(console) as session:
-        found = _live(session, request.pool)
+        found = live_pool(session, request.pool)
         if found is not None and request.shapes_pool:
             raise UsageError(
                 f"pool {found.name} is up already ({count(len(found.nodes), 'node')} on {found.provider}): "
@@ -153,7 +153,8 @@ def attach(pool: str, console: Console) -> int:
             return job.resume(running[-1])
 
 
-def _live(session: Front, name: str | None) -> PoolView | None:
+def live_pool(session: Front, name: str | None) -> PoolView | None:
+    """The pool of that name that is up."""
     if name is None:
         return None
     return next((p for p in session.refresh().result() if p.name == name and p.is_live), None)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.plugins.built_in.ray import Ray
+from skyward_core.plugins.built_in.ray import Ray, _check_tokens
 from tests.support.processes import exists
 from tests.support.waiting import wait_until
 
@@ -65,6 +65,20 @@ def test_why_it_does_not_start_is_told() -> None:
         failed = pytest.raises(sky.RunError, match=r"plugin ray failed in around_app: PoolError: port \d+ of")
         with sky.Compute(provider=sky.Local(), plugins=[plugin], options=options) as pool, failed:
             uses_it() >> pool
+
+
+@pytest.mark.parametrize(
+    ("found", "fine"), [("2.51.1", False), ("2.52.0", True), ("3.0.0rc1", True), ("1.13", False)]
+)
+def test_one_that_knows_no_tokens_is_refused(found: str, fine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: found)
+    if fine:
+        _check_tokens()
+        return
+    with pytest.raises(
+        sky.PoolError, match=r"knows no tokens, and would let everybody in: have 2\.52 or newer"
+    ):
+        _check_tokens()
 
 
 def test_its_parts_agree_without_talking() -> None:

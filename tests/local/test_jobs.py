@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,22 @@ def test_a_command_on_a_pool(cli: Cli, pool: str) -> None:
     assert ran(cli, "exec", "--secret", f"A={TOKEN}", pool, "echo $A; exit 5", status=5)
     found = json.loads(cli("exec", "--json", pool, "exit 7", status=7).stdout.splitlines()[-1])
     assert found["root_cause"]["outcome"] == "exited" and found["root_cause"]["exit_code"] == 7
+
+
+def test_on_this_machine_a_job_works_in_its_own_folder_and_writes_over_nothing(
+    cli: Cli, pool: str, tmp_path: Path
+) -> None:
+    """Wherever the pool that it comes to works: that is the person's own folder."""
+    (tmp_path / "word.txt").write_text("the job's\n")
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "x")):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    cli.write("word.txt", "the person's\n")
+    for workdir in (tmp_path, f"{{url: {tmp_path}}}"):
+        name = written(cli, f"workdir: {workdir}\nrun: cat word.txt\n")
+        assert ran(cli, "exec", pool, name) == ["r000| the job's"]
+        assert ran(cli, "launch", name, "-c", pool) == ["r000| the job's"]
+    assert (cli.folder / "word.txt").read_text() == "the person's\n"
 
 
 def test_a_failing_setup_ends_it_with_its_log_before_the_run(cli: Cli, pool: str) -> None:

@@ -50,7 +50,7 @@ def test_a_pool_that_comes_up_after_it_was_looked_at_is_followed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    look = command._live
+    look = command.live_pool
 
     def live(*asked: Any) -> PoolView | None:
         found = look(*asked)
@@ -59,7 +59,7 @@ def test_a_pool_that_comes_up_after_it_was_looked_at_is_followed(
         wait_until((tmp_path / "up").exists)
         return found
 
-    monkeypatch.setattr(command, "_live", live)
+    monkeypatch.setattr(command, "live_pool", live)
     script = tmp_path / "work.py"
     script.write_text(
         "import skyward_core as sky\n@sky.function\ndef work():\n    print('hello')\n    return 1\n"

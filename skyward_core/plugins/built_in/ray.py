@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 FIRST_PORT, PORTS = 20_000, 10_000  # of these a pool has two neighbours, by its name
 PATIENCE = 120.0  # seconds for the head to be there, and for a node to join it
+WITH_TOKENS = (2, 52)  # Ray's first version that asks for one
 PAUSE = 0.1  # seconds between looks
 SAID, STARTED = "ray-start.log", "Ray runtime started"
 GRACE = 10.0  # seconds that Ray's processes have to end
@@ -84,9 +85,9 @@ class Ray(Plugin):
 
     @contextmanager
     def around_app(self, info: InstanceInfo) -> Iterator[None]:
-        folder = Path(
-            tempfile.mkdtemp(prefix="sky-ray-")
-        )  # nobody else's, and a short name: sockets are made in it
+        _check_tokens()
+        # Nobody else's, and of a short name: sockets are made in it.
+        folder = Path(tempfile.mkdtemp(prefix="sky-ray-"))
         port = self._port(info)
         try:
             if info.node:
@@ -155,6 +156,20 @@ def _running(
             node.wait(GRACE)
         node.kill()
         node.wait()
+
+
+def _check_tokens() -> None:
+    """What knows no tokens lets everybody in who reaches its ports, and runs what they say."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version("ray")
+    except PackageNotFoundError as error:
+        raise PoolError("ray is not installed for the ranks of this node") from error
+    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdecimal())
+    if numbers < WITH_TOKENS:
+        least = ".".join(map(str, WITH_TOKENS))
+        raise PoolError(f"ray {found} knows no tokens, and would let everybody in: have {least} or newer")
 
 
 def _check_free(info: InstanceInfo, port: int) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,6 +17,7 @@ from ...model.function import Dispatcher, PendingFunction
 from ...model.value import Value, value
 from ...runtime.shell_command import ShellCommand
 from ...wire.redact import SHORTEST, secret_values
+from ..shell import values_here
 from .document import Document, Place
 from .keys import NOTED, REFUSED, GitKeys, JobKeys, ResourceKeys
 from .mounts import placing
@@ -167,28 +167,37 @@ class JobFile(Value):
         """
         return placing(self.mounts) if self.mounts else None
 
-    def setup_call(self) -> PendingFunction[None] | None:
-        """The call of its ``setup``; None where it has none."""
+    def setup_call(self, cwd: str = "") -> PendingFunction[None] | None:
+        """The call of its ``setup``; None where it has none.
+
+        Args:
+            cwd: the folder of its commands; "" for the ranks' own.
+        """
         if not self.setup.strip():
             return None
-        return PendingFunction(self._command(self.setup, "setup", as_setup=True))
+        return PendingFunction(self._command(self.setup, "setup", cwd, as_setup=True))
 
-    def run_call(self) -> PendingFunction[None] | None:
-        """The call of its ``run``; None where it has none."""
+    def run_call(self, cwd: str = "") -> PendingFunction[None] | None:
+        """The call of its ``run``; None where it has none.
+
+        Args:
+            cwd: as of ``setup_call``.
+        """
         if not self.run.strip():
             return None
-        return PendingFunction(self._command(self.run, self.name or "run", nodes=self.num_nodes))
+        return PendingFunction(self._command(self.run, self.name or "run", cwd, nodes=self.num_nodes))
 
-    def calls(self, *, setup: bool = True) -> Iterator[PendingFunction[None]]:
+    def calls(self, *, setup: bool = True, cwd: str = "") -> Iterator[PendingFunction[None]]:
         """All of them, in order; each is to have ended on all nodes before the next one begins.
 
         Args:
             setup: whether its ``setup`` is among them.
+            cwd: as of ``setup_call``.
 
         Raises:
             JobFileError: as ``files_call``.
         """
-        made = (self.files_call(), self.setup_call() if setup else None, self.run_call())
+        made = (self.files_call(), self.setup_call(cwd) if setup else None, self.run_call(cwd))
         yield from filter(None, made)
 
     def run_on(self, pool: Dispatcher, *, setup: bool = True) -> None:
@@ -205,22 +214,14 @@ class JobFile(Value):
         for call in self.calls(setup=setup):
             call @ pool
 
-    def command_call(self, words: Sequence[str]) -> PendingFunction[None]:
-        """A command with the variables of this job, in the place of its ``run``.
-
-        Args:
-            words: the command, and what stands behind it.
-        """
-        return PendingFunction(self._command(shlex.join(words), words[0], nodes=self.num_nodes))
-
     def _command(
-        self, text: str, name: str, *, as_setup: bool = False, nodes: int | None = None
+        self, text: str, name: str, cwd: str, *, as_setup: bool = False, nodes: int | None = None
     ) -> ShellCommand:
         gpus = {
             "SKYPILOT_SETUP_NUM_GPUS_PER_NODE" if as_setup else "SKYPILOT_NUM_GPUS_PER_NODE": str(self.gpus)
         }
         given = {**gpus, **self.envs, **self.secrets}
-        return ShellCommand(PRELUDE + text, name, given, "", self.blanked, as_setup=as_setup, nodes=nodes)
+        return ShellCommand(PRELUDE + text, name, given, cwd, self.blanked, as_setup=as_setup, nodes=nodes)
 
 
 def _judged(document: Document, values: Any, model: type[BaseModel], place: Place) -> Iterator[str]:
@@ -277,13 +278,7 @@ def _variables(
     document: Document, table: str, said: Mapping[str, str | None] | None, given: Overrides | None
 ) -> dict[str, str]:
     option = "--env" if table == "envs" else "--secret"
-    merged: dict[str, str | None] = {**(said or {})}
-    for name, text in (given or {}).items():
-        if text is None and (text := os.environ.get(name)) is None:
-            raise JobFileError(
-                f"{option} {name}: this shell has no variable of that name; write {option} {name}=VALUE"
-            )
-        merged[name] = text
+    merged: dict[str, str | None] = {**(said or {}), **values_here(option, given or {})}
     found: dict[str, str] = {}
     for name, text in merged.items():
         place = (table, name)

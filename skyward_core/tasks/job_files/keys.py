@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-# Keys that have no place here, and what to use. "" ends the table of what is refused.
+# Keys that have no place here, and what to use.
 REFUSED: Mapping[str, str] = {
     "service": "nothing here serves: run the server as the job, and forward its port",
     "volumes": "no volumes are made or mounted: use what the machines have, or bring files with file_mounts",
