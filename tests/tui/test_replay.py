@@ -125,6 +125,9 @@ async def test_a_time_that_is_gone_back_to_looks_as_it_did(app: ReplayApp) -> No
         await until(pilot, lambda: "REPLAY" in screen_text(app))
         await pilot.press("p")
         assert app.replay is not None
+        # Who has chosen a rank is led to no other one where the run fails; it does, between the two times.
+        await pilot.press("]")
+        await until(pilot, lambda: "log  rank 1" in panels())
         app.replay.seek(START + 40.5)
         await until(pilot, lambda: "● 4 running" in panels() and "40 %" in panels() and "0:40" in panels())
         await until(pilot, lambda: "step 40 of rank 0" in panels())
