@@ -66,7 +66,7 @@ class Compute(Dispatching):
         options: everything else; ``Options()`` when None.
         name: the pool's name; made up when None.
         ttl: as of ``Options``, for either to say; 0 for no limit.
-        **older: what older generations take besides (``older_arguments.py`` lists it): heeded, or said to go unheeded, or
+        **older: what older generations take besides (``older_arguments.py`` lists it): heeded, said to go unheeded, or
             refused in words.
 
     Attributes:
