@@ -68,8 +68,17 @@ COMPILED = (
     "skyward_core/wire/output_names.py",
     "skyward_core/wire/tls_stream.py",
 )
+NVML = "nvml"  # the variant
+# What takes GPUs that are free: where there is no NVIDIA driver it is in the rest.
+WITH_DRIVER = (
+    "skyward_core/model/gpu_use.py",
+    "skyward_core/node/agent/free_gpus.py",
+    "skyward_core/node/gpu_locks.py",
+    "skyward_core/node/gpu_look.py",
+)
 # What they load only where a person asks for it: bytecode is more than twice as large, and all starts would send it.
 SELDOM = (
+    *WITH_DRIVER,
     "skyward_core/node/agent/debug_desk.py",
     "skyward_core/node/agent/looks.py",
     "skyward_core/node/agent/meter.py",
@@ -136,12 +145,16 @@ class Bundle(Value):
 
         One file is written in less time than many, and is there whole or not at all.
         """
-        return self._packed(self.variant, lambda path: not path.startswith(REST))
+        return self._packed(self.variant, lambda path: not path.startswith(self._later))
 
     @cached_property
     def rest(self) -> bytes:
-        """The rest, packed alike; the same on all nodes."""
-        return self._packed("rest", lambda path: path.startswith(REST))
+        """The rest, packed alike."""
+        return self._packed(f"{self.variant}-rest", lambda path: path.startswith(self._later))
+
+    @property
+    def _later(self) -> tuple[str, ...]:
+        return REST if self.variant == NVML else (*REST, *WITH_DRIVER)
 
     def _packed(self, variant: str, belongs: Callable[[str], bool]) -> bytes:
         if kept := archive_cache.load(self.name, variant):
@@ -200,7 +213,7 @@ def bundle() -> Bundle:
 @cache
 def bundle_with_nvml() -> Bundle:
     """The same, with what asks an NVIDIA driver."""
-    return _bundle("nvml", ["pynvml"], bundle())
+    return _bundle(NVML, ["pynvml"], bundle())
 
 
 def _bundle(variant: str, packages: Sequence[str], more_than: Bundle) -> Bundle:
