@@ -252,6 +252,13 @@ ACTIONS: tuple[Action, ...] = (
         "",
         "All ranks, equal lines as one, or each again",
     ),
+    Action(
+        "run.only_failed",
+        "M",
+        "only_failed",
+        "",
+        "All ranks merged, but only those with errors; or all again",
+    ),
     Action("run.errors", "e", "errors", "errors", "Ranks with errors: root cause, tracebacks"),
     Action("run.find", "slash", "find", "find", "Find in the log; next and previous hit go on"),
     Action("run.next_hit", "n", "next_hit(1)", "", "Next hit"),
@@ -262,6 +269,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.zoom", "z", "zoom", "zoom", "Give the panel the whole screen, or take it back"),
     Action("run.times", "t", "times", "", "Show when each line was printed, or not"),
     Action("run.wrap", "w", "wrap", "", "Wrap long lines"),
+    Action("run.time", "T", "time", "", "Go to a time in the log: 12:30, or -5m before its newest line"),
+    Action(
+        "run.editor", "O", "editor", "", "Open your editor where the traceback in view, or the hit, points"
+    ),
     Action("run.copy", "y", "copy", "copy", "Copy the selection, or what the panel shows"),
     Action("run.save", "S", "save", "save", "Save this log, and results as JSON and CSV"),
     Action(
@@ -281,6 +292,15 @@ ACTIONS: tuple[Action, ...] = (
         "Debug the rank that waits at a breakpoint: its pdb, in this terminal",
         changes=True,
     ),
+    Action(
+        "run.beside",
+        "v",
+        "beside",
+        "beside",
+        "Put another rank's log beside it, or take it away; four at most",
+    ),
+    Action("run.alone", "V", "alone", "", "Take the log that is looked at away from the others"),
+    Action("run.align", "i", "align", "", "Have all logs side by side at the same time, or each for itself"),
     *(
         Action(f"run.{row.id}", str(row.number), f"panel('{row.id}')", "", row.help)
         for row in sorted(PANELS, key=lambda row: row.number)
@@ -333,6 +353,7 @@ ACTIONS: tuple[Action, ...] = (
     # Errors
     Action("errors.log", "enter", "log", "log", "Read that rank's log"),
     Action("errors.copy", "y", "copy", "copy", "Copy the traceback"),
+    Action("errors.editor", "O", "editor", "", "Open your editor where the traceback points"),
     Action("errors.back", "escape,q,e", "back", "back", "Back"),
     # Stacks
     Action("stacks.log", "enter", "log", "log", "Read the log of that rank, or of the first one"),

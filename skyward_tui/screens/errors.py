@@ -12,6 +12,7 @@ from skyward_core.model.outcome import Outcome, signal_name
 from skyward_core.views.views import RunView
 
 from ..actions import bindings
+from ..editing import edit_named
 from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
@@ -119,6 +120,10 @@ class ErrorsScreen(BaseScreen[int | None]):
 
     def action_copy(self) -> None:
         self.app.copy(account(self._chosen), "traceback")
+
+    def action_editor(self) -> None:
+        lines = account(self._chosen).splitlines()
+        self.run_worker(edit_named(self.app, self._run, lines), group="editor", exclusive=True)
 
     def action_back(self) -> None:
         self.dismiss(None)
