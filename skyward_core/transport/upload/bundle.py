@@ -113,6 +113,7 @@ REST = (
     ),
 )
 LEVEL = 1  # of compression: more would take longer than it saves, but on the slowest of lines
+REST_LEVEL = 6  # nobody waits for that
 # What only app and command line use; what scripts use of the same folder lies in one of its own.
 STAYS = "skyward_core/front"
 ENDINGS = (".py", ".json")  # the catalogue of accelerators is data
@@ -150,13 +151,13 @@ class Bundle(Value):
     @cached_property
     def rest(self) -> bytes:
         """The rest, packed alike."""
-        return self._packed(f"{self.variant}-rest", lambda path: path.startswith(self._later))
+        return self._packed(f"{self.variant}-rest", lambda path: path.startswith(self._later), REST_LEVEL)
 
     @property
     def _later(self) -> tuple[str, ...]:
         return REST if self.variant == NVML else (*REST, *WITH_DRIVER)
 
-    def _packed(self, variant: str, belongs: Callable[[str], bool]) -> bytes:
+    def _packed(self, variant: str, belongs: Callable[[str], bool], level: int = LEVEL) -> bytes:
         if kept := archive_cache.load(self.name, variant):
             return kept
         complete = True
@@ -173,13 +174,13 @@ class Bundle(Value):
                 part[path] = data
             if code:
                 part[path + "c"] = code
-        archive = _archive(loaded, others)
+        archive = _archive(loaded, others, level)
         if complete:  # else bytecode may be here the next time
             archive_cache.store(self.name, variant, archive)
         return archive
 
 
-def _archive(loaded: dict[str, bytes], rest: dict[str, bytes]) -> bytes:
+def _archive(loaded: dict[str, bytes], rest: dict[str, bytes], level: int) -> bytes:
     """A zip file that Python imports from, as it travels: a zlib stream with its beginning, which lies in the file
     uncompressed, to be read in no time; then the rest as it is, compressed file by file."""
     import zipfile  # most starts send no bundle
@@ -190,7 +191,7 @@ def _archive(loaded: dict[str, bytes], rest: dict[str, bytes]) -> bytes:
             archive.writestr(zipfile.ZipInfo(path), data)
         begins = file.tell()
         for path, data in rest.items():
-            archive.writestr(zipfile.ZipInfo(path), data, zipfile.ZIP_DEFLATED, LEVEL)
+            archive.writestr(zipfile.ZipInfo(path), data, zipfile.ZIP_DEFLATED, level)
     whole = file.getvalue()
     return zlib.compress(whole[:begins], LEVEL) + whole[begins:]
 
