@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..model.capabilities import RunsHere
+from ..model.capabilities import RunsHere, TakesGpus, default_nodes
 from ..model.errors import SpecError, UsageError
 from ..model.spec import Image, Nodes, Options, PoolSpec, Spec, Worker, made_up_name
 from ..model.wrong_field import of_field
@@ -57,9 +57,10 @@ def pool_spec(
         raise SpecError("all specs of a pool have as many, and these differ", "nodes")
     provider, accelerator, wish = _had(ways, selection)
     if not counts:
-        from ..model.capabilities import default_nodes
-
         counts = {default_nodes(provider)}
+    worker = _counted(worker or Worker(), provider, accelerator, ways[0].vcpus)
+    if isinstance(provider, TakesGpus) and provider.rank_per_gpu and worker.ranks_per_node == 1:
+        worker = replace(worker, ranks_per_node="gpu")
     return PoolSpec(
         name=name or made_up_name(script),
         provider=provider,
@@ -68,7 +69,7 @@ def pool_spec(
         wish=wish,
         image=image or Image(),
         plugins=tuple(plugins),
-        worker=_counted(worker or Worker(), provider, accelerator, ways[0].vcpus),
+        worker=worker,
         options=options,
     )
 
