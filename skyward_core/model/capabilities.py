@@ -69,6 +69,33 @@ class Plans(Protocol):
 
 
 @runtime_checkable
+class Foresees(Protocol):
+    """It knows machines that are there already, and tells what of them a pool would have now."""
+
+    async def foresee(self, spec: Any) -> Sequence[str]:
+        """What a plan says of them, in words; nothing is made.
+
+        Args:
+            spec: all that was asked for (:class:`.spec.PoolSpec`).
+
+        Raises:
+            PoolError: it could not be had now; says why.
+            UsageError: it can never be had.
+        """
+
+
+@runtime_checkable
+class TakesGpus(Protocol):
+    """It may take single GPUs of machines that others use, too.
+
+    Attributes:
+        rank_per_gpu: whether it does, so that a pool which does not say how many ranks a node has gets one for each.
+    """
+
+    rank_per_gpu: bool
+
+
+@runtime_checkable
 class Warns(Protocol):
     """It knows of what may go wrong with a launch that nothing keeps from beginning."""
 

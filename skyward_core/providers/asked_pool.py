@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..model.capabilities import TakesGpus, default_nodes
 from ..model.errors import SpecError, UsageError
 from ..model.spec import Image, Nodes, Options, PoolSpec, Spec, Worker, made_up_name
 from ..model.wrong_field import of_field
@@ -49,9 +50,10 @@ def pool_spec(
         raise SpecError("all specs of a pool have as many, and these differ", "nodes")
     provider, accelerator, wish = _had(ways, selection)
     if not counts:
-        from ..model.capabilities import default_nodes
-
         counts = {default_nodes(provider)}
+    worker = worker or Worker()
+    if isinstance(provider, TakesGpus) and provider.rank_per_gpu and worker.ranks_per_node == 1:
+        worker = replace(worker, ranks_per_node="gpu")
     return PoolSpec(
         name=name or made_up_name(script),
         provider=provider,
@@ -60,7 +62,7 @@ def pool_spec(
         wish=wish,
         image=image or Image(),
         plugins=tuple(plugins),
-        worker=worker or Worker(),
+        worker=worker,
         options=options or Options(),
     )
 
