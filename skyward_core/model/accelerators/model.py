@@ -14,7 +14,15 @@ from .others import named, own
 
 
 def find(name: str) -> Entry:
-    """As :func:`.catalogue.find`, and what has no figures in the catalogue."""
+    """The entry of a name; case, hyphens, spaces and the maker's name do not matter. Also of those that the catalogue has
+    no figures of.
+
+    Args:
+        name: of an accelerator, or one of its aliases.
+
+    Raises:
+        UsageError: no such accelerator; the message names the nearest ones.
+    """
     return named().get(key(name)) or _find(name)
 
 
