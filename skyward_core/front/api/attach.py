@@ -23,6 +23,7 @@ from ...views.views import PoolView, RunView
 from .console import ScriptConsole
 from .dispatch import Dispatching
 from .ending import down
+from .in_thread import in_thread
 
 
 class Attached(Dispatching):
@@ -103,6 +104,15 @@ class Attached(Dispatching):
     ) -> None:
         if not self._forked:
             self.detach()
+
+    async def __aenter__(self) -> Attached:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._forked:
+            await in_thread(self.detach)
 
 
 def attach(name: str) -> Attached:
