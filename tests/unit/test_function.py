@@ -125,7 +125,7 @@ def test_time_limits_that_make_no_sense(seconds: Any) -> None:
 
 @pytest.mark.parametrize("operate", [lambda p, x: p >> x, lambda p, x: p @ x, lambda p, x: p > x])
 def test_something_else_than_a_pool_is_a_clear_error(operate: Any) -> None:
-    for wrong in (4, None, add, sky):
+    for wrong in (4, None, add, functools):
         with pytest.raises(TypeError, match=r"stands a pool \(with sky.Compute"):
             operate(add(1), wrong)
 

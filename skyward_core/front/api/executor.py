@@ -131,7 +131,7 @@ def _chunks(size: int, *iterables: Iterable[Any]) -> Iterator[list[tuple[Any, ..
 
 
 @dataclass(eq=False)
-class _Call:
+class _Taken:
     pending: PendingFunction[Any]
     future: Future[Any] = field(default_factory=Future)
 
@@ -144,8 +144,8 @@ class _Work:
         self._most = places * (1 + AHEAD)
         self._shared = map_function(attempt, "executor", pool.plugins, pool._folder())
         self._lock = threading.Lock()
-        self._waiting: deque[_Call] = deque()
-        self._out: dict[int, _Call] = {}  # by number; the thread's own
+        self._waiting: deque[_Taken] = deque()
+        self._out: dict[int, _Taken] = {}  # by number; the thread's own
         self._given = 0
         self._closed = False
         self._broken: Exception | None = None
@@ -153,7 +153,7 @@ class _Work:
         self._thread: threading.Thread | None = None
 
     def take(self, pending: PendingFunction[Any]) -> Future[Any]:
-        call = _Call(pending)
+        call = _Taken(pending)
         with self._lock:
             if self._broken is not None:
                 raise BrokenExecutor(f"it takes no calls any more: {self._broken}") from self._broken
@@ -220,7 +220,7 @@ class _Work:
             self._given += 1
             background().call_soon_threadsafe(run.give, task, 1)
 
-    def _settle(self, call: _Call, values: Callable[[], list[Answer]]) -> None:
+    def _settle(self, call: _Taken, values: Callable[[], list[Answer]]) -> None:
         """User code may run in here: what it returned, or raised, is loaded."""
         try:
             (answer,) = values()
