@@ -43,6 +43,30 @@ def price_of(provider: object) -> float | None:
 
 
 @runtime_checkable
+class ServedByAnother(Protocol):
+    """A name that scripts have for machines which another provider has, or nobody."""
+
+    def served(self) -> Any:
+        """The provider that serves in its place.
+
+        Raises:
+            UsageError: none does; says what to do.
+        """
+
+
+@runtime_checkable
+class SizesDisk(Protocol):
+    """Its machines have disks of the size that is asked for."""
+
+    def with_disk(self, gb: int) -> Self:
+        """The same provider, with disks of this size.
+
+        Args:
+            gb: in GB.
+        """
+
+
+@runtime_checkable
 class Rents(Protocol):
     """Its machines cost money, and it does not say how much: nothing is shown as free.
 
