@@ -22,7 +22,7 @@ Numbers = dict[str, list[float | None]]  # name -> the last, the least and the g
 Kind = Literal["returned", "raised", "exited", "lost", "collateral"]
 Phase = Literal["", "starting", "importing", "joining", "running", "paused"]  # agents tell of no others
 NoticeKind = Literal["terminate", "stop", "hibernate", "rebalance"]
-RunKind = Literal["", "broadcast", "single", "gather", "sweep"]
+RunKind = Literal["", "broadcast", "single", "gather", "sweep", "map"]
 
 
 class SummaryWords(TypedDict):
@@ -127,6 +127,7 @@ class Record(TypedDict):
     kind: RunKind
     total: int
     opened_at: float
+    over: NotRequired[bool]
 
 
 class Remembered(Record):
@@ -375,6 +376,7 @@ class CallKeys(TypedDict):
     headless: NotRequired[bool]
     next: NotRequired[int]
     taken: NotRequired[int]
+    items: NotRequired[int]
 
 
 class ClientCall(CallKeys): ...

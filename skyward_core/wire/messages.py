@@ -94,7 +94,7 @@ _PLACE: Checks = {"rank": is_rank, "node": is_rank}
 _ASKED: Checks = {"id": is_count}
 _PAPERS: Checks = {"authority": is_text, "certificate": is_text, "key": is_text}
 _WHEN: Checks = {"at": is_number}
-_RUN_KIND: Checks = {"kind": one_of("", "broadcast", "single", "gather", "sweep")}
+_RUN_KIND: Checks = {"kind": one_of("", "broadcast", "single", "gather", "sweep", "map")}
 _ENDING: Checks = {"kind": one_of("returned", "raised", "exited", "lost", "collateral")}
 _TOLD: Checks = {
     "summary": or_none(_IS_SUMMARY),
@@ -118,6 +118,7 @@ _RECORD: Checks = {
     "total": is_call,
     "opened_at": is_number,
 } | _RUN_KIND
+_OVER: Checks = {"over": is_flag}
 _ASKED_TO_RUN: Checks = _CALL | {"fn": is_blob, "args": is_blob}
 _HOW_TO_RUN: Checks = {
     "rank": or_none(is_rank),
@@ -132,6 +133,7 @@ _HOW_TO_RUN: Checks = {
     "headless": is_flag,
     "next": is_count,
     "taken": is_count,
+    "items": is_count,
 } | _RUN_KIND
 _REMEMBERED = made_of(
     _RECORD
@@ -143,7 +145,8 @@ _REMEMBERED = made_of(
     {
         "items": all_of(made_of({"t": one_of("item")} | _ITEM | {"rank": is_rank}, _TOLD | _WHEN)),
         "active": is_call,
-    },
+    }
+    | _OVER,
 )
 _PHASE: Checks = {"rank": is_rank, "phase": is_text, "age": is_number}
 _UNFETCHED = each_of(is_run, is_count)
@@ -234,7 +237,11 @@ FROM_AGENT: Forms = {
         _CALL,
         {"why": is_text, "spent": is_flag} | _WHEN,
     ),
-    "run": FrameForm("A client has opened a run, as all others are told.", _RECORD, _WHEN),
+    "run": FrameForm(
+        "A client has opened a run, as all others are told; of a map also that it is `over`.",
+        _RECORD,
+        _WHEN | _OVER,
+    ),
     "gang": FrameForm(
         "The gang of this epoch takes no other broadcast, and why; if it is `spent`, what it has been given goes on.",
         {"epoch": is_count, "broken": is_text},

@@ -110,7 +110,7 @@ async def test_where_nothing_happens_nothing_is_done(
         app._again = []
         done: list[str] = []
         monkeypatch.setattr(type(app.screen), "pulse", lambda screen, now: done.append("pulse"))
-        monkeypatch.setattr(Widget, "refresh", lambda widget, *_, **__: done.append(str(widget)) or widget)
+        monkeypatch.setattr(Widget, "refresh", lambda widget, *_, **__: done.append(str(widget)))
         begun = session.now - session.now % 10
         for second in range(10):
             session.now = begun + second

@@ -43,7 +43,7 @@ def test_what_begins_or_ends_is_timed_by_the_second(pool: PoolView, state: str) 
 def test_a_machine_on_its_way_or_about_to_go_counts_and_one_that_is_gone_does_not(pool: PoolView) -> None:
     apply(pool, ev.NodePhase(pool="p", node=0, phase="gone"))
     assert beats(pool) == 1
-    apply(pool, ev.NodePhase(pool="p", node=0, phase="connecting"))
+    apply(pool, ev.NodePhase(pool="p", node=0, phase="connected"))
     assert beats(pool) == 10
     apply(pool, ev.NodePhase(pool="p", node=0, phase="ready"))
     apply(pool, ev.NodeNotice(pool="p", node=0, kind="terminate", ends_at=T + 90, at=T))
@@ -65,7 +65,15 @@ def test_what_is_over_is_at_rest_whatever_it_was_at(pool: PoolView) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0, "<1m"), (59, "<1m"), (60, "1m"), (3599, "59m"), (3600, "1h 00m"), (7500, "2h 05m"), (270_000, "3d 03h")],
+    [
+        (0, "<1m"),
+        (59, "<1m"),
+        (60, "1m"),
+        (3599, "59m"),
+        (3600, "1h 00m"),
+        (7500, "2h 05m"),
+        (270_000, "3d 03h"),
+    ],
 )
 def test_what_is_at_rest_has_an_age_in_minutes(seconds: int, said: str) -> None:
     assert age(seconds) == said

@@ -59,7 +59,8 @@ class Launcher:
         run_id: str = "",
         stays: bool = False,
     ) -> Run:
-        """Dispatch a run: "broadcast" (one task to every rank), "single", "gather", or "sweep".
+        """Dispatch a run: "broadcast" (one task to every rank), "single", "gather", "sweep", or "map" (one task, its
+        function; see :class:`.map_run.MapRun`).
 
         Args:
             run_id: what it is called, where something was written down of it before; as :func:`new_id` makes it.
@@ -81,7 +82,8 @@ class Launcher:
         except UsageError:
             _discard(tasks)
             raise
-        total = len(context.links) * context.ranks_per_node if kind == "broadcast" else len(tasks)
+        by_rank = kind in ("broadcast", "map")
+        total = len(context.links) * context.ranks_per_node if by_rank else len(tasks)
         run = self._book.add(run_id or new_id(), kind, tasks, total, future)
         run.consumed, run.stays = consumed, stays
         leaving = kind == "broadcast" and self._roster.expects_losses
@@ -293,7 +295,7 @@ class Launcher:
             run.refuse(rank, link, kind, ErrorInfo("NodeLost", why))
 
     def _fail(self, run: Run, why: str) -> None:
-        for index in range(run.total):
+        for index in range(run.total if run.kind != "map" else 1):
             link = self._context.link_of(index if run.kind == "broadcast" else 0)
             run.refuse(index, link, "lost", ErrorInfo("PoolError", why))
 
