@@ -14,7 +14,7 @@ from .again_commands import compare, failures, history, rerun
 from .command_console import console_of, of_json
 from .inside_commands import debug, metrics, profile, stacks, top
 from .job_commands import exec_, forward, launch
-from .market_commands import capacity, costs, offers, sweep
+from .market_commands import capacity, costs, hosts, offers, sweep
 from .number_options import NodesOption, RanksOption
 from .record_commands import DEMO, has_terminal, played, record, replay
 from .script_words import ScriptCommand
@@ -501,6 +501,7 @@ for _command in (
     offers,
     capacity,
     costs,
+    hosts,
     sweep,
     stacks,
     profile,
