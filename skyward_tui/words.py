@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Protocol
 
@@ -131,3 +131,11 @@ def clip(text: str, width: int) -> str:
 def one_line(text: str) -> str:
     """The first line that says something."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines with aligned columns; the last column may be as long as it likes."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
