@@ -14,8 +14,8 @@ from .others import named, own
 
 
 def find(name: str) -> Entry:
-    """The entry of a name; case, hyphens, spaces and the maker's name do not matter. Also of those that the catalogue has
-    no figures of.
+    """The entry of a name; case, hyphens, spaces and the maker's name do not matter. Some have no figures, as the
+    catalogue has none of them.
 
     Args:
         name: of an accelerator, or one of its aliases.
