@@ -77,6 +77,7 @@ class Dispatching:
             Cancelled: the run was cancelled.
             PoolError: the pool is not up, or has no node left to run it.
         """
+        _check_one(pending)
         if pending.streams:
             return self._stream(self._dispatch("single", [self._task(pending)], consumed=True))
         return self._run("single", [self._task(pending)])[0]
@@ -92,6 +93,7 @@ class Dispatching:
 
         Raises:
             RunError: a rank failed; its cause is the first real failure's own exception.
+            UsageError: the pool has not as many nodes as :meth:`.PendingFunction.with_nodes` says.
             NotPicklableError: an argument cannot travel.
             Cancelled: the run was cancelled.
             PoolError: the pool is not up, or has lost a node.
@@ -119,6 +121,8 @@ class Dispatching:
         streaming = [item.name for item in group.items if item.streams]
         if streaming:
             raise UsageError(f"a group cannot hold generator functions ({streaming[0]}); run each with >>")
+        for item in group.items:
+            _check_one(item)
         if not group.items:
             return iter(()) if group.stream else ()
         from ...tasks.payload import make_tasks
@@ -141,6 +145,7 @@ class Dispatching:
             NotPicklableError: an argument cannot travel.
             PoolError: the pool is not up.
         """
+        _check_one(pending)
         run = self._dispatch("single", [self._task(pending)])
         future: RunFuture[Any] = RunFuture(run.id, self)
 
@@ -398,6 +403,13 @@ class Dispatching:
                     yield run.value(following - 1)
         finally:
             self._cancel(run)
+
+
+def _check_one(pending: PendingFunction[Any]) -> None:
+    if pending.nodes is not None:
+        raise UsageError(
+            f"{pending.name} is to run on nodes that with_nodes says: send it with @, which runs it there"
+        )
 
 
 def _finished(future: Future[Run]) -> Future[Run]:
