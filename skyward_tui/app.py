@@ -353,6 +353,11 @@ class SkywardApp(DressedApp):
 
         self.push_screen(SweepScreen(self.leftovers))
 
+    def show_hosts(self) -> None:
+        from .screens.hosts import HostsScreen
+
+        self.push_screen(HostsScreen())
+
     def show_errors(self, run: RunView, chosen: Callable[[int | None], None]) -> None:
         from .screens.errors import ErrorsScreen
 

@@ -20,6 +20,7 @@ def run_json(run: RunView, receipt: Receipt | None = None) -> dict[str, Any]:
         "ranks": [_rank_json(task) for _, task in sorted(run.tasks.items())],
         "aggregate": run.aggregate(),
         "root_cause": run.root_cause.to_json() if run.root_cause else None,
+        "figures": run.cause_figures.to_json() if run.cause_figures else None,
         "receipt": receipt.to_json() if receipt else None,
     }
 

@@ -7,11 +7,14 @@ import itertools
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ..store import kept_locks
 from ..store.archive import rank_of
+from ..store.home import pool_path
+from ..store.last_figures import fill
 from ..store.ledger import Ledger
 from ..store.ledger_rows import Kept, PoolRow, Receipt, RunRow
 from ..store.prune import prune, prune_environments
@@ -66,6 +69,8 @@ def run_view(ledger: Ledger, row: RunRow) -> RunView:
             outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome
         )
         view.counts[outcome.kind] = view.counts.get(outcome.kind, 0) + 1
+    with suppress(OSError):  # they are beside what the run is
+        fill(view, pool_path(ledger.pool(row.token).key))
     return view
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Generator, Iterable
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
 
@@ -370,7 +370,8 @@ def name_of(fn: Callable[..., Any]) -> str:
 
 
 def _dispatcher(pool: Any, operator: str) -> Dispatcher:
-    # Both the pool object and this module's package work on the right, as long as they can dispatch.
+    if isinstance(pool, ModuleType):  # the library itself, whose open pool is meant
+        pool = getattr(pool, "sky", pool)
     if hasattr(pool, "run_one"):
         dispatcher: Dispatcher = pool
         return dispatcher

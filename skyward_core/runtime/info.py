@@ -291,6 +291,9 @@ class InstanceInfo(_FrozenPart):
         return cls(**values)
 
 
+Info = InstanceInfo  # as the newest generation calls it
+
+
 def _hostname() -> str:
     return os.uname().nodename
 
@@ -307,6 +310,15 @@ def instance_info() -> InstanceInfo:
     """
     task = _of_task.get()
     return task.info if task is not None else _current or _of_process()
+
+
+def is_head(info: InstanceInfo | None = None) -> bool:
+    """Whether a rank is rank 0; as a predicate, too: ``@sky.stdout(only=sky.is_head)``.
+
+    Args:
+        info: its place; None for this one's.
+    """
+    return (info or instance_info()).is_head
 
 
 def call_in_progress() -> int:

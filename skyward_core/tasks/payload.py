@@ -20,6 +20,7 @@ from typing import Any
 from ..model.errors import NotPicklableError
 from ..model.function import PendingFunction, check_call
 from ..plugins.base import decorated
+from ..runtime.map_items import EachOf
 from ..wire.content_name import BLOB, Hash, name_of
 from ..wire.frames import INLINE, is_plain
 from ..wire.pickling import (
@@ -84,6 +85,37 @@ def make_tasks(
         check_call(pending, fn)
         about = pending.timeout, streams, pending.is_script
         yield Task(pending.name, blob, args_blob(pending, folder), *about, nodes=pending.nodes)
+
+
+def map_function(fn: Callable[..., Any], name: str, plugins: Any, folder: Path | None) -> Task:
+    """The part of a map that all its calls share: its function, which takes some items.
+
+    Raises:
+        NotPicklableError: names what the function has that cannot travel.
+    """
+    return Task(name, _function_blob(EachOf(decorated(plugins, fn)), name, folder), NOTHING)
+
+
+def map_share(shared: Task, first: int, items: list[Any], timeout: float | None, folder: Path | None) -> Task:
+    """One call of a map.
+
+    Args:
+        first: the number of the first item.
+
+    Raises:
+        NotPicklableError: names the item that cannot travel.
+    """
+    args = args_blob(PendingFunction(_Called(shared.name), (first, items)), folder)
+    return Task(shared.name, shared.fn, args, timeout)
+
+
+class _Called:
+    """What an error calls the function whose items cannot travel."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __call__(self, first: int, items: list[Any]) -> None: ...
 
 
 def args_blob(pending: PendingFunction[Any], folder: Path | None) -> Blob:

@@ -28,10 +28,13 @@ from .metrics import MetricBook
 from .silence import Rhythms
 
 if TYPE_CHECKING:
+    from .last_figures import LastFigures
     from .machines import MachineBook
 
 PHASES: tuple[NodePhase, ...] = get_args(NodePhase)
 RUNS_KEPT = 64  # runs of one pool held in memory; the ledger has them all
+FIGURES_KEPT = 16  # nodes of one run of which the last figures before a failure are held
+FAILED = ("raised", "exited", "lost")  # how ranks end that were not stopped because of others
 TASKS_KEPT = 4096  # outcomes of one run held in memory; failures are always among them
 
 
@@ -113,6 +116,9 @@ class RunView(Value):
     root_cause: RootCause | None = None
     outputs: dict[str, str] = field(default_factory=dict)  # where files of its ranks are here; why not, or ""
     nodes: tuple[int, ...] = ()  # that it runs on, where these are not all
+    figures: dict[int, LastFigures] = field(
+        default_factory=dict, compare=False
+    )  # by node: what it was measured at before a rank of it failed
     version: int = 0
 
     def __post_init__(self) -> None:
@@ -126,6 +132,14 @@ class RunView(Value):
         if cause is not None:
             cause = replace(cause, type=safe(cause.type), message=paragraph(cause.message))
         self.root_cause = cause
+
+    @property
+    def cause_figures(self) -> LastFigures | None:
+        """What the machine of the root cause was measured at last before it."""
+        cause = self.root_cause
+        tasks = list(self.tasks.values()) if cause is not None else []
+        node = next((task.node for task in tasks if cause is not None and task.rank == cause.rank), -1)
+        return self.figures.get(node)
 
     @property
     def ended(self) -> int:
@@ -444,6 +458,12 @@ def _(event: ev.RankEnded, view: PoolView) -> None:
         task.end(out)
         run.counts = run.counts | {out.kind: run.counts.get(out.kind, 0) + 1}
         run.version += 1
+        if out.kind in FAILED and view.machines is not None and len(run.figures) < FIGURES_KEPT:
+            from .last_figures import last_figures  # late: most processes never measure machines
+
+            found = last_figures(out.node, view.machines.nodes.get(out.node), event.at)
+            if found is not None and out.node not in run.figures:
+                run.figures = run.figures | {out.node: found}
         if len(run.tasks) > TASKS_KEPT and out.kind == "returned":
             del run.tasks[out.index]
 

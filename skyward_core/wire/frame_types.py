@@ -22,7 +22,7 @@ Numbers = dict[str, list[float | None]]  # name -> the last, the least and the g
 Kind = Literal["returned", "raised", "exited", "lost", "collateral"]
 Phase = Literal["", "starting", "importing", "joining", "running", "paused"]  # agents tell of no others
 NoticeKind = Literal["terminate", "stop", "hibernate", "rebalance"]
-RunKind = Literal["", "broadcast", "single", "gather", "sweep"]
+RunKind = Literal["", "broadcast", "single", "gather", "sweep", "map"]
 
 
 class SummaryWords(TypedDict):
@@ -128,6 +128,7 @@ class Record(TypedDict):
     total: int
     opened_at: float
     nodes: NotRequired[list[int]]
+    over: NotRequired[bool]
 
 
 class Remembered(Record):
@@ -431,6 +432,7 @@ class CallKeys(TypedDict):
     more: NotRequired[bool]
     next: NotRequired[int]
     taken: NotRequired[int]
+    items: NotRequired[int]
 
 
 class ClientCall(CallKeys): ...

@@ -95,7 +95,7 @@ _ASKED: Checks = {"id": is_count}
 _PAPERS: Checks = {"authority": is_text, "certificate": is_text, "key": is_text}
 _WHEN: Checks = {"at": is_number}
 _NODES = all_of(is_rank)
-_RUN_KIND: Checks = {"kind": one_of("", "broadcast", "single", "gather", "sweep")}
+_RUN_KIND: Checks = {"kind": one_of("", "broadcast", "single", "gather", "sweep", "map")}
 _ENDING: Checks = {"kind": one_of("returned", "raised", "exited", "lost", "collateral")}
 _TOLD: Checks = {
     "summary": or_none(_IS_SUMMARY),
@@ -119,6 +119,7 @@ _RECORD: Checks = {
     "total": is_call,
     "opened_at": is_number,
 } | _RUN_KIND
+_OVER: Checks = {"over": is_flag}
 _ASKED_TO_RUN: Checks = _CALL | {"fn": is_blob, "args": is_blob}
 _HOW_TO_RUN: Checks = {
     "rank": or_none(is_rank),
@@ -136,6 +137,7 @@ _HOW_TO_RUN: Checks = {
     "nodes": _NODES,
     "job": is_text,
     "more": is_flag,
+    "items": is_count,
 } | _RUN_KIND
 _REMEMBERED = made_of(
     _RECORD
@@ -148,7 +150,8 @@ _REMEMBERED = made_of(
         "items": all_of(made_of({"t": one_of("item")} | _ITEM | {"rank": is_rank}, _TOLD | _WHEN)),
         "active": is_call,
         "nodes": _NODES,
-    },
+    }
+    | _OVER,
 )
 _PHASE: Checks = {"rank": is_rank, "phase": is_text, "age": is_number}
 _QUEUED: Checks = {"run": is_run, "name": is_text, "nodes": is_count, "only": _NODES}
@@ -244,7 +247,9 @@ FROM_AGENT: Forms = {
         {"why": is_text, "spent": is_flag} | _WHEN,
     ),
     "run": FrameForm(
-        "A client has opened a run, as all others are told.", _RECORD, _WHEN | {"nodes": _NODES}
+        "A client has opened a run, as all others are told; of a map also that it is `over`.",
+        _RECORD,
+        _WHEN | _OVER | {"nodes": _NODES},
     ),
     "gang": FrameForm(
         "The gang of this epoch takes no other broadcast, and why; if it is `spent`, what it has been given goes on. "

@@ -22,7 +22,7 @@ from ..queue_words import reason
 from ..words import count
 from .console import Console
 from .reach import opened, up
-from .run import Job
+from .run import Job, have_terminal
 
 if TYPE_CHECKING:
     from skyward_core.front.job_request import JobFile
@@ -38,6 +38,7 @@ def execute(
     secrets: Mapping[str, str],
     detach: bool = False,
     nodes: int | tuple[int, ...] | None = None,
+    watch: bool = False,
 ) -> int:
     """Run a job file's ``run``, or a command, on a pool that is up, and give the exit status.
 
@@ -46,9 +47,13 @@ def execute(
     Args:
         nodes: how many of the pool's nodes run a command, or which; None for all.
     """
+    if watch:
+        have_terminal(console, detach=detach)
     with opened(console) as session:
         (row,) = up(session, (pool,))
         runner = StepsRun(session, console, pool, ours=False, keep=True)
+        if watch:
+            runner.watch()
         with TemporaryDirectory(prefix="skyward-job-") as large, runner.follower.signals():
             if job is None:
                 steps = [replace(shell_task(words, env, secrets), nodes=nodes)]

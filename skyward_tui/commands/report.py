@@ -88,6 +88,10 @@ def failure_lines(run: RunView) -> list[str]:
         return []
     said = failure(cause.outcome, cause.type, cause.message)
     lines = [f"root cause: {prefix_of(cause.rank)[:4]} {cause.outcome}: {said}"]
+    if (figures := run.cause_figures) is not None:
+        from ..machine_cells import figures_line  # late: few runs fail
+
+        lines.append(figures_line(figures))
     task = next((t for t in run.tasks.values() if t.rank == cause.rank and t.state == cause.outcome), None)
     trace = task.outcome.error.traceback if task and task.outcome and task.outcome.error else ""
     return [*lines, *trace.rstrip().splitlines()]

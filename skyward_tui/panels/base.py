@@ -17,11 +17,13 @@ from .table import Row
 
 
 class Chosen(NamedTuple):
-    """What of a run is looked at: a rank, or all of them merged, and then perhaps equal lines as one."""
+    """What of a run is looked at: a rank, or all of them merged, and then perhaps equal lines as one, or only those of
+    ranks that have failed."""
 
     rank: int
     merged: bool
     collapsed: bool = False
+    failed: bool = False
 
 
 class Saved(NamedTuple):

@@ -49,11 +49,11 @@ PANELS: tuple[Row, ...] = (
         "log", 2, "log", "Go to the log", "skyward_tui.panels.log:LogPanel",
         hints=(
             "run.debug", "run.follow", "run.find", "run.errors", "run.cancel", "run.previous_rank", "run.merge",
-            "run.filter", "run.pause", "run.save", "run.copy", "run.zoom", "run.collapse",
+            "run.filter", "run.pause", "run.save", "run.copy", "run.zoom", "run.collapse", "run.beside",
         ),
         actions=(
             "run.find", "run.next_hit", "run.previous_hit", "run.filter", "run.follow", "run.pause", "run.times",
-            "run.wrap",
+            "run.wrap", "run.beside", "run.alone", "run.align", "run.time", "run.editor",
         ),
         empty="no run yet: {run.launch} launches one here",
     ),

@@ -224,7 +224,7 @@ class PoolsScreen(BaseScreen[None]):
             return chosen is not None and not chosen.is_over
         if action == "launch_here":
             return chosen is not None and chosen.is_live
-        if action in ("new", "sweep", "history", "failures"):
+        if action in ("new", "sweep", "history", "hosts", "failures"):
             return self.app.session is not None
         return True
 
@@ -264,6 +264,9 @@ class PoolsScreen(BaseScreen[None]):
 
     def action_failures(self) -> None:
         self.app.show_history(inbox=True)
+
+    def action_hosts(self) -> None:
+        self.app.show_hosts()
 
     def action_history(self) -> None:
         self.app.show_history()

@@ -62,6 +62,7 @@ class RunScreen(BaseScreen[None]):
         self.key = pool
         self.run_id = run
         self.collapsed = False  # where all ranks are shown
+        self.only_failed = False  # there, too
         self._view: PoolView | None = None
         self._awaits_run = False
         self._told = ""  # the failed run whose root cause was flashed
@@ -85,6 +86,7 @@ class RunScreen(BaseScreen[None]):
     def on_mount(self) -> None:
         kept = self.app.kept_of(self.SCOPE)
         self.merged, self.collapsed = kept.get("merged") is True, kept.get("collapsed") is True
+        self.only_failed = kept.get("only_failed") is True
         self.set_class(kept.get("zoom") is True, "-zoom")
         for panel in self.panels.values():
             panel.restore(kept)
@@ -102,7 +104,7 @@ class RunScreen(BaseScreen[None]):
 
     def kept(self) -> Mapping[str, str | bool]:
         found: dict[str, str | bool] = {"panel": self.active, "zoom": self.has_class("-zoom")}
-        found |= {"merged": self.merged, "collapsed": self.collapsed}
+        found |= {"merged": self.merged, "collapsed": self.collapsed, "only_failed": self.only_failed}
         for panel in self.panels.values():
             found |= panel.kept()
         return found
@@ -137,7 +139,8 @@ class RunScreen(BaseScreen[None]):
 
     @property
     def _chosen(self) -> Chosen:
-        return Chosen(self.rank, self.merged, self.merged and self.collapsed)
+        collapsed = self.merged and self.collapsed
+        return Chosen(self.rank, self.merged, collapsed, self.merged and self.only_failed and not collapsed)
 
     @property
     def context(self) -> str:
@@ -314,6 +317,11 @@ class RunScreen(BaseScreen[None]):
     def action_collapse(self) -> None:
         self.collapsed = not (self.merged and self.collapsed)
         self.merged = True
+        self.pulse(self.app.clock())
+
+    def action_only_failed(self) -> None:
+        self.only_failed = not (self.merged and self.only_failed and not self.collapsed)
+        self.merged, self.collapsed = True, False
         self.pulse(self.app.clock())
 
     # What is shown

@@ -20,6 +20,7 @@ from ...store.ledger_rows import Receipt
 from ...tasks import loader
 from ...transport.background_loop import submit
 from ...views.views import PoolView, RunView
+from .active_pool import closed, opened
 from .console import ScriptConsole
 from .dispatch import Dispatching
 from .ending import down
@@ -96,12 +97,14 @@ class Attached(Dispatching):
         self._pool = None
 
     def __enter__(self) -> Attached:
+        opened(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._forked:
+            closed(self)
             self.detach()
 
 

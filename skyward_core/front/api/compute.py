@@ -6,10 +6,11 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from ...model.capabilities import RunsHere
+from ...model.capabilities import RunsHere, ServedByAnother
 from ...model.errors import TeardownError
 from ...model.hint import Hint
 from ...model.spec import Image, Nodes, Options, Spec, Worker
@@ -17,8 +18,10 @@ from ...runtime.phase import refuse_pool_while_loading
 from ...store import debug_log, home
 from ...tasks import loader
 from ...transport.background_loop import submit
+from .active_pool import closed, opened
 from .dispatch import Dispatching
 from .ending import down, tell
+from .older_arguments import OlderArguments, taken
 
 if TYPE_CHECKING:
     from ...model.offer import RentalPlan
@@ -53,6 +56,7 @@ class Compute(Dispatching):
         architecture: "x86_64" or "arm64".
         region: where; several are a list.
         max_hourly_cost: dollars that an hour of one machine may cost, with disk and address.
+        disk_gb: size of each machine's disk in GB.
         allocation: "on-demand", "spot", "spot-if-available" or "cheapest" of both; on demand when None.
         selection: "cheapest" offer first, or those of the "first" spec and region before all others; "cheapest" when
             None.
@@ -61,6 +65,9 @@ class Compute(Dispatching):
         worker: how each node runs what it is given; a ``Worker()`` when None.
         options: everything else; ``Options()`` when None.
         name: the pool's name; made up when None.
+        ttl: as of ``Options``, for either to say; 0 for no limit.
+        **older: what older generations take besides (``older_arguments.py`` lists it): heeded, said to go unheeded, or
+            refused in words.
 
     Attributes:
         spec: all that was asked for, checked.
@@ -80,11 +87,12 @@ class Compute(Dispatching):
         provider: Any = None,
         nodes: int | Nodes | str | None = None,
         accelerator: Any = None,
-        vcpus: int | None = None,
+        vcpus: float | None = None,
         memory_gb: float | None = None,
         architecture: str | None = None,
         region: str | Sequence[str] | None = None,
         max_hourly_cost: float | None = None,
+        disk_gb: int | None = None,
         allocation: str | None = None,
         selection: str | None = None,
         image: Image | None = None,
@@ -92,20 +100,31 @@ class Compute(Dispatching):
         worker: Worker | None = None,
         options: Options | None = None,
         name: str | None = None,
+        ttl: float | None = None,
+        **older: Unpack[OlderArguments],
     ) -> None:
-        from ...providers.asked_pool import pool_spec
+        from ...providers.asked_pool import pool_spec, ways_of
 
+        words = taken(older) if older else {}
         machines = {
-            "provider": provider, "accelerator": accelerator, "vcpus": vcpus, "memory_gb": memory_gb,
-            "architecture": architecture, "region": region, "max_hourly_cost": max_hourly_cost,
+            "provider": provider, "accelerator": accelerator, "vcpus": words.pop("vcpus", vcpus),
+            "memory_gb": memory_gb, "architecture": architecture, "region": region,
+            "max_hourly_cost": max_hourly_cost, "disk_gb": disk_gb,
         }  # fmt: skip
-        if home.provider_override:  # it has what it has, and no offers are looked at
-            way = specs[0] if specs else Spec(accelerator=accelerator)
-            machines = {"provider": home.provider_override, "accelerator": way.accelerator}
-            nodes, specs, allocation, selection = nodes or way.nodes, (), None, None
+        if words:
+            options = replace(options or Options(), **words)
+        ways, self._said = ways_of(specs, machines), list[str]()
+        if home.provider_override or any(isinstance(each.provider, ServedByAnother) for each in ways):
+            from ...providers.serving import serving
+
+            ways = [replace(each, allocation=each.allocation or allocation) for each in ways]
+            ways, self._said = serving(ways, home.provider_override)
+            allocation = None
+            if len(ways) == 1 and not ways[0].chooses:  # who serves has what it has: there is no choice
+                selection, options = None, options and replace(options, selection=None)
         self.spec = pool_spec(
             sys.argv[0] if sys.argv else "",
-            *specs,
+            *ways,
             name=name,
             nodes=nodes,
             image=image,
@@ -114,7 +133,7 @@ class Compute(Dispatching):
             options=options,
             allocation=allocation,
             selection=selection,
-            **machines,
+            ttl=ttl,
         )
         super().__init__()
         self.plugins = self.spec.plugins
@@ -144,6 +163,8 @@ class Compute(Dispatching):
         if loader.loading:
             raise loader.PoolInScript
         refuse_pool_while_loading()
+        for said in self._said:
+            tell(f"pool {self.name}: {said}")
         coming: Future[None] | None = None
         try:
             with self.spec.provider.warm(self.spec):
@@ -160,6 +181,7 @@ class Compute(Dispatching):
             if self.spec.options.console and sys.stdout is not None:
                 self._stack.callback(ScriptConsole(self.pool.news).close)
             self._stack.enter_context(enter_client(self.spec.plugins, self))
+            opened(self)
         except BaseException:
             if coming is not None:
                 coming.cancel()
@@ -194,6 +216,7 @@ class Compute(Dispatching):
     ) -> None:
         if self._forked:
             return  # the pool is the parent's, and so is its end
+        closed(self)
         receipt = self._end()
         if receipt.ok:
             if receipt.kept:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...model.errors import PoolError, UsageError
 from ...model.function import PendingFunction, PendingGroup
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from ...model.stacks import Stacks
     from ...model.written_file import WrittenFile
     from ...pool.pool import Pool
+    from ...pool.runs.map_run import MapRun
     from ...pool.runs.run import Run
     from ...tasks.task import Task
+
+T = TypeVar("T")
 
 
 class Dispatching:
@@ -165,6 +168,106 @@ class Dispatching:
         threading.Thread(target=lambda: settle(_finished(run.future)), daemon=True).start()
         future.add_done_callback(forward)
         return future
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        items: Iterable[Any],
+        *,
+        ordered: bool = True,
+        timeout: float | None = None,
+    ) -> Iterator[Any]:
+        """Call a function once for each item, spread over all ranks: one run, however many items there are.
+
+            for area in compute.map(measure, Path("photos").glob("*.jpg")):
+                ...
+
+        Nothing is read of ``items`` before the first value is asked for, and never more than is soon to be worked on,
+        so that they may be endless; it is this thread that reads them. Quick calls travel several at a time.
+
+        Args:
+            fn: a ``@function``, or a plain function, of one argument.
+            items: what it is called with.
+            ordered: whether values come in the order of the items; with False as calls end.
+            timeout: seconds that one item may take; None for the function's own limit. With a limit items travel one
+                by one.
+
+        Returns:
+            An iterator of the values. Closing it, or leaving a loop over it, cancels what still runs. After the first
+            failure nothing more is begun.
+
+        Raises:
+            TypeError: ``fn`` is no function, or does not take one argument.
+            ValueError: ``timeout`` is not more than 0.
+            UsageError: it is a generator function.
+            RunError: a call failed (while values are taken); its cause is the function's own exception.
+            NotPicklableError: an item cannot travel (while values are taken).
+            Cancelled: the run was cancelled (while values are taken).
+            PoolError: the pool is not up.
+        """
+        from .maps import Mapped, OnRanks, function_of  # few scripts have one
+
+        call = function_of(fn, timeout)
+        way = OnRanks(self._start_map, self._cancel, call, self.plugins, self._folder(), self.concurrency)
+        return Mapped(way, call, items, ordered=ordered, single=call.timeout is not None).values()
+
+    # -- the same as the operators, by names -------------------------------------------------------------
+
+    def run(self, pending: PendingFunction[Any] | PendingGroup) -> Any:
+        """The same as ``pending >> compute``, and raises as ``run_one`` or ``run_group``.
+
+        Args:
+            pending: the call, or a group of calls.
+        """
+        return pending >> self
+
+    def broadcast(self, pending: PendingFunction[T]) -> list[T]:
+        """The same as ``pending @ compute``, and raises as ``run_all``.
+
+        Args:
+            pending: the call.
+        """
+        return pending @ self
+
+    def run_async(self, pending: PendingFunction[T]) -> RunFuture[T]:
+        """The same as ``pending > compute``, and raises as ``submit``.
+
+        Args:
+            pending: the call.
+        """
+        return pending > self
+
+    def current_nodes(self) -> int:
+        """How many of its nodes are there now.
+
+        Raises:
+            PoolError: the pool is not up.
+        """
+        return sum(not link.gone for link in self.pool.context.links)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether calls can be sent to it: it is up, and this process has not left it."""
+        pool = self._pool
+        return (
+            pool is not None and not self._forked and pool.context.ending is None and not pool.context.leaving
+        )
+
+    @property
+    def concurrency(self) -> int:
+        """How many calls all of its nodes run at the same time.
+
+        Raises:
+            PoolError: the pool is not up.
+        """
+        context = self.pool.context
+        return len(context.links) * context.slots_per_node
+
+    def _start_map(self, task: Task) -> MapRun:
+        """Begin a map, whose calls come later; see :mod:`.maps`."""
+        run: Any = self._dispatch("map", [task])
+        begun: MapRun = run
+        return begun
 
     def _start_sweep(self, calls: Sequence[PendingFunction[Any]], run_id: str) -> Run:
         """Begin calls side by side, of which none stops the others; see :mod:`.trials`.

@@ -112,6 +112,7 @@ class RunRecord:
         # Tasks of a gather; there may be many, so that only failures are remembered one by one. Of a sweep all are:
         # which combinations are still missing matters to whoever comes later.
         self.returned = 0
+        self.over = False  # of a map: its client has said that there is no more of it
         self.epoch = 0  # of the gang that it was meant for last
         self.nodes: list[int] = []  # that have it, where these are not all
         self.job = ""  # the job that it is a step of, where another one follows
@@ -136,8 +137,18 @@ class RunRecord:
             "items": list(self.items.values()),
             "active": self.active,
             "returned": self.returned,
+            "over": self.over,
         }
         return told | {"nodes": self.nodes} if self.nodes else told
+
+    def count(self, call: Call, outcome: AgentOutcome) -> None:
+        """Of a map, which may have endlessly many calls: what a rank has done is told as of a generator."""
+        had = self.items.get(call.rank)
+        done = (0 if had is None else had["seq"] + 1) + outcome.get("items", 0)
+        self.items[call.rank] = {
+            "t": "item", "run": self.run, "i": call.rank, "rank": call.rank, "node": outcome["node"],
+            "seq": max(0, done - 1), "summary": outcome.get("summary"),
+        }  # fmt: skip
 
 
 class Register:
@@ -182,7 +193,11 @@ class Register:
             record.active -= 1
             record.ended_at = time.monotonic()
             record.began.pop(call.index, None)
-            record.items.pop(call.index, None)
+            if record.kind != "map":
+                record.items.pop(call.index, None)
+            elif outcome["kind"] == "returned":
+                record.count(call, outcome)
+                return
             if record.kind == "gather" and outcome["kind"] == "returned":
                 record.returned += 1
             else:

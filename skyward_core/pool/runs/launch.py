@@ -66,7 +66,8 @@ class Launcher:
         run_id: str = "",
         stays: bool = False,
     ) -> Run:
-        """Dispatch a run: "broadcast" (one task to every rank), "single", "gather", or "sweep".
+        """Dispatch a run: "broadcast" (one task to every rank), "single", "gather", "sweep", or "map" (one task, its
+        function; see :class:`.map_run.MapRun`).
 
         Args:
             run_id: what it is called, where something was written down of it before; as :func:`new_id` makes it.
@@ -90,7 +91,8 @@ class Launcher:
             _discard(tasks)
             raise
         nodes = len(context.links) if wanted is None else wanted if isinstance(wanted, int) else len(wanted)
-        total = nodes * context.ranks_per_node if kind == "broadcast" else len(tasks)
+        by_rank = kind in ("broadcast", "map")
+        total = nodes * context.ranks_per_node if by_rank else len(tasks)
         run = self._book.add(run_id or new_id(), kind, tasks, total, future)
         run.wanted = wanted
         run.consumed, run.stays = consumed, stays
@@ -355,7 +357,7 @@ class Launcher:
             run.refuse(index, link, kind, ErrorInfo("NodeLost", why))
 
     def _fail(self, run: Run, why: str) -> None:
-        for index in range(run.total):
+        for index in range(run.total if run.kind != "map" else 1):
             node = run.place_of(index)[1] if run.kind == "broadcast" else 0
             run.refuse(index, self._context.links[max(0, node)], "lost", ErrorInfo("PoolError", why))
 

@@ -262,6 +262,14 @@ class Run(RunResults):
         elif len(links) == 1:
             self._where = dict.fromkeys(range(self.total), links[0])
 
+    def is_call(self, index: int) -> bool:
+        """Whether it has such a call."""
+        return index < self.total
+
+    def row_of(self, index: int, rank: int) -> int:
+        """Where screens show a call that a rank is at."""
+        return index
+
     def asked_of(self, link: Link, index: int) -> bool:
         """Whether a node has been given a call; of another client's calls only the nodes know where they are."""
         where = self._where.get(index)
