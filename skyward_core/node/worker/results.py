@@ -76,8 +76,12 @@ class Pickled:
         return header
 
 
-def pickle_result(value: Any, what: str, path: str) -> Pickled:
+def pickle_result(value: Any, what: str, path: str | None) -> Pickled:
     """Pickle a value and say what it looks like.
+
+    Args:
+        what: whose result it is.
+        path: the file that a large one is written to; None to keep it in memory.
 
     Raises:
         NotPicklableError: names the object inside the value that cannot travel.

@@ -123,13 +123,15 @@ class Launcher:
         Raises:
             UsageError: the pool has not so many, or not these; or it is no run on all ranks.
         """
+        if kind != "broadcast":
+            if named := next((task.name for task in tasks if task.nodes is not None), None):
+                raise UsageError(
+                    f"{named} runs on one rank, and cannot be told nodes: send it with @, or leave out with_nodes"
+                )
+            return None
         wanted, has = tasks[0].nodes, len(self._context.links)
         if wanted is None:
             return None
-        if kind != "broadcast":
-            raise UsageError(
-                f"{tasks[0].name} runs on one rank, and cannot be told nodes: send it with @, or leave out with_nodes"
-            )
         if isinstance(wanted, int):
             if wanted > has:
                 raise UsageError(
