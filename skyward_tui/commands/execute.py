@@ -86,7 +86,13 @@ class StepsRun(Job):
                     told.add(row.run)
                     self.console.note(f"run {row.run} {reason(row, time.time())}")
 
-        self.follower.on_queue = tell_of_waiting
+        def prints(rank: int) -> bool:
+            view, run = self.session.view(self.key), self.run
+            if run is None or any(each.run == run.id for each in view.waiting):
+                return False
+            return not run.nodes or rank // view.ranks_per_node in run.nodes
+
+        self.follower.on_queue, self.follower.prints = tell_of_waiting, prints
 
         def work() -> int:
             status, job = exit_status.OK, token_hex(5)
