@@ -287,16 +287,20 @@ def logs(run: str, rank: int | None, follow: bool, collapse: bool, as_json: bool
     metavar="COLUMN",
     help="Of a sweep over arguments: sort by this; -COLUMN for the greatest first.",
 )
+@click.option("--diff", metavar="R,R", help="Only in what two ranks' results, or tasks', differ.")
+@click.option("-o", "--output", metavar="FILE", help="Write them: .csv, .json, .parquet or .pickle.")
 @of_json
-def results(run: str, sort: str | None, as_json: bool) -> int:
+def results(run: str, sort: str | None, diff: str | None, output: str | None, as_json: bool) -> int:
     """Show the outcomes of a run, and end with its exit status.
+
+    Ranks whose numbers or arrays are not what most ranks have are named.
 
     RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
     """
     with console_of(as_json) as console:
         from .commands.look import results as execute
 
-        return execute(run, console, sort)
+        return execute(run, console, sort, diff, output)
 
 
 @cli.command()
