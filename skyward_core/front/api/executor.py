@@ -47,6 +47,25 @@ class Executor(_Executor):
         PoolError: the pool is not up.
     """
 
+    if not TYPE_CHECKING:  # types know the one meaning
+
+        def __new__(cls, pool: Any = None, **words: Any) -> Any:
+            """As the newest generation has it, without a pool: how a node runs its tasks, which is a ``Worker``."""
+            if pool is not None and not isinstance(pool, str):
+                return super().__new__(cls)
+            from ...model.older_words import heeded, renamed
+            from ...model.spec import Worker
+
+            rules = {"type": renamed("executor"), "reuse": renamed("reuse_processes")}
+            said = {"type": pool, **words}
+            return Worker(
+                **{
+                    name: value
+                    for name, value in heeded("sky.Executor", rules, said).items()
+                    if value is not None
+                }
+            )
+
     def __init__(self, pool: Dispatching) -> None:
         self._work = _Work(pool, pool.concurrency)
         self._ends = weakref.finalize(self, self._work.close)  # nobody can submit any more
