@@ -16,6 +16,7 @@ import skyward_core as sky
 from skyward_core.model.errors import NoCapacity
 from skyward_core.model.spec import PoolSpec
 from skyward_core.providers.ssh.shared import HostLook
+from tests.support.cli import Cli
 from tests.support.fake_driver import needs_compiler
 
 from . import Host, Lab
@@ -81,6 +82,35 @@ def test_a_look_tells_who_uses_what_and_leaves_nothing(shared: Lab) -> None:
     assert display.is_free
     assert full.state == "used: 2.1 GB of its memory, by no process that can be seen from here"
     assert all(each.is_free for each in told[second.address].gpus)
+
+
+def test_the_command_line_tells_it_and_a_dry_run_names_who_is_in_the_way(
+    shared: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = shared.hosts
+    monkeypatch.setenv("HOME", str(tmp_path / "person"))
+    (own := tmp_path / "person" / ".ssh").mkdir(parents=True)
+    (own / "config").write_text(shared.ssh_config.read_text())
+    cli = Cli(tmp_path)
+    cli.write("where.py", "import skyward_core as sky\n\n@sky.function\ndef where() -> int: ...\n")
+    (tmp_path / "skyward.toml").write_text(f'[hosts]\nlab = ["{first.name}"]\n')
+    user = user_process(first, "perl -e '$0=\"a\\\\x1b[2Jb\"; sleep 600'")
+    measure(first, f"pids={user}:4000 util=50", "", "used=9000")
+    told = cli.json("hosts")["hosts"]
+    assert [(each["host"], each["groups"], each["reached"], each["free"]) for each in told] == [
+        (first.name, ["lab"], True, 1)
+    ]
+    busy, free, _ = told[0]["gpus"]
+    assert busy["processes"][0]["user"] == "nobody" and busy["utilization"] == 50
+    assert (free["free"], free["state"], free["taken_by"]) == (True, "free", None)
+    table = cli("hosts", "lab", second.name).stdout
+    assert "used by nobody (" in table and "3 of 3 free" in table and "\x1b" not in table
+    asked = ("run", "where.py", "--provider", "ssh", "--set", "gpus=free", "--dry-run")
+    plan = cli(*asked, "--hosts", f"{first.name},{second.name}").stdout
+    assert f"{first.name}: takes 1 of 3 GPUs (1: NVIDIA H100 80GB HBM3); GPU 0" in plan
+    refused = cli(*asked, "--hosts", "lab", "--ranks-per-node", "2", status=1).stderr
+    assert "1 node with 2 free GPUs is needed, and none of 1 hosts have that" in refused
+    assert cli("hosts", "10.214.9.9", status=1).stdout
 
 
 def test_a_pool_takes_what_is_free_and_leaves_the_rest(shared: Lab) -> None:
