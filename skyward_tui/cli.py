@@ -13,7 +13,7 @@ import click
 from .again_commands import compare, failures, history, rerun
 from .command_console import console_of, of_json
 from .inside_commands import debug, metrics, profile, stacks, top
-from .job_commands import exec_, forward, launch
+from .job_commands import exec_, forward, launch, queue
 from .market_commands import capacity, costs, hosts, offers, sweep
 from .number_options import NodesOption, RanksOption
 from .record_commands import DEMO, has_terminal, played, record, replay
@@ -287,16 +287,20 @@ def logs(run: str, rank: int | None, follow: bool, collapse: bool, as_json: bool
     metavar="COLUMN",
     help="Of a sweep over arguments: sort by this; -COLUMN for the greatest first.",
 )
+@click.option("--diff", metavar="R,R", help="Only in what two ranks' results, or tasks', differ.")
+@click.option("-o", "--output", metavar="FILE", help="Write them: .csv, .json, .parquet or .pickle.")
 @of_json
-def results(run: str, sort: str | None, as_json: bool) -> int:
+def results(run: str, sort: str | None, diff: str | None, output: str | None, as_json: bool) -> int:
     """Show the outcomes of a run, and end with its exit status.
+
+    Ranks whose numbers or arrays are not what most ranks have are named.
 
     RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
     """
     with console_of(as_json) as console:
         from .commands.look import results as execute
 
-        return execute(run, console, sort)
+        return execute(run, console, sort, diff, output)
 
 
 @cli.command()
@@ -487,6 +491,7 @@ for _command in (
     launch,
     exec_,
     forward,
+    queue,
     compare,
     debug,
     failures,
