@@ -47,7 +47,8 @@ def journey(folder: Path, provider: str, settings: Mapping[str, str], typed: str
     (folder / "work.py").write_text(_SCRIPT.replace("NAME", name))
     (folder / "home").mkdir(mode=0o700, exist_ok=True)
     listed = ", ".join(f"{key} = {json.dumps(text)}" for key, text in settings.items())
-    preset = f'[presets.mine]\nscript = "work.py"\nprovider = "{provider}"\nnodes = 2\nkeep = true\nsettings = {{ {listed} }}\n'
+    lines = ["[presets.mine]", 'script = "work.py"', f'provider = "{provider}"', "nodes = 2", "keep = true"]
+    preset = "\n".join([*lines, f"settings = {{ {listed} }}", ""])
     (folder / "home" / "skyward.toml").write_text(preset)
     terminal = Terminal(folder / "home", cwd=folder)
     try:
