@@ -20,8 +20,6 @@ from tests.support.past import some_comparison, some_past
 from tests.support.some_stacks import hung
 from tests.support.sweeps import swept
 
-PAINTS = True  # what is painted is looked at, or changes what a widget knows
-
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SETTLING = 5  # seconds after which a picture is what it is
 
@@ -305,6 +303,7 @@ async def test_torn_down(app: SkywardApp, session: FakeSession, snap: Snap) -> N
     await show(app, snap, "torn-down", (80, 24), keys, "unaccounted 0")
 
 
+@pytest.mark.usefixtures("painted")
 async def test_merged_and_searched(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
     training(session)
     keys = ["enter", "a", "/", *"step=5", "enter"]
