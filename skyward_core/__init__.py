@@ -29,6 +29,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Compute": "front.api.compute",
+    "Executor": "front.api.executor",
     "attach": "front.api.attach",
     "results": "front.api.fetched_results",
     "sweep": "front.api.trials",
@@ -124,6 +125,7 @@ if TYPE_CHECKING:
     from .front.api.active_pool import sky as sky
     from .front.api.attach import attach as attach
     from .front.api.compute import Compute as Compute
+    from .front.api.executor import Executor as Executor
     from .front.api.fetched_results import results as results
     from .front.api.older_names import AMD as AMD
     from .front.api.older_names import NVIDIA as NVIDIA

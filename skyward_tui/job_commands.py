@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .command_console import console_of, of_json
-from .shared_options import of_place
+from .shared_options import of_place, of_watch
 
 _of_variables = (
     click.option(
@@ -56,6 +56,7 @@ def of_variables(command: Any) -> Any:
     "--wait-for-capacity", metavar="TIME", help="Try for so long where there are no machines, such as 2h."
 )
 @click.option("--dry-run", is_flag=True, help="Only tell what would be made and run.")
+@of_watch
 @of_json
 def launch(
     file: str,
@@ -66,6 +67,7 @@ def launch(
     idle_minutes: float | None,
     down: bool,
     dry_run: bool,
+    watch: bool,
     as_json: bool,
     **said: Any,
 ) -> int:
@@ -92,12 +94,15 @@ def launch(
         idle = None if idle_minutes is None else idle_minutes * 60
         request = request_of(job, idle_timeout=idle, **said)
         ends = down and idle is None
-        return execute(request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run)
+        return execute(
+            request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run, watch=watch
+        )
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @of_variables
 @click.option("--detach", is_flag=True, help="Leave as soon as it runs.")
+@of_watch
 @of_json
 @click.argument("pool")
 @click.argument(
@@ -109,6 +114,7 @@ def exec_(
     env: tuple[str, ...],
     secrets: tuple[str, ...],
     detach: bool,
+    watch: bool,
     as_json: bool,
 ) -> int:
     """Run a job file, or a command, on a pool that is up.
@@ -134,9 +140,9 @@ def exec_(
             from skyward_core.front.job_request import JobFile
 
             job = JobFile.from_yaml(Path(words[0]), env=given, secrets=hidden)
-            return execute(pool, (), console, job=job, env={}, secrets={}, detach=detach)
+            return execute(pool, (), console, job=job, env={}, secrets={}, detach=detach, watch=watch)
         values = values_here("--env", given), values_here("--secret", hidden)
-        return execute(pool, words, console, env=values[0], secrets=values[1], detach=detach)
+        return execute(pool, words, console, env=values[0], secrets=values[1], detach=detach, watch=watch)
 
 
 @click.command()

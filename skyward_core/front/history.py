@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..model.errors import UsageError
 from ..store import kept_locks
 from ..store.archive import rank_of
 from ..store.home import pool_path
@@ -37,6 +39,7 @@ __all__ = [
     "printed_together",
     "prune",
     "prune_environments",
+    "result_pickles",
     "run_view",
     "tail_of",
 ]
@@ -72,6 +75,26 @@ def run_view(ledger: Ledger, row: RunRow) -> RunView:
     with suppress(OSError):  # they are beside what the run is
         fill(view, pool_path(ledger.pool(row.token).key))
     return view
+
+
+def result_pickles(ledger: Ledger, run: RunView) -> dict[int, Path]:
+    """The files that have the values of a run's ranks, or tasks, that have returned, as far as these are kept here.
+
+    Raises:
+        UsageError: they are not: they were given to the script that ran it, or are on its nodes.
+        LedgerError: the ledger cannot be read.
+    """
+    row = ledger.run(run.id)
+    folder = pool_path(ledger.pool(row.token).key) / "results" if row is not None else None
+    returned = [out.index for out in run.outcomes() if out.kind == "returned"]
+    paths = {index: folder / f"{run.id}.{index}.pickle" for index in returned} if folder is not None else {}
+    lacking = [index for index, path in paths.items() if not path.is_file()]
+    if lacking or not paths:
+        raise UsageError(
+            f"the values of run {run.id} are not all kept here: they were given to who ran it, or wait on its nodes; "
+            ".csv, .json and .parquet have what is known of them"
+        )
+    return paths
 
 
 def locks(ledger: Ledger, row: RunRow) -> dict[int, str]:

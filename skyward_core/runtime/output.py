@@ -106,6 +106,19 @@ def _decorated(streams: tuple[str, ...], only: Only | None, fn: Any) -> Any:
             return (yield from _QuietGenerator(fn(*args, **kwargs), streams, only))
 
         return stream
+    if inspect.iscoroutinefunction(fn):
+
+        @wraps(fn)
+        async def later(*args: Any, **kwargs: Any) -> Any:
+            with _quiet(streams, only):
+                return await fn(*args, **kwargs)
+
+        return later
+    if inspect.isasyncgenfunction(fn):
+        raise TypeError(
+            f"{getattr(fn, '__name__', 'an async generator')} is an async generator function, and goes on silenced "
+            "between its values; silence what it calls, or make it a plain generator function"
+        )
 
     @wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -17,7 +17,7 @@ from skyward_core.views.views import PoolView
 from ..words import count
 from .console import Console
 from .reach import opened, up
-from .run import Job
+from .run import Job, have_terminal
 
 if TYPE_CHECKING:
     from skyward_core.front.job_request import JobFile
@@ -32,14 +32,19 @@ def execute(
     env: Mapping[str, str],
     secrets: Mapping[str, str],
     detach: bool = False,
+    watch: bool = False,
 ) -> int:
     """Run a job file's ``run``, or a command, on a pool that is up, and give the exit status.
 
     The working folder is brought anew where the file names one; nothing is set up.
     """
+    if watch:
+        have_terminal(console, detach=detach)
     with opened(console) as session:
         (row,) = up(session, (pool,))
         runner = StepsRun(session, console, pool, ours=False, keep=True)
+        if watch:
+            runner.watch()
         with TemporaryDirectory(prefix="skyward-job-") as large, runner.follower.signals():
             if job is None:
                 steps = [shell_task(words, env, secrets)]

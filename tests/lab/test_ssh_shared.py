@@ -56,7 +56,8 @@ def seen() -> tuple[int, str]:
 
 
 def look(lab: Lab) -> dict[str, HostLook]:
-    return {each.host: each for each in asyncio.run(ssh(lab).look())}
+    provider = ssh(lab)
+    return {host: asyncio.run(provider.look_at(host)) for host in provider.hosts}
 
 
 def files(host: Host) -> set[str]:

@@ -62,7 +62,7 @@ class ActivePool:
         """
         return active().run_all(pending)
 
-    def run_group(self, group: PendingGroup) -> Any:
+    def run_group(self, group: PendingGroup[Any]) -> Any:
         """``group >> sky``: run several calls at the same time.
 
         Args:
@@ -77,6 +77,22 @@ class ActivePool:
             pending: the call.
         """
         return active().submit(pending)
+
+    def submit_all(self, pending: PendingFunction[Any]) -> RunFuture[list[Any]]:
+        """``pending.on_all(sky)``: run a call on every rank, and wait for nothing.
+
+        Args:
+            pending: the call.
+        """
+        return active().submit_all(pending)
+
+    def submit_group(self, group: PendingGroup[Any]) -> RunFuture[Any]:
+        """``group.on(sky)``: run several calls at the same time, and wait for nothing.
+
+        Args:
+            group: the calls.
+        """
+        return active().submit_group(group)
 
     def __repr__(self) -> str:
         return "sky.sky"

@@ -24,6 +24,7 @@ from .active_pool import closed, opened
 from .console import ScriptConsole
 from .dispatch import Dispatching
 from .ending import down
+from .in_thread import in_thread
 
 
 class Attached(Dispatching):
@@ -106,6 +107,15 @@ class Attached(Dispatching):
         if not self._forked:
             closed(self)
             self.detach()
+
+    async def __aenter__(self) -> Attached:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._forked:
+            await in_thread(self.detach)
 
 
 def attach(name: str) -> Attached:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ...model.capabilities import RunsHere, ServedByAnother
-from ...model.errors import TeardownError
+from ...model.errors import Cancelled, TeardownError
 from ...model.hint import Hint
 from ...model.spec import Image, Nodes, Options, Spec, Worker
 from ...runtime.phase import refuse_pool_while_loading
@@ -21,6 +21,7 @@ from ...transport.background_loop import submit
 from .active_pool import closed, opened
 from .dispatch import Dispatching
 from .ending import down, tell
+from .in_thread import in_thread
 from .older_arguments import OlderArguments, taken
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class Compute(Dispatching):
             total = sum(part() @ compute)
 
     Safe to use from any thread. Leaving the block tears the pool down and verifies it, also when an exception or
-    ctrl-c leaves it; afterwards ``receipt`` is the proof.
+    ctrl-c leaves it; afterwards ``receipt`` is the proof. Asynchronous code writes ``async with``, and awaits calls:
+    ``await part().on(compute)``.
 
         with sky.Compute(
             sky.Spec(provider=sky.AWS(region="us-east-1"), accelerator="A100:8", max_hourly_cost=30),
@@ -139,6 +141,8 @@ class Compute(Dispatching):
         self.plugins = self.spec.plugins
         self.receipt: Receipt | None = None
         self._stack = ExitStack()
+        self._coming: Future[None] | None = None
+        self._given_up = False
 
     @property
     def name(self) -> str:
@@ -160,36 +164,63 @@ class Compute(Dispatching):
     # -- life --------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Compute:
+        try:
+            self._bring_up()
+            self._enter_plugins()
+        except BaseException:
+            self._undo()
+            raise
+        return self
+
+    async def __aenter__(self) -> Compute:
+        try:
+            await in_thread(self._bring_up, cancel=self._give_up)
+            self._enter_plugins()  # on this thread: what they set up may be its own
+        except BaseException:
+            await in_thread(self._undo)
+            raise
+        return self
+
+    def _bring_up(self) -> None:
         if loader.loading:
             raise loader.PoolInScript
         refuse_pool_while_loading()
         for said in self._said:
             tell(f"pool {self.name}: {said}")
-        coming: Future[None] | None = None
-        try:
-            with self.spec.provider.warm(self.spec):
-                # Imported now, and on this thread: it takes about as long as what the provider has begun meanwhile
-                # on the other one.
-                from ...plugins.base import enter_client
-                from ...pool import pool  # noqa: F401
-                from .console import ScriptConsole
+        with self.spec.provider.warm(self.spec):
+            # Imported now, and on this thread: it takes about as long as what the provider has begun meanwhile
+            # on the other one.
+            from ...pool import pool  # noqa: F401
+            from .console import ScriptConsole
 
-                coming = submit(self._come_up())
-                from ...tasks import payload  # noqa: F401  what the first call needs, while the nodes come up
-
-                coming.result()
-            if self.spec.options.console and sys.stdout is not None:
-                self._stack.callback(ScriptConsole(self.pool.news).close)
-            self._stack.enter_context(enter_client(self.spec.plugins, self))
-            opened(self)
-        except BaseException:
-            if coming is not None:
+            coming = self._coming = submit(self._come_up())
+            if self._given_up:
                 coming.cancel()
-            # A ctrl-c may have come at any line, even before we knew of the work that had begun.
-            if submit(self._exists()).result():
+            from ...tasks import payload  # noqa: F401  what the first call needs, while the nodes come up
+
+            coming.result()
+        if self.spec.options.console and sys.stdout is not None:
+            self._stack.callback(ScriptConsole(self.pool.news).close)
+
+    def _enter_plugins(self) -> None:
+        from ...plugins.base import enter_client
+
+        self._stack.enter_context(enter_client(self.spec.plugins, self))
+        opened(self)
+
+    def _give_up(self) -> None:
+        self._given_up = True
+        if self._coming is not None:
+            self._coming.cancel()
+
+    def _undo(self) -> None:
+        self._give_up()
+        # A ctrl-c may have come at any line, even before we knew of the work that had begun.
+        if submit(self._exists()).result():
+            try:
                 self._end()
-            raise
-        return self
+            finally:
+                self._stack.close()
 
     async def _come_up(self) -> None:
         from ...pool.pool import Pool
@@ -206,7 +237,11 @@ class Compute(Dispatching):
         self._pool = await Pool.intend(self.spec, Ledger(), working_folder())
         if self.spec.options.console and (news := self._pool.view.detail):
             sys.stderr.write(f"pool {self.name}: {news}\n")
-        await self._pool.start(self.spec)
+        try:
+            await self._pool.start(self.spec)
+        except Cancelled:
+            if not self._given_up:
+                raise
 
     async def _exists(self) -> bool:
         return self._pool is not None
@@ -217,7 +252,25 @@ class Compute(Dispatching):
         if self._forked:
             return  # the pool is the parent's, and so is its end
         closed(self)
-        receipt = self._end()
+        try:
+            receipt = self._end()
+        finally:
+            self._stack.close()
+        self._tell_end(receipt, error)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._forked:
+            return
+        closed(self)
+        try:
+            receipt = await in_thread(self._end, cancel=self._say_it_ends)
+        finally:
+            self._stack.close()
+        self._tell_end(receipt, error)
+
+    def _tell_end(self, receipt: Receipt, error: BaseException | None) -> None:
         if receipt.ok:
             if receipt.kept:
                 tell(f"pool {self.name}: {receipt}; sky.results(run) fetches them")
@@ -233,6 +286,9 @@ class Compute(Dispatching):
             raise failure
         tell(str(failure))
 
+    def _say_it_ends(self) -> None:
+        tell(f"tearing down pool {self.name}; ctrl-c again leaves it to end by itself")
+
     def _end(self) -> Receipt:
         """Tear down, whatever happens meanwhile: a ctrl-c or a signal here must not leave half a teardown."""
         pool, self._pool = self.pool, None
@@ -246,8 +302,7 @@ class Compute(Dispatching):
                 if interrupted is not None:
                     raise
                 interrupted = again
-                tell(f"tearing down pool {self.name}; ctrl-c again leaves it to end by itself")
-        self._stack.close()
+                self._say_it_ends()
         if interrupted is not None:
             raise interrupted
         return self.receipt

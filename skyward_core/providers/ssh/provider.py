@@ -186,15 +186,16 @@ class SSH(Value):
         from .shared import chosen, in_words, wanted
 
         wanted(spec)  # before anybody is asked
-        looks = await self.look()
+        looks = await all_of(map(self.look_at, self.hosts))
         takes = chosen(looks, spec)
         return in_words(looks, takes), takes
 
-    async def look(self) -> list[HostLook]:
-        """Each host's GPUs, and who uses them; nothing is left on the hosts."""
-        return await all_of(map(self._look, self.hosts))
+    async def look_at(self, host: str) -> HostLook:
+        """The GPUs of one of the hosts, and who uses them; nothing is left there.
 
-    async def _look(self, host: str) -> HostLook:
+        Args:
+            host: as it stands in ``hosts``.
+        """
         from .shared import SEEN, look_at
 
         question = (host, repr(self.to_json()))
@@ -249,7 +250,7 @@ class SSH(Value):
             return await self._answers(host), {}
         from .shared import free_of
 
-        devices, why = free_of(await self._look(host), take)
+        devices, why = free_of(await self.look_at(host), take)
         return why, {"free_gpus": {**take, "of": devices}}
 
     async def _answers(self, host: str) -> str:

@@ -91,6 +91,7 @@ SELDOM = (
     "skyward_core/node/boot/probe.py",
     "skyward_core/node/stacks/",
     "skyward_core/node/worker/around_app_process.py",
+    "skyward_core/node/worker/attempts.py",
     "skyward_core/node/worker/breakpoints.py",
     # What these load takes seconds.
     "skyward_core/plugins/built_in/accelerate.py",
@@ -100,8 +101,10 @@ SELDOM = (
     "skyward_core/plugins/built_in/mig.py",
     "skyward_core/plugins/built_in/sklearn.py",
     "skyward_core/plugins/built_in/tensorflow.py",
+    "skyward_core/runtime/async_calls.py",
     "skyward_core/runtime/devices.py",
     "skyward_core/runtime/gists.py",
+    "skyward_core/runtime/map_items.py",
     "skyward_core/runtime/post_mortem.py",
     "skyward_core/runtime/sampler.py",
     "skyward_core/runtime/shard.py",
