@@ -23,6 +23,7 @@ SCOPES = {
     "history": "Past runs",
     "compare": "Two runs side by side",
     "sweep": "What accounts hold",
+    "hosts": "Hosts (groups of skyward.toml, and who uses their GPUs)",
     "launch": "Launch form",
     "run": "Pool and run",
     "panel": "Panels (ranks, nodes, numbers)",
@@ -153,6 +154,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("pools.quit", "q", "app.ask_quit", "quit", "Quit; asks first while pools are up"),
     Action("pools.history", "H", "history", "history", "See every past run"),
+    Action("pools.hosts", "s", "hosts", "hosts", "See your hosts, and who uses their GPUs"),
     Action("pools.failures", "F", "failures", "failures", "See failures of late that nobody has dismissed"),
     # Past runs
     Action("history.open", "enter", "open", "open", "Open the run: its log, numbers and results"),
@@ -195,6 +197,24 @@ ACTIONS: tuple[Action, ...] = (
         "sweep.everywhere", "a", "everywhere", "all regions", "Look in all regions, or where pools have been"
     ),
     Action("sweep.back", "escape,q", "back", "back", "Back to the pools"),
+    # Hosts
+    Action("hosts.again", "r", "again", "look again", "Look again who uses which GPU"),
+    Action("hosts.check", "c", "check", "check", "Check the host: what works there, in words"),
+    Action(
+        "hosts.trust",
+        "t",
+        "trust",
+        "its key",
+        "Show the host's key, and accept it where it is not known",
+        changes=True,
+    ),
+    Action("hosts.add", "a", "add", "add host", "Add a host to the group", changes=True),
+    Action("hosts.group", "n", "group", "new group", "Begin a group of hosts", changes=True),
+    Action("hosts.rename", "e", "rename", "rename", "Call the group, or the host, otherwise", changes=True),
+    Action(
+        "hosts.remove", "d", "remove", "remove", "Take the host, or the group, out; asks first", changes=True
+    ),
+    Action("hosts.back", "escape,q", "back", "back", "Back to the pools"),
     # Launch form
     Action(
         "launch.launch",
@@ -269,6 +289,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.zoom", "z", "zoom", "zoom", "Give the panel the whole screen, or take it back"),
     Action("run.times", "t", "times", "", "Show when each line was printed, or not"),
     Action("run.wrap", "w", "wrap", "", "Wrap long lines"),
+    Action("run.diff", "d", "diff", "", "Compare two ranks' results, value by value"),
     Action("run.time", "T", "time", "", "Go to a time in the log: 12:30, or -5m before its newest line"),
     Action(
         "run.editor", "O", "editor", "", "Open your editor where the traceback in view, or the hit, points"
@@ -422,6 +443,7 @@ HINTS: Mapping[str, tuple[str, ...]] = {
     ),
     "history.words": ("history.back",),
     "sweep": ("sweep.open", "sweep.again"),
+    "hosts": ("hosts.again", "hosts.check", "hosts.trust", "hosts.add"),
     "launch": ("launch.launch", "launch.files", "launch.copy"),
     **{f"run.{row.id}": row.hints for row in PANELS},
     "run.prompt": ("run.back",),
@@ -433,7 +455,7 @@ HINTS: Mapping[str, tuple[str, ...]] = {
 # Those that are never cut off, and stand last.
 ALWAYS = (
     "pools.down", "run.down", "sweep.end", "sweep.end_all",
-    "pools.quit", "run.leave", "errors.back", "stacks.back", "sweep.back", "history.back", "compare.back",
+    "pools.quit", "run.leave", "errors.back", "stacks.back", "sweep.back", "hosts.back", "history.back", "compare.back",
     "launch.back", "app.help",
 )  # fmt: skip
 

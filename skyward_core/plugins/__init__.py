@@ -176,7 +176,9 @@ def _is_required(field: Field[Any]) -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    found = _built_in(name)
+    found = _built_in(name.lower() if name[:1].isupper() else name)
+    if found is not None and name not in (found.name, found.__name__):
+        found = None
     if found is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found

@@ -20,6 +20,7 @@ from typing import Any
 from ..model.errors import NotPicklableError
 from ..model.function import PendingFunction, check_call
 from ..plugins.base import decorated
+from ..runtime.async_calls import plain
 from ..runtime.map_items import EachOf
 from ..wire.content_name import BLOB, Hash, name_of
 from ..wire.frames import INLINE, is_plain
@@ -53,7 +54,7 @@ def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | N
         NotPicklableError: names the argument or the captured object that cannot travel.
         TypeError: the function does not take these arguments.
     """
-    fn = decorated(plugins, pending.fn)
+    fn = decorated(plugins, plain(pending.fn))
     check_call(pending, fn)
     return Task(
         pending.name,
@@ -62,6 +63,7 @@ def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | N
         pending.timeout,
         pending.streams,
         pending.is_script,
+        nodes=pending.nodes,
     )
 
 
@@ -77,13 +79,13 @@ def make_tasks(
     for pending in pendings:
         made = blobs.get(id(pending.fn))
         if made is None:
-            fn = decorated(plugins, pending.fn)
+            fn = decorated(plugins, plain(pending.fn))
             blob = _function_blob(fn, pending.name, folder)
             made = blobs[id(pending.fn)] = (blob, pending.streams, fn)
         blob, streams, fn = made
         check_call(pending, fn)
         about = pending.timeout, streams, pending.is_script
-        yield Task(pending.name, blob, args_blob(pending, folder), *about)
+        yield Task(pending.name, blob, args_blob(pending, folder), *about, nodes=pending.nodes)
 
 
 def map_function(fn: Callable[..., Any], name: str, plugins: Any, folder: Path | None) -> Task:
@@ -92,7 +94,7 @@ def map_function(fn: Callable[..., Any], name: str, plugins: Any, folder: Path |
     Raises:
         NotPicklableError: names what the function has that cannot travel.
     """
-    return Task(name, _function_blob(EachOf(decorated(plugins, fn)), name, folder), NOTHING)
+    return Task(name, _function_blob(EachOf(decorated(plugins, plain(fn))), name, folder), NOTHING)
 
 
 def map_share(shared: Task, first: int, items: list[Any], timeout: float | None, folder: Path | None) -> Task:

@@ -75,6 +75,11 @@ class RunPanel(Panel):
         raise NotImplementedError
 
     @property
+    def awaits(self) -> bool:
+        """Whether something may come of which no event tells, so that it wants to look once a second."""
+        return False
+
+    @property
     def heading(self) -> str:
         """How its title begins."""
         return f"{self.row.number} {self.row.title}"

@@ -23,6 +23,7 @@ from skyward_core.views.views import PoolView, RunView
 
 from ..actions import Action, bindings, first_key, named, with_keys
 from ..app_face import settled
+from ..beat import beat_of
 from ..hints import words_of
 from ..panels.base import Chosen, RunPanel
 from ..panels.table import AT_START, HOME, PANELS
@@ -159,6 +160,13 @@ class RunScreen(BaseScreen[None]):
         if action.id == "run.errors":
             return run is not None and any(run.counts.get(kind) for kind in FAILURES)
         return all(panel.offers(action.id) for panel in self.panels.values())
+
+    def shown_time(self, now: float) -> object:
+        pool = self.pool
+        if pool is None:
+            return super().shown_time(now)
+        awaited = any(panel.awaits for panel in self.panels.values())
+        return int(now) if awaited else beat_of([pool], now)
 
     def pulse(self, now: float) -> None:
         pool = self.pool

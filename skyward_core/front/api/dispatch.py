@@ -98,6 +98,7 @@ class Dispatching:
 
         Raises:
             RunError: a rank failed; its cause is the first real failure's own exception.
+            UsageError: the pool has not as many nodes as ``with_nodes`` says.
             NotPicklableError: an argument cannot travel.
             Cancelled: the run was cancelled.
             PoolError: the pool is not up, or has lost a node.
@@ -106,7 +107,7 @@ class Dispatching:
             return self._streams(self._dispatch("broadcast", [self._task(pending)], consumed=True))
         return self._run("broadcast", [self._task(pending)])
 
-    def run_group(self, group: PendingGroup) -> Any:
+    def run_group(self, group: PendingGroup[Any]) -> Any:
         """``group >> compute``: run several calls at the same time, spread over the nodes.
 
         Args:
@@ -122,13 +123,11 @@ class Dispatching:
             Cancelled: the run was cancelled.
             PoolError: the pool is not up, or has no node left to run them.
         """
-        streaming = [item.name for item in group.items if item.streams]
-        if streaming:
-            raise UsageError(f"a group cannot hold generator functions ({streaming[0]}); run each with >>")
         if not group.items:
             return iter(()) if group.stream else ()
-        limited = any(item.timeout is not None for item in group.items)  # what Dask cannot stop
-        if not limited and (engine := self._engine()) is not None:
+        # Dask can stop no task, and streams no values of one.
+        own = any(item.timeout is not None or item.streams for item in group.items)
+        if not own and (engine := self._engine()) is not None:
             from .dask_work import ByDask, called
             from .maps import Mapped
 
@@ -136,9 +135,7 @@ class Dispatching:
             ordered = group.ordered or not group.stream
             values = Mapped(ByDask(engine, call), call, group.items, ordered=ordered, single=False).values()
             return values if group.stream else tuple(values)
-        from ...tasks.payload import make_tasks
-
-        tasks = list(make_tasks(group.items, self.plugins, self._folder()))
+        tasks = self._tasks(group)
         if group.stream:
             return self._as_they_come(self._dispatch("gather", tasks), ordered=group.ordered)
         return tuple(self._run("gather", tasks))
@@ -156,14 +153,47 @@ class Dispatching:
             NotPicklableError: an argument cannot travel.
             PoolError: the pool is not up.
         """
-        run = self._dispatch("single", [self._task(pending)])
+        return self._future(self._dispatch("single", [self._task(pending)]), lambda run: run.results()[0])
+
+    def submit_all(self, pending: PendingFunction[Any]) -> RunFuture[list[Any]]:
+        """``pending.on_all(compute)``: run a call on every rank, and wait for nothing; raises as ``submit``.
+
+        Args:
+            pending: the call.
+
+        Returns:
+            A future of the values in rank order.
+        """
+        return self._future(self._dispatch("broadcast", [self._task(pending)]), lambda run: run.results())
+
+    def submit_group(self, group: PendingGroup[Any]) -> RunFuture[Any]:
+        """``group.on(compute)``: run several calls at the same time, and wait for nothing.
+
+        Args:
+            group: the calls.
+
+        Returns:
+            A future of a tuple of their values in the order written.
+
+        Raises:
+            UsageError: the group streams, holds a call of a generator function, or has nothing in it.
+            NotPicklableError: an argument cannot travel.
+            PoolError: the pool is not up.
+        """
+        if group.stream or not group.items:
+            what = "a group that streams gives no single value" if group.stream else "the group is empty"
+            raise UsageError(f"{what}; run it with >>")
+        return self._future(self._dispatch("gather", self._tasks(group)), lambda run: tuple(run.results()))
+
+    def _future(self, run: Run, values: Callable[[Run], Any]) -> RunFuture[Any]:
+        """A run as a future of what it gives."""
         future: RunFuture[Any] = RunFuture(run.id, self)
 
         def settle(done: Future[Run]) -> None:
             if not future.set_running_or_notify_cancel():
                 return
             try:
-                future.set_result(done.result().results()[0])
+                future.set_result(values(done.result()))
             except BaseException as error:  # noqa: BLE001  a future carries whatever its work raised
                 future.set_exception(error)
 
@@ -226,7 +256,7 @@ class Dispatching:
 
     # -- the same as the operators, by names -------------------------------------------------------------
 
-    def run(self, pending: PendingFunction[Any] | PendingGroup) -> Any:
+    def run(self, pending: PendingFunction[Any] | PendingGroup[Any]) -> Any:
         """The same as ``pending >> compute``, and raises as ``run_one`` or ``run_group``.
 
         Args:
@@ -487,6 +517,14 @@ class Dispatching:
         from ...tasks.payload import make_task
 
         return make_task(pending, self.plugins, self._folder())
+
+    def _tasks(self, group: PendingGroup[Any]) -> list[Task]:
+        streaming = [item.name for item in group.items if item.streams]
+        if streaming:
+            raise UsageError(f"a group cannot hold generator functions ({streaming[0]}); run each with >>")
+        from ...tasks.payload import make_tasks
+
+        return list(make_tasks(group.items, self.plugins, self._folder()))
 
     def _folder(self) -> Path:
         return self.pool.archive.folder
