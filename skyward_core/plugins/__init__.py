@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from .built_in.accelerate import Accelerate as accelerate
+    from .built_in.dask import Dask as dask
     from .built_in.huggingface import HuggingFace as huggingface
     from .built_in.jax import Jax as jax
     from .built_in.joblib import Joblib as joblib
@@ -207,6 +208,7 @@ __all__ = [
     "available",
     "by_name",
     "check_plugins",
+    "dask",
     "factory",
     "huggingface",
     "jax",

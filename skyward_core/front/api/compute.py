@@ -307,7 +307,9 @@ class Compute(Dispatching):
 
     def _end(self) -> Receipt:
         """Tear down, whatever happens meanwhile: a ctrl-c or a signal here must not leave half a teardown."""
-        pool, self._pool = self.pool, None
+        pool = self.pool
+        self._leave_engine()
+        self._pool = None
         work = submit(down(pool))
         interrupted: KeyboardInterrupt | SystemExit | None = None
         while True:
