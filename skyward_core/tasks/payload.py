@@ -63,6 +63,7 @@ def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | N
         pending.timeout,
         pending.streams,
         pending.is_script,
+        nodes=pending.nodes,
     )
 
 
@@ -84,7 +85,7 @@ def make_tasks(
         blob, streams, fn = made
         check_call(pending, fn)
         about = pending.timeout, streams, pending.is_script
-        yield Task(pending.name, blob, args_blob(pending, folder), *about)
+        yield Task(pending.name, blob, args_blob(pending, folder), *about, nodes=pending.nodes)
 
 
 def map_function(fn: Callable[..., Any], name: str, plugins: Any, folder: Path | None) -> Task:

@@ -61,6 +61,10 @@ class ResultsPanel(RunPanel):
             self.retitle(Content.assemble(*parts))
         return changed
 
+    @property
+    def awaits(self) -> bool:
+        return self._asked is not None or not all(board.done() for board in self._boards.values())
+
     def _look_for_trials(self, pool: PoolView, run: RunView | None, now: float) -> bool:
         """Of a sweep, show its trials; the session is asked once what they are."""
         session = self.app.session

@@ -79,6 +79,14 @@ PANELS: tuple[Row, ...] = (
         empty="no figures of machines so far: they come once a run is there",
         hides=True,
     ),
+    Row(
+        "queue", 7, "queue", "Go to the queue: who has nodes, who waits for some",
+        "skyward_tui.panels.queue:QueuePanel",
+        hints=("run.cancel", "run.copy", "run.zoom"),
+        empty="no run waits for nodes, and no two share them",
+        hides=True,
+        instead_of="phases",
+    ),
 )  # fmt: skip
 
 HOME = "log"  # is looked at first, and is where a rank's lines are read

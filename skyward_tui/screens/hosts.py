@@ -66,6 +66,9 @@ class HostsScreen(BaseScreen[None]):
         self._look()
         self.pulse(self.app.clock())
 
+    def shown_time(self, now: float) -> object:
+        return self._changes, super().shown_time(now)
+
     def pulse(self, now: float) -> None:
         listed = self.query_one(HostList)
         if self._shown != self._changes:
