@@ -63,7 +63,10 @@ PANELS: tuple[Row, ...] = (
     ),
     Row(
         "numbers", 5, "numbers", "Go to the numbers of the ranks", "skyward_tui.panels.numbers:NumbersPanel",
-        hints=("run.previous_rank", "run.merge", "run.cancel", "run.zoom", "run.errors"),
+        hints=(
+            "run.previous_rank", "run.merge", "numbers.charts", "numbers.scale", "numbers.smooth", "run.cancel",
+            "run.zoom", "run.errors",
+        ),
         empty="no numbers so far: ranks send them with sky.log(loss=...), or yield dicts",
         hides=True,
         instead_of="phases",
