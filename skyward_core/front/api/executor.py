@@ -42,8 +42,8 @@ class Executor(_Executor):
 
     Args:
         pool: a pool that is up: ``Compute`` in its block, or what ``sky.attach`` gives.
-        **words: without a pool, as the newest generation has it: ``type``, ``concurrency``, ``reuse``, ``buffer`` of how
-            a node works, which give a ``Worker``.
+        **words: without a pool, as the newest generation has it: ``type``, ``concurrency``, ``reuse`` and ``buffer`` of
+            how a node works, which give a ``Worker``.
 
     Raises:
         PoolError: the pool is not up.
