@@ -223,7 +223,7 @@ class Pool:
                 self.upkeep.on_frame(link, header)
             case "gang":
                 self.launch.gang_broke()
-            case "outcome" | "item" | "began" | "stale" | "run":
+            case "outcome" | "item" | "began" | "stale" | "run" | "want":
                 self.book.on_frame(link, header, body)
             case "ending":
                 self._endings.by_others(PoolEnd.told(self.name, header))

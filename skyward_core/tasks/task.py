@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,8 @@ class Blob(Value):
 class Task(Value):
     """One call, pickled. ``timeout``: seconds per rank, or None. ``stream``: a generator function. ``script``: a whole
     script, which leaves its rank no process. ``interpreter``: the one that pickled it; None for the one that runs this.
-    ``portable``: nothing in it is of that one alone, as of a command.
+    ``portable``: nothing in it is of that one alone, as of a command. ``feeds``: arguments that travel value by value
+    while the call goes on, each with its parameter's name; ``pickled`` pickles a value.
     """
 
     name: str
@@ -63,6 +64,8 @@ class Task(Value):
     script: bool = False
     interpreter: Interpreter | None = None
     portable: bool = False
+    feeds: tuple[tuple[str, Iterable[Any]], ...] = ()
+    pickled: Callable[[Any], bytes] = pickle.dumps
 
 
 def write_tasks(tasks: Sequence[Task], folder: Path) -> None:

@@ -119,6 +119,21 @@ class AgentStale(Timed):
     spent: NotRequired[bool]
 
 
+class Want(TypedDict):
+    """Which values of an argument that its client feeds a call waits for: from ``next`` up to ``until``."""
+
+    t: Literal["want"]
+    run: str
+    i: int
+    arg: int
+    next: int
+    until: int
+    again: NotRequired[bool]
+
+
+class AgentWant(Want, Timed): ...
+
+
 class Record(TypedDict):
     """What a run is."""
 
@@ -370,6 +385,7 @@ class CallKeys(TypedDict):
     kind: NotRequired[RunKind]
     epoch: NotRequired[int]
     gang: NotRequired[bool]
+    fed: NotRequired[bool]
     stream: NotRequired[bool]
     script: NotRequired[bool]
     alone: NotRequired[bool]
@@ -411,6 +427,22 @@ class Credit(TypedDict):
 
 
 class ClientCredit(Credit): ...
+
+
+class Feed(TypedDict):
+    """A value of an argument that its client feeds, or a part of one; see :class:`...runtime.fed.FedItems`."""
+
+    t: Literal["fed"]
+    run: str
+    i: int
+    arg: int
+    seq: int
+    part: int
+    more: NotRequired[bool]
+    ends: NotRequired[Literal["end", "error"]]
+
+
+class ClientFeed(Feed): ...
 
 
 ClientStop = TypedDict(
@@ -544,7 +576,7 @@ class ClientForm(TypedDict):
 
 # -- all that one side says ------------------------------------------------------------------------------
 
-OfRuns = AgentOutcome | AgentItem | AgentBegan | AgentStale | AgentRun
+OfRuns = AgentOutcome | AgentItem | AgentBegan | AgentStale | AgentRun | AgentWant
 OfLock = AgentGranted | AgentHeld | AgentWanted
 FromAgent = (
     OfRuns
@@ -572,6 +604,7 @@ FromClient = (
     | ClientClaim
     | ClientAck
     | ClientCredit
+    | ClientFeed
     | ClientStop
     | ClientFetch
     | ClientWritten

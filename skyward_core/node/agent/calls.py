@@ -13,7 +13,7 @@ from .yields import Yields
 
 if TYPE_CHECKING:
     from ...wire.frame_types import AgentBegan, AgentItem, AgentOutcome, ClientCall
-    from ...wire.node_frame_types import Ended, WorkerOutcome
+    from ...wire.node_frame_types import Ended, WorkerOutcome, WorkerWant
 
 NUMBERS = 16  # names of numbers of an outcome of a sweep, more of which later clients are not told
 RECORDS = 64  # runs remembered after they ended, for clients that come later
@@ -47,6 +47,8 @@ class Call:
         self.stop_reason = ""
         self.timers: list[asyncio.TimerHandle] = []
         self.yields: Yields | None = None
+        self.wants: dict[int, WorkerWant] = {}  # of arguments that are fed, by number
+        self.away_since = 0.0  # when its client was lost, by the loop's clock
         self.outcome: AgentOutcome | None = None
         self.result = b""
         # Its outcome, told when its worker, that it has ended, is gone.

@@ -103,6 +103,7 @@ SELDOM = (
     "skyward_core/plugins/built_in/tensorflow.py",
     "skyward_core/runtime/async_calls.py",
     "skyward_core/runtime/devices.py",
+    "skyward_core/runtime/fed.py",
     "skyward_core/runtime/gists.py",
     "skyward_core/runtime/map_items.py",
     "skyward_core/runtime/post_mortem.py",
