@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, TypeVarTuple, overload
 from weakref import WeakKeyDictionary
@@ -153,13 +153,15 @@ class PendingFunction(_Value, Generic[T]):
         args: its positional arguments.
         kwargs: its keyword arguments; None for none.
         timeout: seconds that one rank may take; None for no limit.
+        nodes: how many of the pool's nodes run it with ``@``, or which; None for all.
     """
 
-    __slots__ = ("args", "fn", "kwargs", "timeout")
+    __slots__ = ("args", "fn", "kwargs", "nodes", "timeout")
     fn: Callable[..., T]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     timeout: float | None
+    nodes: int | tuple[int, ...] | None
 
     def __init__(
         self,
@@ -167,14 +169,16 @@ class PendingFunction(_Value, Generic[T]):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
         timeout: float | None = None,
+        nodes: int | tuple[int, ...] | None = None,
     ) -> None:
         _set(self, "fn", fn)
         _set(self, "args", args)
         _set(self, "kwargs", {} if kwargs is None else kwargs)
         _set(self, "timeout", timeout)
+        _set(self, "nodes", nodes)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PendingFunction, (self.fn, self.args, self.kwargs, self.timeout)
+        return PendingFunction, (self.fn, self.args, self.kwargs, self.timeout, self.nodes)
 
     @property
     def name(self) -> str:
@@ -207,7 +211,22 @@ class PendingFunction(_Value, Generic[T]):
         Raises:
             ValueError: ``seconds`` is not more than 0.
         """
-        return PendingFunction(self.fn, self.args, self.kwargs, _seconds(seconds))
+        return PendingFunction(self.fn, self.args, self.kwargs, _seconds(seconds), self.nodes)
+
+    def with_nodes(self, nodes: int | Iterable[int] | None) -> PendingFunction[T]:
+        """The same call, for some of a pool's nodes: with ``@`` their ranks are a gang of their own, that knows no
+        others, beside those of other runs. It waits until so many nodes are free, or these are; first come, first
+        served.
+
+            train(10).with_nodes(2) @ pool  # on any two nodes; the values of their ranks, in order
+
+        Args:
+            nodes: how many, or which, by index; None for all.
+
+        Raises:
+            ValueError: it names none, one twice, or what is no node.
+        """
+        return PendingFunction(self.fn, self.args, self.kwargs, self.timeout, _nodes(nodes))
 
     def local(self) -> T:
         """Make the call here and now, in this process."""
@@ -260,6 +279,21 @@ class PendingFunction(_Value, Generic[T]):
 
     def __repr__(self) -> str:
         return f"<{self.name}(…) not run yet: use >> or @ with a pool>"
+
+
+def _nodes(nodes: int | Iterable[int] | None) -> int | tuple[int, ...] | None:
+    if nodes is None or (isinstance(nodes, int) and not isinstance(nodes, bool) and nodes > 0):
+        return nodes
+    if isinstance(nodes, int | str | bytes):
+        raise ValueError(
+            f"nodes must be a number of them, 1 at least, or a list of such as [0, 2], not {nodes!r}"
+        )
+    named = tuple(sorted(nodes))
+    if not named or any(isinstance(each, bool) or not isinstance(each, int) or each < 0 for each in named):
+        raise ValueError(f"nodes must be a list of indices such as [0, 2], not {list(named)!r:.80}")
+    if len(set(named)) != len(named):
+        raise ValueError(f"nodes names one twice: {list(named)!r:.80}")
+    return named
 
 
 class PendingGroup(_Value, Generic[R]):

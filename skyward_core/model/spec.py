@@ -349,6 +349,11 @@ class Options(_Spec):
     }
 
     @classmethod
+    def older_words(cls) -> set[str]:
+        """Older words for arguments, of which each is heeded, told of, or refused."""
+        return {*cls._older, *_PARTS_OF_START}
+
+    @classmethod
     def _today(cls, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
         parts = [given.get(name) for name in _PARTS_OF_START]
         if any(each is not None for each in parts):

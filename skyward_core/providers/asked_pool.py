@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..model.capabilities import RunsHere, TakesGpus, default_nodes
+from ..model.capabilities import Offers, RunsHere, TakesGpus, default_nodes
 from ..model.errors import SpecError, UsageError
 from ..model.spec import Image, Nodes, Options, PoolSpec, Spec, Worker, made_up_name
 from ..model.wrong_field import of_field
@@ -138,6 +138,10 @@ def _made(spec: Spec, allocation: str | None) -> Spec:
 
         with of_field("accelerator"):
             accelerator = accelerators.resolve(accelerator)
+            if accelerator is not None and accelerator.part < 1 and isinstance(provider, Offers):
+                raise UsageError(
+                    f"{provider.name} rents accelerators whole, and {accelerator} is a part of one: say count=1"
+                )
     return replace(spec, provider=provider, accelerator=accelerator, allocation=spec.allocation or allocation)
 
 

@@ -125,6 +125,10 @@ class Peer(_FrozenPart):
     def __init__(self, node: int, address: str, ports: tuple[int, ...] = ()) -> None:
         self._fill(locals())
 
+    def __getitem__(self, key: str) -> Any:
+        """Fields as older generations have them: ``peer["node"]``, ``peer["private_ip"]``."""
+        return {"node": self.node, "private_ip": self.address, "address": self.address}[key]
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Network(_FrozenPart):
@@ -141,6 +145,10 @@ class Network(_FrozenPart):
 
     def __init__(self, interface: str = "", gbps: float | None = None) -> None:
         self._fill(locals())
+
+    def __getitem__(self, key: str) -> Any:
+        """Fields as older generations have them: ``network["interface"]``, ``network["bandwidth_gbps"]``."""
+        return {"interface": self.interface, "bandwidth_gbps": self.gbps}[key]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -243,6 +251,52 @@ class InstanceInfo(_FrozenPart):
         the ranks that stand alone is it, too, though no other can wait for it.
         """
         return self.rank == 0
+
+    @classmethod
+    def current(cls) -> InstanceInfo | None:
+        """This rank's place, as ``sky.instance_info()`` gives it; None off a pool."""
+        info = instance_info()
+        return info if info.pool else None
+
+    @property
+    def job_id(self) -> str:
+        """The pool's name, which no other pool has that is up; empty off a pool."""
+        return self.pool
+
+    @property
+    def compute(self) -> str:
+        """The pool's name, as the newest generation asks for it."""
+        return self.pool
+
+    @property
+    def nodes(self) -> int:
+        """Nodes in the pool: ``total_nodes``."""
+        return self.total_nodes
+
+    @property
+    def head(self) -> str:
+        """Address of the head node: ``head_addr``."""
+        return self.head_addr
+
+    @property
+    def host(self) -> str:
+        """Address of this node: ``address``."""
+        return self.address
+
+    @property
+    def workers_per_node(self) -> int:
+        """Processes on each node that calls run in."""
+        return self.ranks_per_node * self.workers_per_rank
+
+    @property
+    def total_workers(self) -> int:
+        """Processes of the pool that calls run in."""
+        return self.world_size * self.workers_per_rank
+
+    @property
+    def global_worker_index(self) -> int:
+        """Index of this process among all of those, 0 to ``total_workers - 1``."""
+        return self.rank * self.workers_per_rank + self.worker
 
     @property
     def stands_alone(self) -> bool:

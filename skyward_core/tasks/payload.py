@@ -67,6 +67,7 @@ def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | N
         pending.is_script,
         feeds=feeds,
         pickled=dumps,
+        nodes=pending.nodes,
     )
 
 
@@ -89,7 +90,15 @@ def make_tasks(
         check_call(pending, fn)
         about = pending.timeout, streams, pending.is_script
         sent, feeds = fed_arguments(pending)
-        yield Task(pending.name, blob, args_blob(sent, folder), *about, feeds=feeds, pickled=dumps)
+        yield Task(
+            pending.name,
+            blob,
+            args_blob(sent, folder),
+            *about,
+            feeds=feeds,
+            pickled=dumps,
+            nodes=pending.nodes,
+        )
 
 
 def map_function(fn: Callable[..., Any], name: str, plugins: Any, folder: Path | None) -> Task:

@@ -115,6 +115,7 @@ class RunView(Value):
     counts: dict[str, int] = field(default_factory=dict)
     root_cause: RootCause | None = None
     outputs: dict[str, str] = field(default_factory=dict)  # where files of its ranks are here; why not, or ""
+    nodes: tuple[int, ...] = ()  # that it runs on, where these are not all
     figures: dict[int, LastFigures] = field(
         default_factory=dict, compare=False
     )  # by node: what it was measured at before a rank of it failed
@@ -188,6 +189,7 @@ class PoolView(Value):
     unfetched: dict[str, int] = field(
         default_factory=dict
     )  # run -> bytes that wait for somebody to fetch them
+    waiting: tuple[ev.QueuedRun, ...] = ()  # runs that wait for nodes, in their order
     receipt: dict[str, Any] | None = None
     version: int = 0
     key: str = ""
@@ -396,6 +398,18 @@ def _(event: ev.RunOpened, view: PoolView) -> None:
                 del kept[over]
         kept[event.run] = run
         view.runs = kept
+
+
+@_apply.register(ev.RunPlaced)
+def _(event: ev.RunPlaced, view: PoolView) -> None:
+    if run := view.runs.get(event.run):
+        run.nodes = tuple(node for node in event.nodes if 0 <= node < len(view.nodes))
+        run.version += 1
+
+
+@_apply.register(ev.QueueNews)
+def _(event: ev.QueueNews, view: PoolView) -> None:
+    view.waiting = tuple(replace(each, name=safe(each.name), who=safe(each.who)) for each in event.waiting)
 
 
 @_apply.register(ev.RankPhase)

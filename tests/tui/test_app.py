@@ -102,8 +102,8 @@ async def test_where_nothing_happens_nothing_is_done(
     async with app.run_test(size=(160, 48)) as pilot:
         await until(pilot, lambda: "llama-ft" in screen_text(app))
         await pilot.press(*keys.split())
-        if keys == "n":
-            await until(pilot, lambda: "launch" in screen_text(app) and app.screen._wait is None)  # type: ignore[attr-defined]
+        waits = {"n": "_wait", "w": "_looking_since"}.get(keys, "")
+        await until(pilot, lambda: not waits or getattr(app.screen, waits, 1) is None)
         await pilot.pause()
         app._lively_until, app._again = 0.0, []
         app._pump()

@@ -162,16 +162,19 @@ ASKED, PAPERS = {"id": 1}, {"authority": "", "certificate": "", "key": ""}
 PHASE = {"rank": 0, "phase": "importing", "age": 0.5}
 ONE: dict[str, Any] = {"run": "r", "i": 0}
 # A frame of every kind, with nothing but what it must hold.
+WANT = {"arg": 0, "next": 1, "until": 9}
+FEED = {"arg": 0, "seq": 1, "part": 0}
 GOOD: dict[str, dict[str, dict[str, Any]]] = {
     "agent": {
         "welcome": {key: WELCOME[key] for key in FROM_AGENT["welcome"].needs},
         "log": {"f": "r000.out", "at": 0}, "data": ASKED | {"last": True},
         "outcome": ONE | {"rank": 0, "node": 0, "kind": "returned"},
         "item": ONE | {"seq": 0, "summary": SUMMARY, "rank": 0}, "began": ONE | {"rank": 0, "node": 0},
-        "stale": ONE, "run": {key: RECORD[key] for key in FROM_AGENT["run"].needs},
+        "want": ONE | WANT, "stale": ONE, "run": {key: RECORD[key] for key in FROM_AGENT["run"].needs},
         "gang": {"epoch": 1, "broken": ""}, "phase": PHASE,
         "modules": {"files": {"a.py": "0f"}}, "notice": {"kind": "stop", "left": 1.5}, "metrics": {"at": 0},
-        "granted": {"unclean": False}, "held": {"by": ""},
+        "granted": {"unclean": False}, "held": {"by": ""}, "queue": {"waiting": []}, "turn": {"run": "r"},
+        "dropped": {"run": "r", "by": ""},
         "pong": {"lease": None}, "known": ASKED,
         "formed": ASKED | {"epoch": 1, "head_addr": "10.0.0.1", "head_port": 1}, "bye": {"logs": {"r000.out": 1}},
         "wanted": {},
@@ -180,7 +183,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
     "client": {
         "tail": {}, "call": {key: CALL[key] for key in FROM_CLIENT["call"].needs}, "claim": {"run": "r"},
         "source": {"hash": "ab", "name": "train.py"}, "metrics": {},
-        "ack": {"calls": {"r": [0], "s": None}}, "credit": ONE | {"next": 1}, "stop": {"run": "r"},
+        "ack": {"calls": {"r": [0], "s": None}}, "credit": ONE | {"next": 1}, "stop": {"run": "r"}, "fed": ONE | FEED,
         "fetch": ASKED | {"f": "x.result"}, "written": ASKED | {"patterns": ["out/**"]}, "output": ASKED | OUTPUT,
         "stacks": ASKED, "profile": ASKED | {"rank": 0, "seconds": 1.5}, "peers": ASKED | PAPERS,
         "debug": ASKED | {"rank": 0, "who": "w"}, "still": {"seconds": 1.5},
@@ -188,9 +191,11 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "ports": ASKED, "setup": ASKED, "where": ASKED, "halt": ASKED, "shutdown": {},
         "gang": {"epoch": 1, "info": {}}, "hello": {}, "use": {},
         "warn": {"node": 1, "left": 1.5}, "ping": {}, "lock": {}, "unlock": {}, "form": ASKED,
+        "holds": ASKED, "enqueue": {"run": "r", "name": "f", "nodes": 2, "only": [0, 2]}, "dequeue": {"run": "r"},
     },
     "worker": {
         "hello": {"pid": 7}, "outcome": ONE | {"kind": "returned"}, "item": ONE | {"seq": 0},
+        "want": ONE | WANT,
         "phase": {"phase": ""}, "modules": {"files": {"a.py": ""}}, "secrets": {"values": ["s"]},
         "entering": {"plugin": "torch"}, "failed": {"error": ERROR},
         "ready": {"epoch": 1}, "entered": {},
@@ -201,7 +206,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "there": {}, "comes": {"size": 1}, "answer": {"error": "no such file"},
     },
     "to worker": {
-        "setup": {"info": {}}, "place": {"info": {}}, "credit": ONE | {"next": 1}, "exit": {},
+        "setup": {"info": {}}, "place": {"info": {}}, "credit": ONE | {"next": 1}, "exit": {}, "fed": ONE | FEED,
         "call": {key: CALL[key] for key in messages.TO_WORKER["call"].needs},
     },
 }  # fmt: skip
@@ -237,6 +242,10 @@ def test_of_every_answer_each_key_is_looked_at(asked: str) -> None:
         "debug": {"over": True},
         "stacks": {"ranks": [{"rank": 0, "number": 0, "at": "idle", "runs": ["r"], "threads": []}]},
         "where": {"runs": {"r": {"calls": 1, "active": 0, "total": 2}}},
+        "holds": {
+            "epoch": 1, "broken": "", "spent": False, "members": [1],
+            "runs": {"r": {"active": 0, "ended": 1, "total": 2, "kept": ""}},
+        },
     }  # fmt: skip
     good = answers[asked] | {"t": "known", "id": 1}
     messages.answer(asked, good)

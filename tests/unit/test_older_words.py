@@ -234,3 +234,90 @@ def test_streams_and_heads_and_what_is_printed():
             print("deeper", end="")
     print("out")
     assert said == ["in", "DEEPER"] or said == ["in", "", "DEEPER", ""]
+
+
+POOLS = """
+[providers.cheap]
+type = "runpod"
+cloud_type = "secure"
+
+[providers.mine]
+type = "aws"
+region = "us-east-1"
+
+[pools.train]
+provider = "local"
+nodes = 2
+ttl = 60
+provision_timeout = 600
+selection = "cheapest"
+
+[pools.train.image]
+pip = ["numpy"]
+env = { A = "1" }
+
+[pools.train.worker]
+concurrency = 2
+
+[pools.train.plugins]
+torch = { backend = "gloo" }
+jax = true
+
+[pools.my_cheap]
+provider = "cheap"
+accelerator = "A100:8"
+
+[pools.rented]
+provider = "mine"
+accelerator = "T4"
+max_hourly_cost = 3.0
+
+[pools.grows]
+nodes = [2, 8]
+
+[pools.wrong]
+nodse = 3
+
+[pools.empty]
+"""
+
+
+def test_a_name_alone_is_a_table_of_the_settings(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "home" / "skyward.toml").write_text("[pools.train]\nnodes = 7\nmax_hourly_cost = 9.0\n")
+    folder = tmp_path / "work"
+    folder.mkdir(mode=0o700)
+    monkeypatch.chdir(folder)
+    (folder / "skyward.toml").write_text(POOLS)
+    with pytest.raises(sky.UsageError, match="has no offers to choose from by max_hourly_cost"):
+        sky.Compute(name="train")
+    (tmp_path / "home" / "skyward.toml").write_text("[pools.train]\nnodes = 7\n")
+    (folder / "skyward.toml").write_text(POOLS.replace('selection = "cheapest"\n', ""))
+    spec = sky.Compute(name="train").spec
+    assert (spec.name, spec.nodes, spec.worker.concurrency, spec.image.env) == ("train", 2, 2, {"A": "1"})
+    assert (spec.options.ttl, spec.options.start_timeout) == (60, 600)
+    assert spec.plugins == (sky.plugins.torch(backend="gloo"), sky.plugins.jax())
+    assert sky.Compute(provider=sky.Local(), name="train").spec.nodes == 1
+    assert isinstance(sky.Compute(name="empty").spec.provider, sky.Local)
+    rented = sky.Compute(name="rented").spec
+    assert (rented.provider.region, rented.wish.max_hourly) == (("us-east-1",), 3.0)
+    with pytest.raises(sky.UsageError, match="machines of RunPod"):
+        sky.Compute(name="my_cheap")
+    monkeypatch.setattr(home, "provider_override", "local")
+    cheap = sky.Compute(name="my_cheap")
+    assert (cheap.spec.name, str(cheap.spec.accelerator)) == ("my-cheap", "A100:8")
+    assert "in place of sky.RunPod(cloud_type='secure')" in cheap._said[0]
+    for name, why in [
+        (
+            "tain",
+            r"\[pools\.tain\] of a skyward\.toml, .* did you mean 'train'\? a pool that is to be called 'tain'",
+        ),
+        (
+            "wrong",
+            r"\[pools\.wrong\] of skyward\.toml: it has 'nodse', which no pool has; did you mean 'nodes'\?",
+        ),
+        ("grows", "begins with some machines"),
+    ]:
+        with pytest.raises(sky.UsageError, match=why):
+            sky.Compute(name=name)

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ...model.capabilities import RunsHere, ServedByAnother
-from ...model.errors import Cancelled, TeardownError
+from ...model.errors import Cancelled, TeardownError, UsageError
 from ...model.hint import Hint
 from ...model.spec import Image, Nodes, Options, Spec, Worker
 from ...runtime.phase import refuse_pool_while_loading
@@ -66,7 +66,8 @@ class Compute(Dispatching):
         plugins: frameworks to set up, in order of entry.
         worker: how each node runs what it is given; a ``Worker()`` when None.
         options: everything else; ``Options()`` when None.
-        name: the pool's name; made up when None.
+        name: the pool's name; made up when None. With nothing of machines beside it, it names the table
+            ``[pools.NAME]`` of ``skyward.toml``, which says all that.
         ttl: as of ``Options``, for either to say; 0 for no limit.
         **older: what older generations take besides (``older_arguments.py`` lists it): heeded, said to go unheeded, or
             refused in words.
@@ -107,6 +108,19 @@ class Compute(Dispatching):
     ) -> None:
         from ...providers.asked_pool import pool_spec, ways_of
 
+        if name is not None and not specs and not older and not plugins:
+            said = (provider, nodes, accelerator, vcpus, memory_gb, architecture, region, max_hourly_cost, disk_gb,
+                    allocation, selection, image, worker, ttl)  # fmt: skip
+            if all(each is None for each in said):
+                from .named_pool import named_pool  # most pools are said where they are wanted
+
+                table = named_pool(name)
+                if options is not None:
+                    if "options" in table:
+                        raise UsageError(f"options= beside [pools.{name}] of skyward.toml, which says them")
+                    table["options"] = options
+                self.__init__(**table)  # type: ignore[misc]  # the same pool, said in full
+                return
         words = taken(older) if older else {}
         machines = {
             "provider": provider, "accelerator": accelerator, "vcpus": words.pop("vcpus", vcpus),

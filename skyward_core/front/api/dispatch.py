@@ -95,6 +95,7 @@ class Dispatching:
 
         Raises:
             RunError: a rank failed; its cause is the first real failure's own exception.
+            UsageError: the pool has not as many nodes as ``with_nodes`` says.
             NotPicklableError: an argument cannot travel.
             Cancelled: the run was cancelled.
             PoolError: the pool is not up, or has lost a node.

@@ -132,13 +132,13 @@ class WorkerProcess:
         belong to, and its plugins."""
         phase = {"phase": self._phase, "age": monotonic() - self._phase_since}
         modules = {"modules": self._modules.files} if self._modules.files else {}
-        greeting: Header = {"t": "hello", "pid": os.getpid()} | phase | self._known | self._setup | modules
-        waiting = [(key, items) for key, items in list(self._fed.items()) if items.waits]
-        if waiting:  # what was on its way is lost
-            greeting["wants"] = [
-                _want(run, index, items) | {"again": True} for (run, index, _), items in waiting
-            ]
-        return greeting, self._plugins
+        # What was on its way is lost.
+        lost = [_want(*key[:2], items, again=True) for key, items in list(self._fed.items()) if items.waits]
+        wants = {"wants": lost} if lost else {}
+        return {
+            "t": "hello",
+            "pid": os.getpid(),
+        } | phase | self._known | self._setup | modules | wants, self._plugins
 
     def _enter(self, phase: str) -> None:
         """Tell what this process is at: imports and process groups take long, and nothing is printed meanwhile."""
@@ -232,7 +232,8 @@ class WorkerProcess:
                 sys.exit(128 + signal.SIGTERM)
             except BaseException as error:  # noqa: BLE001  reported as the outcome of every call that needed it
                 self._setup_error = error
-        if self._rendezvous and header["gang"] and info.world_size > 1 and not info.stands_alone:
+        others = info.world_size > 1 or "members" in header["info"]  # which it would have with more nodes
+        if self._rendezvous and header["gang"] and others and not info.stands_alone:
             from ...runtime.torchrun import ForCalls
 
             self._torchrun = ForCalls(info, self._paths.error_file(os.getpid()))
@@ -464,10 +465,12 @@ class WorkerProcess:
         self._streams.flush()
 
 
-def _want(run: str, index: int, items: FedItems) -> WorkerWant:
+def _want(run: str, index: int, items: FedItems, *, again: bool = False) -> WorkerWant:
     begin, end = items.wants
     want: WorkerWant = {"t": "want", "run": run, "i": index, "arg": items.number, "next": begin, "until": end}
-    return want if begin else want | {"again": True}  # an earlier attempt at the call may have asked, too
+    return (
+        want | {"again": True} if again or not begin else want
+    )  # an earlier attempt at the call may have asked, too
 
 
 class _Window:

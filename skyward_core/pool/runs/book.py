@@ -28,7 +28,7 @@ from .others_runs import OthersRuns
 from .run import Run, Surroundings
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import OfRuns
+    from ...wire.frame_types import OfRuns, QueuedKeys
 
 OVER = 16_384  # runs: more than end between two words to an agent
 
@@ -86,12 +86,14 @@ class RunBook:
         view = context.view.runs.get(run)
         if view is None:
             raise PoolError(f"pool {context.name} remembers no run {run}")
+        if any(each.run == run for each in context.view.waiting):
+            raise PoolError(f"run {run} waits for nodes, and is its client's until it has them")
         if view.kind == "map":
             raise PoolError(
                 f"run {run} is a map: what it gives goes to its caller, item by item, and nowhere else"
             )
         taken = self.add(run, view.kind, [Task(view.function, NOTHING, NOTHING)], view.total)
-        taken.claim_from(context.links)
+        taken.claim_from(context.links, view.nodes)
         asked = [link for link in context.links if link.up]
         known = await asyncio.gather(*(link.claim(run) for link in asked))
         lacks = view.total - sum(map(len, known))
@@ -192,6 +194,10 @@ class RunBook:
     def _lose_calls(run: Run, link: Link) -> None:
         for index in run.calls_on(link):
             run.lose(index)
+
+    def others_wait(self, link: Link, queued: QueuedKeys) -> None:
+        """A run of another client waits for nodes; no node but the head knows of it yet."""
+        self._others.waits(link, queued)
 
     def look_again(self) -> None:
         """We use the pool from now on: see to runs that nobody sees to."""

@@ -21,7 +21,7 @@ from .root_cause import root_cause
 from .unclaimed import Unclaimed
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentOutcome, OfRuns, Record, Remembered
+    from ...wire.frame_types import AgentOutcome, OfRuns, QueuedKeys, Record, Remembered
 
 
 class OthersRuns:
@@ -85,7 +85,7 @@ class OthersRuns:
         if not (is_over or lost or any(each.kind == "lost" for each in known.values())):
             return
         if run not in self._totals:
-            self._begin(run, row.function, row.kind, row.total, row.opened_at)
+            self._begin(run, row.function, row.kind, row.total, row.opened_at, row.nodes or ())
         for outcome in written.values():
             self._enter(run, outcome, row.opened_at)
         if returned and lost:  # which tasks these are nobody knows
@@ -106,7 +106,7 @@ class OthersRuns:
         if self._unclaimed.goes_on(row.run):
             return
         if row.run not in self._totals:
-            self._begin(row.run, row.function, row.kind, row.total, row.opened_at)
+            self._begin(row.run, row.function, row.kind, row.total, row.opened_at, ())
         cause, now = (
             RootCause(-1, "lost", "PoolError", "its client is gone, who gave it its items"),
             time.time(),
@@ -129,6 +129,8 @@ class OthersRuns:
         counts[node] = max(counts.get(node, 0), record["returned"] - seen)
 
     def on_frame(self, link: Link, header: OfRuns) -> None:
+        if header["t"] == "want":
+            return  # its own client has the values
         run, at = header["run"], link.time_of(header)
         match header["t"]:
             case "run":
@@ -167,17 +169,34 @@ class OthersRuns:
 
     def _opened(self, record: Record, link: Link) -> None:
         run, at = record["run"], link.time_of({"at": record["opened_at"]})
+        nodes = tuple(record.get("nodes", ()))
         if run in self._totals:
+            if nodes:  # it has waited for them
+                self._emit(ev.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at))
             return
         self._news.records.opened(run, record["function"], record["kind"], record["total"], at)
-        self._begin(run, record["function"], record["kind"], record["total"], at)
+        if nodes:
+            self._news.records.placed(run, nodes)
+        self._begin(run, record["function"], record["kind"], record["total"], at, nodes)
 
-    def _begin(self, run: str, function: str, kind: RunKind, total: int, at: float) -> None:
+    def waits(self, link: Link, queued: QueuedKeys) -> None:
+        """A run waits for nodes, as the head tells."""
+        context = self._context
+        if queued["run"] not in self._totals:
+            total = (queued["nodes"] or len(context.links)) * context.ranks_per_node
+            since = link.by_our_clock(queued["since"])
+            self._begin(queued["run"], queued["name"], "broadcast", total, since, ())
+
+    def _begin(
+        self, run: str, function: str, kind: RunKind, total: int, at: float, nodes: tuple[int, ...]
+    ) -> None:
         self._totals[run] = total
         self._outcomes[run] = {}
         if kind == "map":
             self._maps[run] = {}
         self._emit(ev.RunOpened(pool=self._pool, run=run, function=function, kind=kind, total=total, at=at))
+        if nodes:
+            self._emit(ev.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at))
 
     def _outcome(self, run: str, header: AgentOutcome, at: float) -> None:
         outcome = outcome_of(header)

@@ -82,9 +82,12 @@ SELDOM = (
     "skyward_core/node/agent/debug_desk.py",
     "skyward_core/node/agent/looks.py",
     "skyward_core/node/agent/meter.py",
+    "skyward_core/node/agent/notice_desk.py",
+    "skyward_core/node/agent/notice_source.py",
     "skyward_core/node/agent/old_bytecode.py",
     "skyward_core/node/agent/output_file.py",
     "skyward_core/node/agent/outputs.py",
+    "skyward_core/node/agent/run_queue.py",
     "skyward_core/node/agent/stand_still.py",
     "skyward_core/node/boot/markers.py",
     "skyward_core/node/boot/neighbour.py",
@@ -114,10 +117,21 @@ SELDOM = (
 # what runs commands, and programs that take longer to start than this takes to come.
 REST = (
     "skyward_core/__main__.py",
+    "skyward_core/model/alert.py",
+    "skyward_core/model/arrival.py",
+    "skyward_core/model/curves.py",
+    "skyward_core/model/leftover.py",
+    "skyward_core/model/offer.py",
+    "skyward_core/model/setting.py",
+    "skyward_core/model/written_file.py",
     "skyward_core/node/machine_metrics/",
     "skyward_core/plugins/built_in/ray.py",
     "skyward_core/runtime/placed_files.py",
     "skyward_core/runtime/shell_command.py",
+    # Types, which nothing loads when it runs.
+    "skyward_core/wire/frame_types.py",
+    "skyward_core/wire/inside_frame_types.py",
+    "skyward_core/wire/node_frame_types.py",
     *(
         f"skyward_core/{name}/"
         for name in ("front", "pool", "providers", "store", "tasks", "transport", "views")
