@@ -16,6 +16,7 @@ import skyward_core as sky
 from skyward_core.model.errors import NoCapacity
 from skyward_core.model.spec import PoolSpec
 from skyward_core.providers.ssh.shared import HostLook
+from tests.support.cli import Cli
 from tests.support.fake_driver import needs_compiler
 
 from . import Host, Lab
@@ -83,6 +84,34 @@ def test_a_look_tells_who_uses_what_and_leaves_nothing(shared: Lab) -> None:
     assert all(each.is_free for each in told[second.address].gpus)
 
 
+def test_the_command_line_tells_it_and_a_dry_run_names_who_is_in_the_way(
+    shared: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = shared.hosts
+    monkeypatch.setenv("HOME", str(tmp_path / "person"))
+    (own := tmp_path / "person" / ".ssh").mkdir(parents=True)
+    (own / "config").write_text(shared.ssh_config.read_text())
+    cli = Cli(tmp_path)
+    cli.write("where.py", "import skyward_core as sky\n\n@sky.function\ndef where() -> int: ...\n")
+    (tmp_path / "skyward.toml").write_text(f'[hosts]\nlab = ["{first.name}"]\n')
+    user = user_process(first)
+    measure(first, f"pids={user}:4000 util=50", "", "used=9000")
+    told = cli.json("hosts")["hosts"]
+    assert [(each["host"], each["groups"], each["reached"], each["free"]) for each in told] == [
+        (first.name, ["lab"], True, 1)
+    ]
+    busy, free, _ = told[0]["gpus"]
+    assert busy["processes"][0]["user"] == "nobody" and busy["utilization"] == 50
+    assert (free["free"], free["state"], free["taken_by"]) == (True, "free", None)
+    table = cli("hosts", "lab", second.name).stdout
+    assert "used by nobody (sleep, 4.2 GB)" in table and "3 of 3 free" in table
+    asked = ("run", "where.py", "--provider", "ssh", "--set", "gpus=free", "--dry-run")
+    plan = cli(*asked, "--hosts", f"{first.name},{second.name}").stdout
+    assert f"{first.name}: takes 1 of 3 GPUs (1: NVIDIA H100 80GB HBM3); GPU 0" in plan
+    refused = cli(*asked, "--hosts", "lab", "--ranks-per-node", "2", status=1).stderr
+    assert "1 node with 2 free GPUs is needed, and no host has that" in refused
+
+
 def test_a_pool_takes_what_is_free_and_leaves_the_rest(shared: Lab) -> None:
     first, second = shared.hosts
     user = user_process(first)
@@ -99,7 +128,7 @@ def test_a_pool_takes_what_is_free_and_leaves_the_rest(shared: Lab) -> None:
         with pytest.raises(NoCapacity) as error, pool(shared, free, name="late"):
             pass
         assert str(error.value).startswith(
-            "2 nodes with 1 free GPU each are needed, and 1 of 2 hosts has that: "
+            "2 nodes with 1 free GPU each are needed, and only 1 of 2 hosts has that: "
         )
         assert f"{first.address}: GPU 0 (NVIDIA H100 80GB HBM3) is used by nobody (sleep" in str(error.value)
         with pool(shared, free, name="other", nodes=1) as beside:
@@ -116,7 +145,7 @@ def test_as_many_as_are_asked_for(shared: Lab) -> None:
         ) as other:  # of which the first host has one left
             assert seen() @ other == [(0, "GPU-0"), (0, "GPU-1")]
             assert "taken by pool" in look(shared)[shared.hosts[1].address].gpus[0].state
-    with pytest.raises(NoCapacity, match="1 node with 1 free A100 is needed, and none of 2 hosts have that"):
+    with pytest.raises(NoCapacity, match="1 node with 1 free A100 is needed, and no host has that"):
         pool(shared, free, nodes=1, accelerator="A100").__enter__()
     with pytest.raises(sky.UsageError, match="cannot be shared out among 2 ranks"):
         pool(shared, free, accelerator="H100:3", worker=sky.Worker(ranks_per_node=2)).__enter__()

@@ -130,11 +130,7 @@ def _too_few(looks: Sequence[HostLook], spec: PoolSpec, count: int, there: int) 
     kind = "GPU" if (accelerator := spec.needs.accelerator) is None else accelerator.name
     many = f"{count} free {kind}{'s' if count > 1 else ''}"
     nodes = f"{spec.least_nodes} node{'s' if spec.least_nodes > 1 else ''} with {many}"
-    has = (
-        f"{there} of {len(looks)} hosts has"
-        if there == 1
-        else f"{there or 'none'} of {len(looks)} hosts have"
-    )
+    has = f"only {there} of {len(looks)} hosts {'has' if there == 1 else 'have'}" if there else "no host has"
     return (
         f"{nodes}{' each' if spec.least_nodes > 1 else ''} {'are' if spec.least_nodes > 1 else 'is'} needed, and "
         f"{has} that: {'; '.join(_busy(look) for look in looks)}"
