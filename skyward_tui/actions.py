@@ -27,6 +27,7 @@ SCOPES = {
     "launch": "Launch form",
     "run": "Pool and run",
     "panel": "Panels (ranks, nodes, numbers)",
+    "numbers": "Numbers (in their panel)",
     "log": "Log pane",
     "errors": "Errors",
     "stacks": "Stacks (where every rank is)",
@@ -344,14 +345,18 @@ ACTIONS: tuple[Action, ...] = (
     Action("panel.up", "up,k", "step(-1)", "", "Up; among numbers, the one above"),
     Action("panel.down", "down,j", "step(1)", "", "Down; among numbers, the one below"),
     Action(
-        "panel.left", "left,h", "sideways(-1)", "", "Left, in the grid; the column that trials are sorted by"
+        "panel.left",
+        "left,h",
+        "sideways(-1)",
+        "",
+        "Left, in the grid; the hairline of numbers; the column that trials are sorted by",
     ),
     Action(
         "panel.right",
         "right,l",
         "sideways(1)",
         "",
-        "Right, in the grid; the column that trials are sorted by",
+        "Right, in the grid; the hairline of numbers; the column that trials are sorted by",
     ),
     Action("panel.page_up", "pageup,ctrl+u", "page(-1)", "", "Page up"),
     Action("panel.page_down", "pagedown,ctrl+d", "page(1)", "", "Page down"),
@@ -359,6 +364,12 @@ ACTIONS: tuple[Action, ...] = (
     Action("panel.last", "end,G", "edge(-1)", "", "Last"),
     Action(
         "panel.open", "enter", "open", "its log", "Read the rank's log; of trials, turn their order round"
+    ),
+    # Numbers
+    Action("numbers.charts", "c", "charts", "charts", "A chart of each number, or of the chosen one"),
+    Action("numbers.scale", "b", "scale", "log scale", "A logarithmic scale, or a linear one again"),
+    Action(
+        "numbers.smooth", "x", "smooth", "smooth", "Smooth the lines, with what was sent behind them, or not"
     ),
     # Log pane
     Action("log.up", "up,k", "move(-1)", "", "Up a line"),

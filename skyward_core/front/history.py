@@ -66,6 +66,7 @@ def run_view(ledger: Ledger, row: RunRow) -> RunView:
         LedgerError: the ledger cannot be read.
     """
     view = RunView(row.run, ledger.pool(row.token).name, row.function, row.kind, row.total, row.opened_at)
+    view.nodes = row.nodes or ()
     view.state, view.ended_at, view.root_cause = row.state, row.ended_at, row.root_cause
     for outcome, _ in ledger.outcomes(row.run):
         view.tasks[outcome.index] = TaskView(

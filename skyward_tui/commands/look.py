@@ -135,7 +135,7 @@ def logs(run: str, rank: int | None, follow: bool, collapse: bool, console: Cons
         raise UsageError("--collapse shows all ranks' lines so far: leave --rank and --follow out")
     with opened(console) as session:
         ledger, row = session.ledger, fetched(session, meant(session, run), console)
-        if rank is not None and row.kind == "broadcast" and rank >= row.total:
+        if rank is not None and row.kind == "broadcast" and row.nodes is None and rank >= row.total:
             raise UsageError(f"run {row.run} has ranks 0 to {row.total - 1}, not {rank}")
         out: _Out | Collapsed = _Out(console, rank)
         pool = ledger.pool(row.token)
@@ -149,7 +149,7 @@ def logs(run: str, rank: int | None, follow: bool, collapse: bool, console: Cons
                 pass
             pieces = printed_together(ledger, row.run)
             ranks = 1 + max(session.run_logs(row.run).parts, default=0)
-            out = Collapsed(console, row.total if row.kind == "broadcast" else ranks)
+            out = Collapsed(console, row.total if row.kind == "broadcast" and row.nodes is None else ranks)
         for piece in pieces:
             out.put(piece)
     out.finish(row.run)

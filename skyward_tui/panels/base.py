@@ -117,6 +117,11 @@ class RunPanel(Panel):
         """Close what is open in it, one thing at a time; whether there was one."""
         return False
 
+    @property
+    def to_cancel(self) -> str:
+        """The run that the key for that cancels while it is looked at; "" for the one that the screen shows."""
+        return ""
+
     def copied(self) -> tuple[str, str] | None:
         """What the copy key takes while it is looked at, and what that is called."""
         return None

@@ -63,7 +63,10 @@ PANELS: tuple[Row, ...] = (
     ),
     Row(
         "numbers", 5, "numbers", "Go to the numbers of the ranks", "skyward_tui.panels.numbers:NumbersPanel",
-        hints=("run.previous_rank", "run.merge", "run.cancel", "run.zoom", "run.errors"),
+        hints=(
+            "run.previous_rank", "run.merge", "numbers.charts", "numbers.scale", "numbers.smooth", "run.cancel",
+            "run.zoom", "run.errors",
+        ),
         empty="no numbers so far: ranks send them with sky.log(loss=...), or yield dicts",
         hides=True,
         instead_of="phases",
@@ -78,6 +81,14 @@ PANELS: tuple[Row, ...] = (
         hints=("run.zoom", "run.errors", "run.cancel"),
         empty="no figures of machines so far: they come once a run is there",
         hides=True,
+    ),
+    Row(
+        "queue", 7, "queue", "Go to the queue: who has nodes, who waits for some",
+        "skyward_tui.panels.queue:QueuePanel",
+        hints=("run.cancel", "run.copy", "run.zoom"),
+        empty="no run waits for nodes, and no two share them",
+        hides=True,
+        instead_of="phases",
     ),
 )  # fmt: skip
 

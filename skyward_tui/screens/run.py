@@ -150,7 +150,7 @@ class RunScreen(BaseScreen[None]):
     def is_useful(self, action: Action) -> bool:
         run = self.run
         if action.id == "run.cancel":
-            return run is not None and run.state == "running"
+            return bool(self.panels[self.active].to_cancel) or (run is not None and run.state == "running")
         if action.id == "run.stacks":
             return run is not None and run.state == "running"
         if action.id == "run.debug":
@@ -239,10 +239,12 @@ class RunScreen(BaseScreen[None]):
             if row.hides:
                 self.set_class(there, f"-{name}")
                 panel.set_class(not there, "-away")
-            if row.instead_of:
-                spare = there and self.active == row.instead_of
-                panel.set_class(spare, "-spare")
-                self.panels[row.instead_of].set_class(there and not spare, "-spare")
+        for place in {panel.row.instead_of for panel in self.panels.values()} - {""}:
+            others = [each for each in self.panels.values() if each.row.instead_of == place and each.filled]
+            sharing = [*others, self.panels[place]]
+            shown = next((each for each in sharing if each.row.id == self.active), sharing[0])
+            for panel in sharing:
+                panel.set_class(panel is not shown, "-spare")
         if not self.panels[self.active].filled:
             self.active = HOME
 
@@ -436,7 +438,9 @@ class RunScreen(BaseScreen[None]):
     def action_cancel(self) -> None:
         from ..dialogs.ask import ChoiceScreen
 
-        run = self.run
+        run, pool = self.run, self.pool
+        if pool is not None and (other := self.panels[self.active].to_cancel):
+            run = pool.runs.get(other)
         if run is None:
             return self.flash("no run to cancel")
         if run.state != "running":
@@ -446,7 +450,9 @@ class RunScreen(BaseScreen[None]):
             if choice == "cancel-run":
                 self.run_worker(self._cancel(run), group="cancel")
 
-        text = f"Cancel {run.function} ({run.id})? Its ranks are stopped; the pool stays up."
+        waits = pool is not None and any(each.run == run.id for each in pool.waiting)
+        what = "It waits for nodes, and is not begun" if waits else "Its ranks are stopped"
+        text = f"Cancel {run.function} ({run.id})? {what}; the pool stays up."
         choices = [("keep", "Let it go on", False), ("cancel-run", "Cancel the run", True)]
         self.app.push_screen(ChoiceScreen("Cancel the run?", text, choices, escape="keep"), go)
         return None
