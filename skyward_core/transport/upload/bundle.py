@@ -123,13 +123,6 @@ SELDOM = (
 # what runs commands, and programs that take longer to start than this takes to come.
 REST = (
     "skyward_core/__main__.py",
-    "skyward_core/model/alert.py",
-    "skyward_core/model/arrival.py",
-    "skyward_core/model/curves.py",
-    "skyward_core/model/leftover.py",
-    "skyward_core/model/offer.py",
-    "skyward_core/model/setting.py",
-    "skyward_core/model/written_file.py",
     "skyward_core/node/machine_metrics/",
     "skyward_core/plugins/built_in/dask.py",
     "skyward_core/plugins/built_in/ray.py",
