@@ -177,6 +177,10 @@ class LaunchScreen(BaseScreen[None]):
         self._review()
         self.pulse(self.app.clock())
 
+    @property
+    def may_leave(self) -> bool:
+        return not self._creating
+
     def shown_time(self, now: float) -> object:
         """Who waits is told for how long, and of what was heard."""
         return self._wait and str(self._wait)
