@@ -298,7 +298,7 @@ ACTIONS: tuple[Action, ...] = (
         "Give the panel more room; borders can be dragged, too",
     ),
     Action("run.shrink", "left_parenthesis", "grow(-1)", "", "Give the panel less room"),
-    Action("run.even", "0", "even", "", "Give all panels their usual room"),
+    Action("run.even", "B", "even", "", "Give all panels their usual room"),
     Action("run.times", "t", "times", "", "Show when each line was printed, or not"),
     Action("run.wrap", "w", "wrap", "", "Wrap long lines"),
     Action("run.diff", "d", "diff", "", "Compare two ranks' results, value by value"),

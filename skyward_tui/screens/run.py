@@ -29,7 +29,7 @@ from ..panels.table import AT_START, HOME, PANELS
 from ..styles import beside
 from ..widgets.alert_strip import AlertStrip, notices, severe
 from ..widgets.chrome import Crumbs
-from ..widgets.panel_grid import Moved, PanelGrid
+from ..widgets.panel_grid import MovedBorders, PanelGrid
 from ..widgets.rank_panel import RankChosen
 from ..widgets.rank_state import FAILURES, paused
 from ..words import failure, one_line
@@ -249,7 +249,7 @@ class RunScreen(BaseScreen[None]):
                 panel.set_class(panel is not shown, "-spare")
         if not self.panels[self.active].filled:
             self.active = HOME
-        if self._grid.moved != Moved():
+        if self._grid.moved != MovedBorders():
             self.call_after_refresh(self._grid.lay_out)  # by other classes it is divided otherwise
 
     # Choosing
@@ -348,7 +348,7 @@ class RunScreen(BaseScreen[None]):
         self._grid.grow(self.panels[self.active], steps)
 
     def action_even(self) -> None:
-        self._grid.move(Moved())
+        self._grid.move(MovedBorders())
 
     def action_copy(self) -> None:
         if selected := self.get_selected_text():

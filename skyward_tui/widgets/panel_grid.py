@@ -14,7 +14,7 @@ LEAST_COLUMNS, LEAST_ROWS = 16, 4  # that any panel keeps
 STEP_COLUMNS, STEP_ROWS = 4, 2
 
 
-class Moved(NamedTuple):
+class MovedBorders(NamedTuple):
     """By how many cells borders stand elsewhere than usual.
 
     Attributes:
@@ -47,10 +47,10 @@ class PanelGrid(Container):
 
     def __init__(self, *panels: Widget, id: str) -> None:
         super().__init__(*panels, id=id)
-        self.moved = Moved()
+        self.moved = MovedBorders()
         self._drags = ""
         self._from = (0, 0)
-        self._before = Moved()
+        self._before = MovedBorders()
 
     def kept(self) -> Mapping[str, str]:
         """How borders were moved, to be kept."""
@@ -59,7 +59,7 @@ class PanelGrid(Container):
     def restore(self, kept: Mapping[str, str | bool]) -> None:
         """Have borders where they were; what is no number is nothing."""
         left, below = (_number(kept.get(name)) for name in ("left", "below"))
-        self.move(Moved(left, below))
+        self.move(MovedBorders(left, below))
 
     def grow(self, panel: Widget, steps: int) -> None:
         """Give a panel more cells, or fewer, in both directions."""
@@ -67,9 +67,9 @@ class PanelGrid(Container):
         right = 1 if region.x > self.content_region.x else -1
         low = 1 if region.y > self.content_region.y else -1
         left, below = self.moved
-        self.move(Moved(left - right * steps * STEP_COLUMNS, below + low * steps * STEP_ROWS))
+        self.move(MovedBorders(left - right * steps * STEP_COLUMNS, below + low * steps * STEP_ROWS))
 
-    def move(self, moved: Moved) -> None:
+    def move(self, moved: MovedBorders) -> None:
         """Have the borders elsewhere."""
         self.moved = moved
         self.lay_out()

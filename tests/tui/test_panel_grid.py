@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 from skyward_tui.app import SkywardApp
 from skyward_tui.kept_state import kept_state
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.panel_grid import LEAST_COLUMNS, Moved, PanelGrid, sizes
+from skyward_tui.widgets.panel_grid import LEAST_COLUMNS, MovedBorders, PanelGrid, sizes
 from tests.support.app_driver import until
 from tests.support.fake_session import FakeSession
 
@@ -62,7 +62,7 @@ async def test_the_panel_that_is_looked_at_grows_and_shrinks_by_keys(
         await until(pilot, lambda: widths(screen) == (ranks + 4, nodes - 2))
         await pilot.press("left_parenthesis", "left_parenthesis")
         await until(pilot, lambda: widths(screen) == (ranks - 4, nodes + 2))
-        await pilot.press("0")
+        await pilot.press("B")
         await until(pilot, lambda: widths(screen) == (ranks, nodes))
 
 
@@ -82,7 +82,7 @@ async def test_a_border_is_dragged_and_stands_there_the_next_time(
         await pilot.mouse_up(offset=(5, edge.bottom - 5))
         await until(pilot, lambda: widths(screen) == (ranks + 10, nodes + 4))
         await pilot.hover(offset=(50, 3))  # let go, it stays
-        assert screen.query_one(PanelGrid).moved == Moved(10, 4)
+        assert screen.query_one(PanelGrid).moved == MovedBorders(10, 4)
         await pilot.press("q")
         await app.write_down()
     assert dict(kept_state().screens["run"])["left"] == "10"
