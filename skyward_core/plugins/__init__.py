@@ -189,7 +189,9 @@ def __getattr__(name: str) -> Any:
     if found is not None and name not in (found.name, found.__name__):
         found = None
     if found is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from ..model.not_here import why_not
+
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{why_not(name, plugin=True)}")
     globals()[name] = found
     return found
 

@@ -127,6 +127,8 @@ class Compute(Dispatching):
             "memory_gb": memory_gb, "architecture": architecture, "region": region,
             "max_hourly_cost": max_hourly_cost, "disk_gb": disk_gb,
         }  # fmt: skip
+        if "worker" in words:
+            worker = words.pop("worker")
         if words:
             options = replace(options or Options(), **words)
         ways, self._said = ways_of(specs, machines), list[str]()
