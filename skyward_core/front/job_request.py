@@ -18,7 +18,7 @@ from ..providers.asked_pool import pool_spec
 from ..providers.making import make
 from ..store.clones import new_clone, remove_clone
 from ..store.home import home
-from ..tasks.job_files.job import JobFile
+from ..tasks.job_files.job import JobFile, variables_of
 from ..tasks.job_files.mounts import renewing
 from ..wire.redact import SHORTEST
 from .launch_request import with_hosts
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..tasks.task import Task
     from ..views.views import PoolView
 
-__all__ = ["JobFile", "JobRequest", "request_of", "tasks_of", "tasks_on"]
+__all__ = ["JobFile", "JobRequest", "request_of", "tasks_of", "tasks_on", "variables_of"]
 
 EMPTY = "empty"  # a folder below the home: the working folder of jobs that have none
 GIT_PATIENCE = 600.0  # seconds that a clone may take

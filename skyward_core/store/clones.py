@@ -8,6 +8,7 @@ import secrets
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from .home import home
 from .ledger import Ledger
@@ -48,7 +49,7 @@ def unused_clones(ledger: Ledger) -> list[Path]:
     found = []
     for mark in sorted((home() / CLONES).glob(f"*{_USED}")):
         folder = mark.with_suffix("")
-        used = {"pid": 0, "pool": ""}
+        used: dict[str, Any] = {"pid": 0, "pool": ""}
         with suppress(OSError, ValueError):  # a client that was killed as it wrote it had no pool yet
             used |= json.loads(mark.read_text(encoding="utf-8"))
         if not (process_lives(int(used["pid"])) or used["pool"] in keys or folder.name in named):
