@@ -34,12 +34,13 @@ class CallFields(Vertical):
         yield Static(id="hint", markup=False)
         yield ArgumentFields(id="argument-fields")
 
-    def show(self, called: FunctionInfo | None, script: Path, *, whole: bool) -> None:
+    def show(self, called: FunctionInfo | None, script: Path, *, whole: bool, sweep: bool) -> None:
         """Have fields for a function.
 
         Args:
             called: None where none is chosen.
             whole: whether all of the script is run, and called with words.
+            sweep: whether values are lists.
         """
         from skyward_core.front.scripts import argument_fields
 
@@ -52,7 +53,7 @@ class CallFields(Vertical):
         hint.display = bool(said)
         text = self.query_one("#arguments", Input)
         text.placeholder = WORDS if whole else ARGUMENTS
-        self.query_one(ArgumentFields).show(asked, text.value, script)
+        self.query_one(ArgumentFields).show(asked, text.value, script, sweep=sweep)
 
     def show_variables(self, asked: Sequence[ArgumentField], file: Path) -> None:
         """Have fields for a job file's variables."""
@@ -61,7 +62,7 @@ class CallFields(Vertical):
         hint.display = True
         text = self.query_one("#arguments", Input)
         text.placeholder = VARIABLES
-        self.query_one(ArgumentFields).show(asked, text.value, file)
+        self.query_one(ArgumentFields).show(asked, text.value, file, sweep=False)
 
     @on(ArgumentFields.Edited)
     def _argument_edited(self, event: ArgumentFields.Edited) -> None:

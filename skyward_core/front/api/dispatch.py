@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from ...model.stacks import Stacks
     from ...model.written_file import WrittenFile
     from ...pool.pool import Pool
+    from ...pool.runs.carried_run import CarriedRun
     from ...pool.runs.map_run import MapRun
     from ...pool.runs.run import Run
     from ...tasks.task import Task
+    from .dask_work import DaskWork
 
 T = TypeVar("T")
 
@@ -41,6 +43,7 @@ class Dispatching:
     def __init__(self) -> None:
         self._pool: Pool | None = None
         self._process = this_process()
+        self._dask: DaskWork | None = None
 
     @property
     def pool(self) -> Pool:
@@ -120,9 +123,19 @@ class Dispatching:
             Cancelled: the run was cancelled.
             PoolError: the pool is not up, or has no node left to run them.
         """
-        tasks = self._tasks(group)
-        if not tasks:
+        if not group.items:
             return iter(()) if group.stream else ()
+        # Dask can stop no task, and streams no values of one.
+        own = any(item.timeout is not None or item.streams for item in group.items)
+        if not own and (engine := self._engine()) is not None:
+            from .dask_work import ByDask, called
+            from .maps import Mapped
+
+            call = PendingFunction(called(group.items[0].name))
+            ordered = group.ordered or not group.stream
+            values = Mapped(ByDask(engine, call), call, group.items, ordered=ordered, single=False).values()
+            return values if group.stream else tuple(values)
+        tasks = self._tasks(group)
         if group.stream:
             return self._as_they_come(self._dispatch("gather", tasks), ordered=group.ordered)
         return tuple(self._run("gather", tasks))
@@ -229,9 +242,15 @@ class Dispatching:
             Cancelled: the run was cancelled (while values are taken).
             PoolError: the pool is not up.
         """
-        from .maps import Mapped, OnRanks, function_of  # few scripts have one
+        from .maps import Mapped, OnRanks, ShareWay, function_of  # few scripts have one
 
         call = function_of(fn, timeout)
+        way: ShareWay
+        if (engine := self._engine()) is not None and call.timeout is None:
+            from .dask_work import ByDask
+
+            way = ByDask(engine, call)
+            return Mapped(way, call, items, ordered=ordered, single=False).values()
         way = OnRanks(self._start_map, self._cancel, call, self.plugins, self._folder(), self.concurrency)
         return Mapped(way, call, items, ordered=ordered, single=call.timeout is not None).values()
 
@@ -286,6 +305,61 @@ class Dispatching:
         """
         context = self.pool.context
         return len(context.links) * context.slots_per_node
+
+    @property
+    def dask(self) -> Any:
+        """A ``distributed.Client`` of the cluster that the plugin ``dask`` makes of the pool, connected when it is
+        first asked for.
+
+        Raises:
+            UsageError: the pool has no such plugin.
+            RunError: the cluster could not be brought up; its cause says why.
+            PoolError: distributed is not installed here, the scheduler does not answer, or the pool is not up.
+        """
+        engine = self._engine()
+        if engine is None:
+            raise UsageError("this pool has no Dask: give it plugins=[sky.plugins.dask()]")
+        return engine.client()
+
+    def dashboard(self) -> str:
+        """Where Dask's dashboard is, on this machine's loopback, for as long as the pool is used from here.
+
+        Raises:
+            UsageError: the pool has no Dask, or it was made without a dashboard.
+            PoolError: there is no way to it, or the pool is not up.
+        """
+        engine = self._engine()
+        if engine is None:
+            raise UsageError("this pool has no Dask: give it plugins=[sky.plugins.dask()]")
+        return engine.dashboard()
+
+    def _engine(self) -> DaskWork | None:
+        """What hands out the pool's small calls in place of ourselves."""
+        if self._dask is None:
+            plugin = next((each for each in self.plugins if each.name == "dask"), None)
+            if plugin is not None:
+                from .dask_work import DaskWork
+
+                self._dask = DaskWork(self, plugin)
+        return self._dask
+
+    def _refuse_within_map(self) -> None:
+        """Ranks are taken until a map on Dask ends, and it ends only when this thread takes its values."""
+        if self._dask is not None and threading.get_ident() in self._dask.reading:
+            raise UsageError(
+                "this thread is within a map that Dask does, which has all ranks until its end, so that the call would "
+                "never begin: take the values first, list(compute.map(...)), or call it within the map's function"
+            )
+
+    def _leave_engine(self) -> None:
+        if self._dask is not None:
+            self._dask.close()
+
+    def _start_carried(self, task: Task, run_id: str) -> CarriedRun:
+        """Begin a run whose work an engine does."""
+        run: Any = self._dispatch("map", [task], run_id=run_id, carried=True)
+        begun: CarriedRun = run
+        return begun
 
     def _start_map(self, task: Task) -> MapRun:
         """Begin a map, whose calls come later; see :mod:`.maps`."""
@@ -456,14 +530,23 @@ class Dispatching:
         return self.pool.archive.folder
 
     def _dispatch(
-        self, kind: RunKind, tasks: Sequence[Task], *, consumed: bool = False, run_id: str = ""
+        self,
+        kind: RunKind,
+        tasks: Sequence[Task],
+        *,
+        consumed: bool = False,
+        run_id: str = "",
+        carried: bool = False,
     ) -> Run:
         """Open a run and come back at once."""
         pool = self.pool
+        self._refuse_within_map()
         opened: Future[Run] = Future()
         try:
             self._on_loop(
-                lambda: opened.set_result(pool.launch.open(kind, tasks, consumed=consumed, run_id=run_id)),
+                lambda: opened.set_result(
+                    pool.launch.open(kind, tasks, consumed=consumed, run_id=run_id, carried=carried)
+                ),
                 opened,
             )
             return opened.result()
@@ -476,6 +559,7 @@ class Dispatching:
         from ...pool.runs.run import Ending
 
         pool = self.pool
+        self._refuse_within_map()
         ended = Ending()
         opened: list[Run] = []
         try:

@@ -101,13 +101,19 @@ SELDOM = (
     "skyward_core/plugins/built_in/huggingface.py",
     "skyward_core/plugins/built_in/joblib.py",
     "skyward_core/plugins/built_in/keras.py",
+    "skyward_core/plugins/built_in/dask.py",
     "skyward_core/plugins/built_in/mig.py",
+    "skyward_core/plugins/built_in/ray.py",
+    "skyward_core/plugins/support/dask_",
+    "skyward_core/plugins/support/joblib_backend.py",
+    "skyward_core/plugins/support/tls_papers.py",
     "skyward_core/plugins/built_in/sklearn.py",
     "skyward_core/plugins/built_in/tensorflow.py",
     "skyward_core/runtime/async_calls.py",
     "skyward_core/runtime/devices.py",
     "skyward_core/runtime/gists.py",
     "skyward_core/runtime/map_items.py",
+    "skyward_core/runtime/placed_files.py",
     "skyward_core/runtime/post_mortem.py",
     "skyward_core/runtime/sampler.py",
     "skyward_core/runtime/shard.py",
@@ -124,7 +130,11 @@ REST = (
     "skyward_core/model/setting.py",
     "skyward_core/model/written_file.py",
     "skyward_core/node/machine_metrics/",
+    "skyward_core/plugins/built_in/dask.py",
     "skyward_core/plugins/built_in/ray.py",
+    "skyward_core/plugins/support/dask_",
+    "skyward_core/plugins/support/joblib_backend.py",
+    "skyward_core/plugins/support/tls_papers.py",
     "skyward_core/runtime/placed_files.py",
     "skyward_core/runtime/shell_command.py",
     *(
@@ -133,7 +143,7 @@ REST = (
     ),
 )
 LEVEL = 1  # of compression: more would take longer than it saves, but on the slowest of lines
-REST_LEVEL = 6  # nobody waits for that
+REST_LEVEL = 9  # nobody waits for that
 # What only app and command line use; what scripts use of the same folder lies in one of its own.
 STAYS = "skyward_core/front"
 ENDINGS = (".py", ".json")  # the catalogue of accelerators is data
