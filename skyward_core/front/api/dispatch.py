@@ -114,11 +114,12 @@ class Dispatching:
             group: the calls.
 
         Returns:
-            A tuple of their values in the order written; an iterator for a group that streams.
+            A tuple of their values in the order written, of a generator function's call an iterator of what it yields,
+            once all others have ended; an iterator for a group that streams.
 
         Raises:
             RunError: a call failed; its cause is the function's own exception.
-            UsageError: the group holds a call of a generator function.
+            UsageError: the group streams, and holds a call of a generator function.
             NotPicklableError: an argument cannot travel.
             Cancelled: the run was cancelled.
             PoolError: the pool is not up, or has no node left to run them.
@@ -136,6 +137,8 @@ class Dispatching:
             values = Mapped(ByDask(engine, call), call, group.items, ordered=ordered, single=False).values()
             return values if group.stream else tuple(values)
         tasks = self._tasks(group)
+        if any(task.stream for task in tasks):
+            return self._mixed(self._dispatch("gather", tasks, consumed=True))
         if group.stream:
             return self._as_they_come(self._dispatch("gather", tasks), ordered=group.ordered)
         return tuple(self._run("gather", tasks))
@@ -180,8 +183,9 @@ class Dispatching:
             NotPicklableError: an argument cannot travel.
             PoolError: the pool is not up.
         """
-        if group.stream or not group.items:
-            what = "a group that streams gives no single value" if group.stream else "the group is empty"
+        streams = group.stream or any(item.streams for item in group.items)
+        if streams or not group.items:
+            what = "a group that streams gives no single value" if streams else "the group is empty"
             raise UsageError(f"{what}; run it with >>")
         return self._future(self._dispatch("gather", self._tasks(group)), lambda run: tuple(run.results()))
 
@@ -520,8 +524,11 @@ class Dispatching:
 
     def _tasks(self, group: PendingGroup[Any]) -> list[Task]:
         streaming = [item.name for item in group.items if item.streams]
-        if streaming:
-            raise UsageError(f"a group cannot hold generator functions ({streaming[0]}); run each with >>")
+        if streaming and group.stream:
+            raise UsageError(
+                f"a group that streams gives each call's value as it ends, and {streaming[0]} is a generator function: "
+                "leave out stream=True, and its place in the tuple has an iterator"
+            )
         from ...tasks.payload import make_tasks
 
         return list(make_tasks(group.items, self.plugins, self._folder()))
@@ -599,6 +606,20 @@ class Dispatching:
         from .streams import split
 
         return split(run, lambda: self._cancel(run))
+
+    def _mixed(self, run: Run) -> tuple[Any, ...]:
+        """A group of which some calls yield."""
+        values = self._streams(run)
+        return tuple(
+            each if task.stream else self._only_value(run, index, each)
+            for index, (task, each) in enumerate(zip(run.tasks, values, strict=True))
+        )
+
+    @staticmethod
+    def _only_value(run: Run, index: int, yielded: Iterator[Any]) -> Any:
+        for _ in yielded:
+            pass  # it is no generator: this waits for its end, and raises what became of the run
+        return run.value(index)
 
     def _as_they_come(self, run: Run, *, ordered: bool) -> Iterator[Any]:
         following, ready = 0, set[int]()

@@ -177,6 +177,8 @@ class RunBook:
                 run.on_item(link, header, body)
             case "stale":
                 run.on_stale(header["i"], header.get("why", ""), spent=header.get("spent", False))
+            case "want":
+                run.on_want(link, header)
             case "began":
                 self._news.emit(
                     ev.RankBegan(

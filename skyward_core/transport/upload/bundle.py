@@ -111,6 +111,7 @@ SELDOM = (
     "skyward_core/plugins/built_in/tensorflow.py",
     "skyward_core/runtime/async_calls.py",
     "skyward_core/runtime/devices.py",
+    "skyward_core/runtime/fed.py",
     "skyward_core/runtime/gists.py",
     "skyward_core/runtime/map_items.py",
     "skyward_core/runtime/placed_files.py",
@@ -137,6 +138,10 @@ REST = (
     "skyward_core/plugins/support/tls_papers.py",
     "skyward_core/runtime/placed_files.py",
     "skyward_core/runtime/shell_command.py",
+    # Types, which nothing loads when it runs.
+    "skyward_core/wire/frame_types.py",
+    "skyward_core/wire/inside_frame_types.py",
+    "skyward_core/wire/node_frame_types.py",
     *(
         f"skyward_core/{name}/"
         for name in ("front", "pool", "providers", "store", "tasks", "transport", "views")
