@@ -148,7 +148,7 @@ REST = (
     ),
 )
 LEVEL = 1  # of compression: more would take longer than it saves, but on the slowest of lines
-REST_LEVEL = 6  # nobody waits for that
+REST_LEVEL = 9  # nobody waits for that
 # What only app and command line use; what scripts use of the same folder lies in one of its own.
 STAYS = "skyward_core/front"
 ENDINGS = (".py", ".json")  # the catalogue of accelerators is data
