@@ -27,7 +27,7 @@ def say():
     print(json.dumps({
         "argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ), "parent": os.getppid(),
         "leads": os.getsid(0) == os.getpid(), "signals": kept, "blocked": len(signal.pthread_sigmask(0, ())),
-        "threads": threading.active_count(), "streams": streams, "descriptors": descriptors,
+        "threads": threading.active_count(), "streams": streams, "descriptors": descriptors, "path": sys.path,
     }))
     print(random.random(), os.getpid(), file=sys.stderr)
 """
@@ -64,6 +64,16 @@ def test_it_is_as_if_it_was_started(tmp_path: Path) -> None:
     assert (status, said["parent"], said["env"], said["cwd"]) == (3, os.getpid(), env, str(tmp_path))
     assert (said["leads"], other["leads"]) == (False, True)
     assert len({drawn for _, _, drawn in (*forked, *started)}) == 4, "each draws other numbers"
+
+
+def test_it_looks_for_modules_where_one_would_that_was_started(tmp_path: Path) -> None:
+    env = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path / "a"), str(tmp_path / "b")))}
+    _, forked, _ = told(env, tmp_path, "0")
+    _, started, _ = told(env | {"PYTHONOWN": "1"}, tmp_path, "0")
+    assert forked["path"] == started["path"]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/sitecustomize.py").write_text("import os\nos.environ['SEEN'] = ''\n")
+    assert "SEEN" in told(env, tmp_path, "0")[1]["env"], "what is for its start is started"  # type: ignore[operator]
 
 
 def test_its_end_is_told(tmp_path: Path) -> None:
