@@ -120,7 +120,9 @@ class Loaded:
                 self._requests[hidden] = self._begin(self._read(hidden))
             requests = self._requests[hidden]
             socket.send_fds(requests, [json.dumps(asked | {"path": path}).encode()], streams)
-            return int(requests.recv(20))
+            if not (pid := requests.recv(20)):
+                raise ChildProcessError("what these processes are forked from has ended")
+            return int(pid)
 
     def _begin(self, read: Mapping[str, str]) -> socket.socket:
         requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
