@@ -29,6 +29,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Compute": "front.api.compute",
+    "Executor": "front.api.executor",
     "attach": "front.api.attach",
     "results": "front.api.fetched_results",
     "sweep": "front.api.trials",
@@ -46,7 +47,24 @@ _WHERE = {
     "SSH": "providers.ssh.provider",
     "AWS": "providers.aws.provider",
     "Slurm": "providers.slurm.provider",
+    # Names of others, whose machines are not had here.
+    "GCP": "providers.elsewhere.names",
+    "Hyperstack": "providers.elsewhere.names",
+    "JarvisLabs": "providers.elsewhere.names",
+    "Lambda": "providers.elsewhere.names",
+    "LambdaCloud": "providers.elsewhere.names",
+    "MassedCompute": "providers.elsewhere.names",
+    "Novita": "providers.elsewhere.names",
+    "RunPod": "providers.elsewhere.names",
+    "Salad": "providers.elsewhere.names",
+    "Scaleway": "providers.elsewhere.names",
+    "TensorDock": "providers.elsewhere.names",
+    "VastAI": "providers.elsewhere.names",
+    "Verda": "providers.elsewhere.names",
+    "Vultr": "providers.elsewhere.names",
+    "Container": "providers.elsewhere.names",
     "instance_info": "runtime.info",
+    "is_head": "runtime.info",
     "InstanceInfo": "runtime.info",
     "log": "runtime.metrics",
     "on_preempt": "runtime.preempt",
@@ -55,6 +73,11 @@ _WHERE = {
     "stdout": "runtime.output",
     "stderr": "runtime.output",
     "silent": "runtime.output",
+    "CallbackWriter": "runtime.output",
+    "redirect_output": "runtime.output",
+    "stream": "model.stream",
+    "sky": "front.api.active_pool",
+    "Info": "runtime.info",
     "DistributedSampler": "runtime.sampler",
     "ComputePool": "front.api.older_names",
     "compute": "front.api.older_names",
@@ -99,8 +122,10 @@ __all__ = [
 
 if TYPE_CHECKING:
     from . import plugins as plugins
+    from .front.api.active_pool import sky as sky
     from .front.api.attach import attach as attach
     from .front.api.compute import Compute as Compute
+    from .front.api.executor import Executor as Executor
     from .front.api.fetched_results import results as results
     from .front.api.older_names import AMD as AMD
     from .front.api.older_names import NVIDIA as NVIDIA
@@ -139,13 +164,33 @@ if TYPE_CHECKING:
     from .model.spec import PoolSpec as PoolSpec
     from .model.spec import Spec as Spec
     from .model.spec import Worker as Worker
+    from .model.stream import stream as stream
     from .providers.aws.provider import AWS as AWS
+    from .providers.elsewhere.names import GCP as GCP
+    from .providers.elsewhere.names import Container as Container
+    from .providers.elsewhere.names import Hyperstack as Hyperstack
+    from .providers.elsewhere.names import JarvisLabs as JarvisLabs
+    from .providers.elsewhere.names import Lambda as Lambda
+    from .providers.elsewhere.names import LambdaCloud as LambdaCloud
+    from .providers.elsewhere.names import MassedCompute as MassedCompute
+    from .providers.elsewhere.names import Novita as Novita
+    from .providers.elsewhere.names import RunPod as RunPod
+    from .providers.elsewhere.names import Salad as Salad
+    from .providers.elsewhere.names import Scaleway as Scaleway
+    from .providers.elsewhere.names import TensorDock as TensorDock
+    from .providers.elsewhere.names import VastAI as VastAI
+    from .providers.elsewhere.names import Verda as Verda
+    from .providers.elsewhere.names import Vultr as Vultr
     from .providers.local.provider import Local as Local
     from .providers.slurm.provider import Slurm as Slurm
     from .providers.ssh.provider import SSH as SSH
+    from .runtime.info import Info as Info
     from .runtime.info import InstanceInfo as InstanceInfo
     from .runtime.info import instance_info as instance_info
+    from .runtime.info import is_head as is_head
     from .runtime.metrics import log as log
+    from .runtime.output import CallbackWriter as CallbackWriter
+    from .runtime.output import redirect_output as redirect_output
     from .runtime.output import silent as silent
     from .runtime.output import stderr as stderr
     from .runtime.output import stdout as stdout

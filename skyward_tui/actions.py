@@ -23,9 +23,11 @@ SCOPES = {
     "history": "Past runs",
     "compare": "Two runs side by side",
     "sweep": "What accounts hold",
+    "hosts": "Hosts (groups of skyward.toml, and who uses their GPUs)",
     "launch": "Launch form",
     "run": "Pool and run",
     "panel": "Panels (ranks, nodes, numbers)",
+    "numbers": "Numbers (in their panel)",
     "log": "Log pane",
     "errors": "Errors",
     "stacks": "Stacks (where every rank is)",
@@ -153,6 +155,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("pools.quit", "q", "app.ask_quit", "quit", "Quit; asks first while pools are up"),
     Action("pools.history", "H", "history", "history", "See every past run"),
+    Action("pools.hosts", "s", "hosts", "hosts", "See your hosts, and who uses their GPUs"),
     Action("pools.failures", "F", "failures", "failures", "See failures of late that nobody has dismissed"),
     # Past runs
     Action("history.open", "enter", "open", "open", "Open the run: its log, numbers and results"),
@@ -195,6 +198,24 @@ ACTIONS: tuple[Action, ...] = (
         "sweep.everywhere", "a", "everywhere", "all regions", "Look in all regions, or where pools have been"
     ),
     Action("sweep.back", "escape,q", "back", "back", "Back to the pools"),
+    # Hosts
+    Action("hosts.again", "r", "again", "look again", "Look again who uses which GPU"),
+    Action("hosts.check", "c", "check", "check", "Check the host: what works there, in words"),
+    Action(
+        "hosts.trust",
+        "t",
+        "trust",
+        "its key",
+        "Show the host's key, and accept it where it is not known",
+        changes=True,
+    ),
+    Action("hosts.add", "a", "add", "add host", "Add a host to the group", changes=True),
+    Action("hosts.group", "n", "group", "new group", "Begin a group of hosts", changes=True),
+    Action("hosts.rename", "e", "rename", "rename", "Call the group, or the host, otherwise", changes=True),
+    Action(
+        "hosts.remove", "d", "remove", "remove", "Take the host, or the group, out; asks first", changes=True
+    ),
+    Action("hosts.back", "escape,q", "back", "back", "Back to the pools"),
     # Launch form
     Action(
         "launch.launch",
@@ -252,6 +273,13 @@ ACTIONS: tuple[Action, ...] = (
         "",
         "All ranks, equal lines as one, or each again",
     ),
+    Action(
+        "run.only_failed",
+        "M",
+        "only_failed",
+        "",
+        "All ranks merged, but only those with errors; or all again",
+    ),
     Action("run.errors", "e", "errors", "errors", "Ranks with errors: root cause, tracebacks"),
     Action("run.find", "slash", "find", "find", "Find in the log; next and previous hit go on"),
     Action("run.next_hit", "n", "next_hit(1)", "", "Next hit"),
@@ -262,6 +290,11 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.zoom", "z", "zoom", "zoom", "Give the panel the whole screen, or take it back"),
     Action("run.times", "t", "times", "", "Show when each line was printed, or not"),
     Action("run.wrap", "w", "wrap", "", "Wrap long lines"),
+    Action("run.diff", "d", "diff", "", "Compare two ranks' results, value by value"),
+    Action("run.time", "T", "time", "", "Go to a time in the log: 12:30, or -5m before its newest line"),
+    Action(
+        "run.editor", "O", "editor", "", "Open your editor where the traceback in view, or the hit, points"
+    ),
     Action("run.copy", "y", "copy", "copy", "Copy the selection, or what the panel shows"),
     Action("run.save", "S", "save", "save", "Save this log, and results as JSON and CSV"),
     Action(
@@ -281,6 +314,15 @@ ACTIONS: tuple[Action, ...] = (
         "Debug the rank that waits at a breakpoint: its pdb, in this terminal",
         changes=True,
     ),
+    Action(
+        "run.beside",
+        "v",
+        "beside",
+        "beside",
+        "Put another rank's log beside it, or take it away; four at most",
+    ),
+    Action("run.alone", "V", "alone", "", "Take the log that is looked at away from the others"),
+    Action("run.align", "i", "align", "", "Have all logs side by side at the same time, or each for itself"),
     *(
         Action(f"run.{row.id}", str(row.number), f"panel('{row.id}')", "", row.help)
         for row in sorted(PANELS, key=lambda row: row.number)
@@ -303,14 +345,18 @@ ACTIONS: tuple[Action, ...] = (
     Action("panel.up", "up,k", "step(-1)", "", "Up; among numbers, the one above"),
     Action("panel.down", "down,j", "step(1)", "", "Down; among numbers, the one below"),
     Action(
-        "panel.left", "left,h", "sideways(-1)", "", "Left, in the grid; the column that trials are sorted by"
+        "panel.left",
+        "left,h",
+        "sideways(-1)",
+        "",
+        "Left, in the grid; the hairline of numbers; the column that trials are sorted by",
     ),
     Action(
         "panel.right",
         "right,l",
         "sideways(1)",
         "",
-        "Right, in the grid; the column that trials are sorted by",
+        "Right, in the grid; the hairline of numbers; the column that trials are sorted by",
     ),
     Action("panel.page_up", "pageup,ctrl+u", "page(-1)", "", "Page up"),
     Action("panel.page_down", "pagedown,ctrl+d", "page(1)", "", "Page down"),
@@ -318,6 +364,12 @@ ACTIONS: tuple[Action, ...] = (
     Action("panel.last", "end,G", "edge(-1)", "", "Last"),
     Action(
         "panel.open", "enter", "open", "its log", "Read the rank's log; of trials, turn their order round"
+    ),
+    # Numbers
+    Action("numbers.charts", "c", "charts", "charts", "A chart of each number, or of the chosen one"),
+    Action("numbers.scale", "b", "scale", "log scale", "A logarithmic scale, or a linear one again"),
+    Action(
+        "numbers.smooth", "m", "smooth", "smooth", "Smooth the lines, with what was sent behind them, or not"
     ),
     # Log pane
     Action("log.up", "up,k", "move(-1)", "", "Up a line"),
@@ -333,6 +385,7 @@ ACTIONS: tuple[Action, ...] = (
     # Errors
     Action("errors.log", "enter", "log", "log", "Read that rank's log"),
     Action("errors.copy", "y", "copy", "copy", "Copy the traceback"),
+    Action("errors.editor", "O", "editor", "", "Open your editor where the traceback points"),
     Action("errors.back", "escape,q,e", "back", "back", "Back"),
     # Stacks
     Action("stacks.log", "enter", "log", "log", "Read the log of that rank, or of the first one"),
@@ -401,6 +454,7 @@ HINTS: Mapping[str, tuple[str, ...]] = {
     ),
     "history.words": ("history.back",),
     "sweep": ("sweep.open", "sweep.again"),
+    "hosts": ("hosts.again", "hosts.check", "hosts.trust", "hosts.add"),
     "launch": ("launch.launch", "launch.files", "launch.copy"),
     **{f"run.{row.id}": row.hints for row in PANELS},
     "run.prompt": ("run.back",),
@@ -412,7 +466,7 @@ HINTS: Mapping[str, tuple[str, ...]] = {
 # Those that are never cut off, and stand last.
 ALWAYS = (
     "pools.down", "run.down", "sweep.end", "sweep.end_all",
-    "pools.quit", "run.leave", "errors.back", "stacks.back", "sweep.back", "history.back", "compare.back",
+    "pools.quit", "run.leave", "errors.back", "stacks.back", "sweep.back", "hosts.back", "history.back", "compare.back",
     "launch.back", "app.help",
 )  # fmt: skip
 

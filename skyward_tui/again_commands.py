@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from .command_console import console_of, of_json
+from .shared_options import of_watch
 
 
 @click.command(context_settings={"allow_interspersed_args": True})
@@ -17,6 +18,7 @@ from .command_console import console_of, of_json
 @click.option("--missing", is_flag=True, help="Of a sweep over arguments: run what has no result yet.")
 @click.option("--detach", is_flag=True, help="Leave as soon as the function runs; implies --keep.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
+@of_watch
 @of_json
 def rerun(
     run: str,
@@ -26,6 +28,7 @@ def rerun(
     missing: bool,
     detach: bool,
     dry_run: bool,
+    watch: bool,
     as_json: bool,
 ) -> int:
     """Launch a run again, as it was, or with other arguments.
@@ -39,8 +42,9 @@ def rerun(
         from .commands.rerun import rerun as execute
 
         return execute(
-            run, arguments, script_args, pool, console, missing=missing, detach=detach, dry_run=dry_run
-        )
+            run, arguments, script_args, pool, console,
+            missing=missing, detach=detach, dry_run=dry_run, watch=watch,
+        )  # fmt: skip
 
 
 @click.command()

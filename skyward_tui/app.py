@@ -54,7 +54,11 @@ S = TypeVar("S")
 FRAMES, FRAMES_OVER_SSH = 10, 5  # paints a second
 REFRESH_SECONDS = 1.0
 LIVELY_SECONDS = 1.0  # for which a key, or work that has ended, may still change what is shown
-STILL_SECONDS = 2.0  # for which a screen may stay as it is at most, should the clock stand still
+AGAIN_SECONDS = (
+    0.6,
+    1.6,
+)  # after news: panels look at what keeps coming now and then, and at the last of it, too
+STILL_SECONDS = 10.0  # for which a screen may stay as it is at most, should the clock stand still
 FIRST_LOOK_SECONDS = 1.0
 DETACH_SECONDS = 5.0
 
@@ -127,7 +131,8 @@ class SkywardApp(DressedApp):
         self._ends = Ends()
         self._leaving = False
         self._lively_until = time.monotonic() + LIVELY_SECONDS
-        self._pumped: tuple[object, float] = (None, 0.0)
+        self._pumped: tuple[tuple[object, ...] | None, float] = (None, 0.0)
+        self._again: list[float] = []  # when the screen gets its pulse again, the next one last
         self._touched = time.monotonic()  # when somebody pressed a key, or moved the mouse
         self._watch = NotificationWatch()
         # From a thread of its own a command tells what is wrong with it.
@@ -172,7 +177,7 @@ class SkywardApp(DressedApp):
         self.keep_what_is_chosen()
         frames = FRAMES_OVER_SSH if "SSH_CONNECTION" in os.environ else FRAMES
         self.set_interval(1 / frames, self._pump)
-        self.set_interval(REFRESH_SECONDS, partial(self.refresh_pools, patient=True))
+        self.run_worker(self._keep_looking(), group="refresh")
         # The terminal of an app that comes back from the shell is empty; only what changes is painted otherwise.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
 
@@ -235,33 +240,53 @@ class SkywardApp(DressedApp):
         self.look_for_leftovers()
 
     def _pump(self) -> None:
-        """Give the screen in front its pulse: where something has come, and once a second for what tells the time. An
-        app that nobody touches costs next to nothing."""
+        """Give the screen in front its pulse where something has come, or time has changed what it tells. An app that
+        nobody touches costs next to nothing."""
         from .screens.base import BaseScreen
 
-        screen, pools = self._front(BaseScreen), self.pools()
-        state = (id(screen), int(self.clock()), [(pool.key, pool.state, pool.changes) for pool in pools])
+        screen, pools, clock = self._front(BaseScreen), self.pools(), self.clock()
+        beat = None if screen is None else screen.beat(clock)
+        state = [(pool.key, pool.state, pool.changes) for pool in pools], id(screen), beat
         now, (before, since) = time.monotonic(), self._pumped
-        asks = screen is not None and screen.ASKS
-        if state == before and not asks and now > self._lively_until and now < since + STILL_SECONDS:
+        if state != before:
+            if before is None or state[0] != before[0]:
+                self._again = [now + after for after in reversed(AGAIN_SECONDS)]
+        elif self._again and now > self._again[-1]:
+            self._again.pop()
+        elif self._lively_until < now < since + STILL_SECONDS:
             return
         self._pumped = state, now
         # While the app shuts down its screens lose their widgets one by one.
         if self.is_running and screen is not None and screen.is_mounted:
-            screen.pulse(self.clock())
+            screen.pulse(clock)
             if not self.read_only:
                 self.budgets.look(pools)
-        for told in self._watch.look(pools, self.clock()):
+        for told in self._watch.look(pools, clock):
             self.call_person(told)
 
     def _front(self, kind: type[S]) -> S | None:
         """The topmost screen of a kind; dialogs may lie over it."""
         return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, kind)), None)
 
+    async def _keep_looking(self) -> None:
+        """Look for pools once a second. One that does not answer holds nobody up: the next look passes it by."""
+        looks: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                await asyncio.sleep(REFRESH_SECONDS)
+                looks.add(look := asyncio.create_task(self._look_for_pools(patient=True)))
+                look.add_done_callback(looks.discard)
+        finally:
+            for look in looks:
+                look.cancel()
+
     @work(group="refresh")
-    async def refresh_pools(self, *, patient: bool = False) -> None:
-        """Look for pools that others made, and for those that are over. One that does not answer holds nobody up:
-        the next look passes it by, and with ``patient`` those after it, too, until it is due."""
+    async def refresh_pools(self) -> None:
+        """Look for pools that others made, and for those that are over, now."""
+        await self._look_for_pools(patient=False)
+
+    async def _look_for_pools(self, *, patient: bool) -> None:
+        """With ``patient`` pass those by that did not answer of late, until they are due."""
         from skyward_core.model.errors import SkywardError
 
         from .hints import words_of
@@ -352,6 +377,11 @@ class SkywardApp(DressedApp):
         from .screens.sweep import SweepScreen
 
         self.push_screen(SweepScreen(self.leftovers))
+
+    def show_hosts(self) -> None:
+        from .screens.hosts import HostsScreen
+
+        self.push_screen(HostsScreen())
 
     def show_errors(self, run: RunView, chosen: Callable[[int | None], None]) -> None:
         from .screens.errors import ErrorsScreen

@@ -133,6 +133,10 @@ class AppFace(App[None]):
         """Show what cloud accounts hold."""
         raise NotImplementedError
 
+    def show_hosts(self) -> None:
+        """Show groups of hosts, and who uses their GPUs."""
+        raise NotImplementedError
+
     def show_errors(self, run: RunView, chosen: Callable[[int | None], None]) -> None:
         """Show why a run failed; ``chosen`` hears of which rank the log is to be read, or None."""
         raise NotImplementedError

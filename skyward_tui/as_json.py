@@ -7,6 +7,7 @@ from typing import Any
 from skyward_core.front.history import Kept, Receipt
 from skyward_core.model.outcome import Summary
 from skyward_core.model.written_file import FetchedFile, WrittenFile
+from skyward_core.views.agreement import disagreements
 from skyward_core.views.trials import TrialTable
 from skyward_core.views.views import PoolView, RunView, TaskView
 
@@ -19,7 +20,11 @@ def run_json(run: RunView, receipt: Receipt | None = None) -> dict[str, Any]:
         "function": run.function,
         "ranks": [_rank_json(task) for _, task in sorted(run.tasks.items())],
         "aggregate": run.aggregate(),
+        "disagreements": [
+            {"name": each.name, "usual": each.usual, "ranks": dict(each.ranks)} for each in disagreements(run)
+        ],
         "root_cause": run.root_cause.to_json() if run.root_cause else None,
+        "figures": run.cause_figures.to_json() if run.cause_figures else None,
         "receipt": receipt.to_json() if receipt else None,
     }
 
@@ -48,6 +53,7 @@ def _value_json(summary: Summary | None) -> Any:
         summary.json
         if summary.is_json
         else {"type": summary.type, "text": summary.text, "size": summary.size}
+        | ({"parts": summary.json} if isinstance(summary.json, dict) else {})
     )
 
 

@@ -13,8 +13,8 @@ import click
 from .again_commands import compare, failures, history, rerun
 from .command_console import console_of, of_json
 from .inside_commands import debug, metrics, profile, stacks, top
-from .job_commands import exec_, forward, launch
-from .market_commands import capacity, costs, offers, sweep
+from .job_commands import exec_, forward, launch, queue
+from .market_commands import capacity, costs, hosts, offers, sweep
 from .number_options import NodesOption, RanksOption
 from .record_commands import DEMO, has_terminal, played, record, replay
 from .script_words import ScriptCommand
@@ -25,6 +25,7 @@ from .shared_options import (
     of_place,
     of_pool,
     of_ranks,
+    of_watch,
 )
 from .torchrun_options import OTHERS, file_of, judged, nodes_of, others, ranks_of
 
@@ -153,9 +154,7 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
     "--timeout", metavar="S", type=click.FloatRange(0, min_open=True), help="Seconds a rank may take."
 )
 @click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
-@click.option(
-    "--watch", is_flag=True, help="Tell how it is in a few lines, in place of all that ranks print."
-)
+@of_watch
 @of_json
 @click.pass_context
 def run(
@@ -212,11 +211,18 @@ def run(
 @of_packages
 @of_pool
 @click.option("--detach", is_flag=True, help="Leave as soon as the script runs; implies --keep.")
+@of_watch
 @of_json
 @click.argument("training_script", metavar="TRAIN.PY")
 @click.argument("script_args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def torchrun(
-    training_script: str, nnodes: str | None, nproc_per_node: str, as_module: bool, as_json: bool, **said: Any
+    training_script: str,
+    nnodes: str | None,
+    nproc_per_node: str,
+    as_module: bool,
+    watch: bool,
+    as_json: bool,
+    **said: Any,
 ) -> int:
     """Run a script on a pool, with the options of PyTorch's torchrun.
 
@@ -240,7 +246,7 @@ def torchrun(
         if as_module:
             asked["module"] = training_script
             training_script = str(file_of(training_script))
-        return execute(LaunchRequest.from_options(training_script, **asked), console)
+        return execute(LaunchRequest.from_options(training_script, **asked), console, watch=watch)
 
 
 @cli.command()
@@ -281,16 +287,20 @@ def logs(run: str, rank: int | None, follow: bool, collapse: bool, as_json: bool
     metavar="COLUMN",
     help="Of a sweep over arguments: sort by this; -COLUMN for the greatest first.",
 )
+@click.option("--diff", metavar="R,R", help="Only in what two ranks' results, or tasks', differ.")
+@click.option("-o", "--output", metavar="FILE", help="Write them: .csv, .json, .parquet or .pickle.")
 @of_json
-def results(run: str, sort: str | None, as_json: bool) -> int:
+def results(run: str, sort: str | None, diff: str | None, output: str | None, as_json: bool) -> int:
     """Show the outcomes of a run, and end with its exit status.
+
+    Ranks whose numbers or arrays are not what most ranks have are named.
 
     RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
     """
     with console_of(as_json) as console:
         from .commands.look import results as execute
 
-        return execute(run, console, sort)
+        return execute(run, console, sort, diff, output)
 
 
 @cli.command()
@@ -343,13 +353,14 @@ def fetch(run: str, patterns: tuple[str, ...], to: str | None, as_json: bool) ->
 
 @cli.command()
 @click.argument("pool")
+@of_watch
 @of_json
-def attach(pool: str, as_json: bool) -> int:
+def attach(pool: str, watch: bool, as_json: bool) -> int:
     """Watch what runs on a pool, until it ends."""
     with console_of(as_json) as console:
         from .commands.run import attach as execute
 
-        return execute(pool, console)
+        return execute(pool, console, watch=watch)
 
 
 @cli.command()
@@ -480,6 +491,7 @@ for _command in (
     launch,
     exec_,
     forward,
+    queue,
     compare,
     debug,
     failures,
@@ -490,6 +502,7 @@ for _command in (
     offers,
     capacity,
     costs,
+    hosts,
     sweep,
     stacks,
     profile,

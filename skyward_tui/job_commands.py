@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from .command_console import console_of, of_json
-from .shared_options import of_place
+from .number_options import SomeNodes
+from .shared_options import of_place, of_watch
 
 _of_variables = (
     click.option(
@@ -56,6 +57,7 @@ def of_variables(command: Any) -> Any:
     "--wait-for-capacity", metavar="TIME", help="Try for so long where there are no machines, such as 2h."
 )
 @click.option("--dry-run", is_flag=True, help="Only tell what would be made and run.")
+@of_watch
 @of_json
 def launch(
     file: str,
@@ -66,6 +68,7 @@ def launch(
     idle_minutes: float | None,
     down: bool,
     dry_run: bool,
+    watch: bool,
     as_json: bool,
     **said: Any,
 ) -> int:
@@ -92,12 +95,21 @@ def launch(
         idle = None if idle_minutes is None else idle_minutes * 60
         request = request_of(job, idle_timeout=idle, **said)
         ends = down and idle is None
-        return execute(request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run)
+        return execute(
+            request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run, watch=watch
+        )
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @of_variables
+@click.option(
+    "--nodes",
+    metavar="N|LIST",
+    type=SomeNodes(),
+    help="Run a command on so many nodes, or on these (0,2); it waits until they are free.",
+)
 @click.option("--detach", is_flag=True, help="Leave as soon as it runs.")
+@of_watch
 @of_json
 @click.argument("pool")
 @click.argument(
@@ -108,7 +120,9 @@ def exec_(
     words: tuple[str, ...],
     env: tuple[str, ...],
     secrets: tuple[str, ...],
+    nodes: int | tuple[int, ...] | None,
     detach: bool,
+    watch: bool,
     as_json: bool,
 ) -> int:
     """Run a job file, or a command, on a pool that is up.
@@ -131,12 +145,31 @@ def exec_(
             )
         given, hidden = said_variables("--env", env), said_variables("--secret", secrets)
         if is_file:
+            if nodes is not None:
+                raise click.UsageError(
+                    f"{words[0]} says on how many nodes it runs, by num_nodes: leave out --nodes"
+                )
             from skyward_core.front.job_request import JobFile
 
             job = JobFile.from_yaml(Path(words[0]), env=given, secrets=hidden)
-            return execute(pool, (), console, job=job, env={}, secrets={}, detach=detach)
+            return execute(pool, (), console, job=job, env={}, secrets={}, detach=detach, watch=watch)
         values = values_here("--env", given), values_here("--secret", hidden)
-        return execute(pool, words, console, env=values[0], secrets=values[1], detach=detach)
+        said: dict[str, Any] = {"env": values[0], "secrets": values[1]}
+        return execute(pool, words, console, **said, detach=detach, watch=watch, nodes=nodes)
+
+
+@click.command()
+@click.argument("pool")
+@of_json
+def queue(pool: str, as_json: bool) -> int:
+    """Show which runs have a pool's nodes, and which wait for some, and why.
+
+    First come, first served: a run that waits is before all that came after it. "cancel RUN" takes one out.
+    """
+    with console_of(as_json) as console:
+        from .commands.queue import queue as execute
+
+        return execute(pool, console)
 
 
 @click.command()

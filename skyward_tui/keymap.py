@@ -15,6 +15,7 @@ TOGETHER = (
     *(("app", scope) for scope in SCOPES if scope != "app"),
     *(("panel", scope) for scope in ("pools", "sweep", "run", "errors", "stacks")),
     ("run", "log"),
+    *((scope, "numbers") for scope in ("run", "panel")),
     *(("launch", scope) for scope in ("choice", "toggles")),
     *(("dialog", scope) for scope in ("help", "files", "teardown", "hostkey")),
 )

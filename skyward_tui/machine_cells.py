@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
 
 from skyward_core.model.figures import Unit, throttle_words
 from skyward_core.model.sizes import size_in_words
 from skyward_core.views.machines import MachineBook, MachineView
 from skyward_core.views.spread import outliers
 
-from .words import count
+from .words import count, took
+
+if TYPE_CHECKING:
+    from skyward_core.views.last_figures import LastFigures
 
 HEAD = ("node", "gpu", "busy", "memory", "power", "temp", "net in", "net out", "disk", "")
 ODD = ("util", "sm_active", "tensor_active", "temp", "power", "cpu")  # figures of which outliers are named
@@ -50,6 +54,12 @@ def amiss(figures: Mapping[str, float], odd: Collection[str] = ()) -> str:
         f"unlike the others: {', '.join(odd)}" if odd else "",
     ]
     return "; ".join(filter(None, found))
+
+
+def figures_line(last: LastFigures) -> str:
+    """What a machine was at before a rank on it failed."""
+    said = ", ".join(last.words()) or "nothing unusual"
+    return f"its machine n{last.node}, {took(max(0.0, last.failed_at - last.at))} before: {said}"
 
 
 def rows(book: MachineBook, now: float) -> list[tuple[str, ...]]:

@@ -128,3 +128,18 @@ def sweep(
         from .commands.sweep import sweep as execute
 
         return execute(provider, settings, all_regions, ledgers, yes, console)
+
+
+@click.command()
+@click.argument("names", metavar="[GROUP|HOST]...", nargs=-1)
+@of_json
+def hosts(names: tuple[str, ...], as_json: bool) -> int:
+    """Show who uses the GPUs of your hosts.
+
+    Of each GPU: whether it is free, or by whose process and with how much memory it is used. Without names those of all
+    groups of skyward.toml are shown. Nothing is left on the hosts. Ends with 1 where one does not answer.
+    """
+    with console_of(as_json) as console:
+        from .commands.shared_hosts import hosts as execute
+
+        return execute(names, console)

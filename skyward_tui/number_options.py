@@ -46,3 +46,20 @@ class RanksOption(click.ParamType[int | str]):
         if isinstance(value, str) and value.isdecimal() and 1 <= int(value) <= 64:
             return int(value)
         self.fail(f"{value!r} is neither a number from 1 to 64 nor gpu", param, ctx)
+
+
+class SomeNodes(click.ParamType["int | tuple[int, ...]"]):
+    """A number of a pool's nodes, or a list of them: of two at least, or one with a comma behind it."""
+
+    name = "N|LIST"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | tuple[int, ...]:
+        if not isinstance(value, str):
+            return tuple(value) if isinstance(value, tuple) else int(value)
+        parts = value.split(",")
+        if value.isdecimal() and int(value) > 0:
+            return int(value)
+        named = [int(each) for each in parts if each.strip().isdecimal()]
+        if len(parts) > 1 and len(named) == len([each for each in parts if each.strip()]) == len(set(named)):
+            return tuple(sorted(named))
+        self.fail(f"{value!r} is neither a number of nodes nor a list of them, such as 2 or 0,2", param, ctx)

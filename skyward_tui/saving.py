@@ -114,14 +114,21 @@ def trials_csv(found: TrialTable) -> str:
     rows = []
     for each in found.rows:
         of = {f"argument.{name}": text for name, text in zip(found.names, each.arguments, strict=True)}
-        came = {"outcome": each.state} if each.task is None else _row(each.task, each.task.told)
+        came = {"outcome": each.state} if each.task is None else _row(each.task, each.task.told, _cell)
         numbers = {f"number.{name}": _cell(value) for name, value in each.numbers.items()}
         rows.append({"trial": each.place, **of, "run": each.run, **came, **numbers})
     return _written(rows, ["trial", *(f"argument.{name}" for name in found.names), "run", *_FIXED], ",")
 
 
+def rows_of(run: RunView) -> list[Mapping[str, Any]]:
+    """A row for each rank or task, as :func:`results_csv` has them, with values that are numbers, texts or lists."""
+    return [_row(task, task.told, lambda value: value) for _, task in sorted(run.tasks.items())]
+
+
 def _sheet(run: RunView, outcome: Callable[[TaskView], Outcome | None], delimiter: str) -> str:
-    return _written([_row(task, outcome(task)) for _, task in sorted(run.tasks.items())], _FIXED, delimiter)
+    return _written(
+        [_row(task, outcome(task), _cell) for _, task in sorted(run.tasks.items())], _FIXED, delimiter
+    )
 
 
 def _written(rows: Sequence[Mapping[str, Any]], first: Sequence[str], delimiter: str) -> str:
@@ -133,7 +140,7 @@ def _written(rows: Sequence[Mapping[str, Any]], first: Sequence[str], delimiter:
     return sheet.getvalue()
 
 
-def _row(task: TaskView, outcome: Outcome | None) -> dict[str, Any]:
+def _row(task: TaskView, outcome: Outcome | None, cell: Callable[[Any], Any]) -> dict[str, Any]:
     row: dict[str, Any] = {
         "index": task.index,
         "rank": task.rank,
@@ -147,10 +154,11 @@ def _row(task: TaskView, outcome: Outcome | None) -> dict[str, Any]:
     if summary is None:
         return row
     if not summary.is_json:
-        return row | {"value": summary.text}
+        parts = summary.json if isinstance(summary.json, dict) else {}
+        return row | {"value": summary.text} | {f"value.{key}": text for key, text in parts.items()}
     if isinstance(summary.json, dict):
-        return row | {f"value.{key}": _cell(value) for key, value in summary.json.items()}
-    return row | {"value": _cell(summary.json)}
+        return row | {f"value.{key}": cell(value) for key, value in summary.json.items()}
+    return row | {"value": cell(summary.json)}
 
 
 def _cell(value: Any) -> Any:

@@ -130,3 +130,8 @@ of_offers = _all(
         ),
     )
 )
+
+
+of_watch = click.option(
+    "--watch", is_flag=True, help="Tell how it is in a few lines, in place of all that ranks print."
+)

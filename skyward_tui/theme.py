@@ -58,6 +58,12 @@ _LOOKS = {
     "throttled": Look("!", "throttled", "$text-warning"),
     "straggler": Look("!", "straggler", "$text-warning"),
     "plateau": Look("=", "plateau", "$text-warning"),
+    # GPUs of hosts that people share, and lines of a check-up
+    "free": Look("○", "free", "$text-success"),
+    "busy": Look("●", "busy", "$text-warning"),
+    "ok": Look("✓", "ok", "$text-success"),
+    "warn": Look("!", "warning", "$text-warning"),
+    "fail": Look("✗", "failed", "$text-error"),
     # nodes' phases
     "requested": Look("◌", "requested", "$text-warning"),
     "connected": Look("◔", "connected", "$text-warning"),

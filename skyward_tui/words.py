@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,6 +11,8 @@ from rich.cells import cell_len, set_cell_size
 
 if TYPE_CHECKING:
     from skyward_core.views.views import NodeView
+
+LAST_MINUTES = 600.0  # seconds before an end in which each second counts
 
 
 def duration(seconds: float) -> str:
@@ -23,6 +25,20 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours}:{minute:02d}:{second:02d}"
     return f"{minute}:{second:02d}"
+
+
+def time_left(seconds: float) -> str:
+    """How long until something: by the second in the last minutes, before that as :func:`age`."""
+    return duration(seconds) if seconds < LAST_MINUTES else age(seconds)
+
+
+def age(seconds: float) -> str:
+    """How old something is that is at rest: ``<1m``, ``41m``, ``2h 05m``, ``3d 04h``."""
+    minutes = int(seconds) // 60
+    if minutes < 60:
+        return f"{minutes}m" if minutes > 0 else "<1m"
+    hours = minutes // 60
+    return f"{hours}h {minutes % 60:02d}m" if hours < 24 else f"{hours // 24}d {hours % 24:02d}h"
 
 
 def took(seconds: float) -> str:
@@ -115,3 +131,11 @@ def clip(text: str, width: int) -> str:
 def one_line(text: str) -> str:
     """The first line that says something."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines with aligned columns; the last column may be as long as it likes."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]

@@ -7,11 +7,16 @@ import itertools
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..model.errors import UsageError
 from ..store import kept_locks
 from ..store.archive import rank_of
+from ..store.home import pool_path
+from ..store.last_figures import fill
 from ..store.ledger import Ledger
 from ..store.ledger_rows import Kept, PoolRow, Receipt, RunRow
 from ..store.prune import prune, prune_environments
@@ -34,6 +39,7 @@ __all__ = [
     "printed_together",
     "prune",
     "prune_environments",
+    "result_pickles",
     "run_view",
     "tail_of",
 ]
@@ -60,13 +66,36 @@ def run_view(ledger: Ledger, row: RunRow) -> RunView:
         LedgerError: the ledger cannot be read.
     """
     view = RunView(row.run, ledger.pool(row.token).name, row.function, row.kind, row.total, row.opened_at)
+    view.nodes = row.nodes or ()
     view.state, view.ended_at, view.root_cause = row.state, row.ended_at, row.root_cause
     for outcome, _ in ledger.outcomes(row.run):
         view.tasks[outcome.index] = TaskView(
             outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome
         )
         view.counts[outcome.kind] = view.counts.get(outcome.kind, 0) + 1
+    with suppress(OSError):  # they are beside what the run is
+        fill(view, pool_path(ledger.pool(row.token).key))
     return view
+
+
+def result_pickles(ledger: Ledger, run: RunView) -> dict[int, Path]:
+    """The files that have the values of a run's ranks, or tasks, that have returned, as far as these are kept here.
+
+    Raises:
+        UsageError: they are not: they were given to the script that ran it, or are on its nodes.
+        LedgerError: the ledger cannot be read.
+    """
+    row = ledger.run(run.id)
+    folder = pool_path(ledger.pool(row.token).key) / "results" if row is not None else None
+    returned = [out.index for out in run.outcomes() if out.kind == "returned"]
+    paths = {index: folder / f"{run.id}.{index}.pickle" for index in returned} if folder is not None else {}
+    lacking = [index for index, path in paths.items() if not path.is_file()]
+    if lacking or not paths:
+        raise UsageError(
+            f"the values of run {run.id} are not all kept here: they were given to who ran it, or wait on its nodes; "
+            ".csv, .json and .parquet have what is known of them"
+        )
+    return paths
 
 
 def locks(ledger: Ledger, row: RunRow) -> dict[int, str]:

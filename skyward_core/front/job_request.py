@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -246,6 +246,8 @@ def tasks_on(
     here = work is not None and isinstance(by_name(pool.provider), RunsHere)
     cwd = str(work) if here else ""
     synced = _sync_task(work, folder) if work is not None and not here else None
+    if synced is not None and (run_alone or not job.sets_all_up(setup=setup)):
+        synced = replace(synced, nodes=job.num_nodes)
     steps = [synced] if synced is not None else []
     if not run_alone:
         return [*steps, *tasks_of(job, folder, setup=setup, cwd=cwd)]

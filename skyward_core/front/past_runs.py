@@ -6,15 +6,18 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..store import dismissed, kept_launches
+from ..store.home import pool_path
+from ..store.kept_figures import are_kept
 from ..store.ledger import Ledger
 from ..store.ledger_rows import Bill, PoolRow, RunRow
 from ..wire.safe_text import field as safe
 from .costs import bills_of_pool
+from .history import run_view
 from .session_part import SessionPart
 
 EVERY = 10_000  # runs that are looked at, at most: the newest
@@ -41,6 +44,8 @@ class PastRun:
         error: the root cause in words, or "".
         dollars: what its pool's machines cost while it went on; None where nobody knows.
         is_up: whether its pool is.
+        figures: of failures, what the machine of the root cause was at before it, in words and by name; None where
+            nobody knows.
     """
 
     run: str
@@ -57,6 +62,12 @@ class PastRun:
     error: str = ""
     dollars: float | None = 0.0
     is_up: bool = False
+    figures: dict[str, Any] | None = None
+
+    @property
+    def figures_note(self) -> str:
+        """The former in words, or ""."""
+        return "" if self.figures is None else f"n{self.figures['node']}: {', '.join(self.figures['words'])}"
 
     @property
     def has_failed(self) -> bool:
@@ -151,7 +162,16 @@ def failures(ledger: Ledger) -> list[PastRun]:
     """
     known, pools = set(dismissed.dismissed()), _Pools(ledger, {})
     rows = ledger.failed_runs(time.time() - RECENT, EVERY)
-    return [run for row in rows if row.run not in known and (run := pools.run(row)).has_failed]
+    found = ((row, pools.run(row)) for row in rows if row.run not in known)
+    return [_with_figures(ledger, row, run) for row, run in found if run.has_failed]
+
+
+def _with_figures(ledger: Ledger, row: RunRow, run: PastRun) -> PastRun:
+    """With what its machine was at, where that was kept, which takes reading files."""
+    if row.root_cause is None or not are_kept(pool_path(run.key)):
+        return run
+    told = run_view(ledger, row).cause_figures
+    return run if told is None else replace(run, figures=told.to_json())
 
 
 class PastRuns(SessionPart):

@@ -76,6 +76,10 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
         self._back_off = BackOff()
         self._over: dict[str, PoolView] = {}  # ended, and not by us; most as outlines
         self._read_over = 0.0  # the end of the last of them
+        self._rows: tuple[tuple[int, ...], list[PoolRow]] | None = (
+            None  # those that are not over, and when that was so
+        )
+        self._over_as_of: tuple[int, ...] = ()  # the same of what was read of those that are
         self._recalled = ""  # token of the one of them that is whole
         self._questions = Questions()
         self._launches = {}
@@ -166,7 +170,10 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
         return self._submit(self._refresh(over, patient))
 
     async def _refresh(self, over: bool, patient: bool) -> list[PoolView]:
-        rows = self.ledger.live()
+        as_of = self.ledger.stamp()
+        if self._rows is None or self._rows[0] != as_of:
+            self._rows = as_of, self.ledger.live()
+        rows = self._rows[1]
         live = {row.token for row in rows}
         unknown = [row for row in rows if row.token not in self._pools and row.token not in self._attaching]
         new = [row for row in unknown if not patient or self._back_off.is_due(row.token)]
@@ -182,8 +189,9 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
                 if pool.context.observer and pool.view.is_live
             ),
         )
-        if over:
+        if over and self._over_as_of != as_of:
             await self._read_history()
+            self._over_as_of = as_of
         for token in self._unreachable.keys() - live:
             del self._unreachable[token]
         return self.pools()

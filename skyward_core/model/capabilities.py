@@ -43,6 +43,30 @@ def price_of(provider: object) -> float | None:
 
 
 @runtime_checkable
+class ServedByAnother(Protocol):
+    """A name that scripts have for machines which another provider has, or nobody."""
+
+    def served(self) -> Any:
+        """The provider that serves in its place.
+
+        Raises:
+            UsageError: none does; says what to do.
+        """
+
+
+@runtime_checkable
+class SizesDisk(Protocol):
+    """Its machines have disks of the size that is asked for."""
+
+    def with_disk(self, gb: int) -> Self:
+        """The same provider, with disks of this size.
+
+        Args:
+            gb: in GB.
+        """
+
+
+@runtime_checkable
 class Rents(Protocol):
     """Its machines cost money, and it does not say how much: nothing is shown as free.
 
@@ -66,6 +90,33 @@ class Plans(Protocol):
         Raises:
             UsageError: nothing fits; says what comes nearest.
         """
+
+
+@runtime_checkable
+class Foresees(Protocol):
+    """It knows machines that are there already, and tells what of them a pool would have now."""
+
+    async def foresee(self, spec: Any) -> Sequence[str]:
+        """What a plan says of them, in words; nothing is made.
+
+        Args:
+            spec: all that was asked for (:class:`.spec.PoolSpec`).
+
+        Raises:
+            PoolError: it could not be had now; says why.
+            UsageError: it can never be had.
+        """
+
+
+@runtime_checkable
+class TakesGpus(Protocol):
+    """It may take single GPUs of machines that others use, too.
+
+    Attributes:
+        rank_per_gpu: whether it does, so that a pool which does not say how many ranks a node has gets one for each.
+    """
+
+    rank_per_gpu: bool
 
 
 @runtime_checkable

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, TypeVarTuple, overload
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:  # agents and workers need neither, nor what they load
@@ -15,6 +15,12 @@ if TYPE_CHECKING:  # agents and workers need neither, nor what they load
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+T4 = TypeVar("T4")
+T5 = TypeVar("T5")
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 
 class Dispatcher(Protocol):
@@ -24,9 +30,13 @@ class Dispatcher(Protocol):
 
     def run_all(self, pending: PendingFunction[Any]) -> list[Any]: ...
 
-    def run_group(self, group: PendingGroup) -> Any: ...
+    def run_group(self, group: PendingGroup[Any]) -> Any: ...
 
     def submit(self, pending: PendingFunction[Any]) -> RunFuture[Any]: ...
+
+    def submit_all(self, pending: PendingFunction[Any]) -> RunFuture[list[Any]]: ...
+
+    def submit_group(self, group: PendingGroup[Any]) -> RunFuture[Any]: ...
 
 
 class Function(Generic[P, T]):
@@ -44,16 +54,22 @@ class Function(Generic[P, T]):
     def __init__(self, fn: Callable[P, T], timeout: float | None = None) -> None:
         if not callable(fn):
             raise TypeError(f"@function decorates a function, not {type(fn).__name__}")
-        if type(fn) is FunctionType and fn.__code__.co_flags & _ASYNC:
-            raise TypeError(
-                f"{name_of(fn)} is async, and a rank calls plain functions: make it one, with asyncio.run(...) in it"
-            )
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.timeout = _seconds(timeout)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> PendingFunction[T]:
-        return PendingFunction(self.fn, args, dict(kwargs), self.timeout)
+    @overload
+    def __call__(
+        self: Function[P, Coroutine[Any, Any, T2]], *args: P.args, **kwargs: P.kwargs
+    ) -> PendingFunction[T2]: ...
+    @overload
+    def __call__(
+        self: Function[P, AsyncIterator[T2]], *args: P.args, **kwargs: P.kwargs
+    ) -> PendingFunction[Iterator[T2]]: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> PendingFunction[T]: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> PendingFunction[Any]:
+        return PendingFunction(self.fn, args, kwargs, self.timeout)
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> Function[P, T]: ...
@@ -92,12 +108,11 @@ class Function(Generic[P, T]):
 def function(fn: Callable[P, T], /) -> Function[P, T]: ...
 @overload
 def function(*, timeout: float | None = None) -> Callable[[Callable[P, T]], Function[P, T]]: ...
-def function(
-    fn: Callable[P, T] | None = None, /, *, timeout: float | None = None
-) -> Function[P, T] | Callable[[Callable[P, T]], Function[P, T]]:
+def function(fn: Callable[..., Any] | None = None, /, *, timeout: float | None = None) -> Any:
     """Make a function one that can run on a pool.
 
-    Works bare (``@sky.function``) and with options (``@sky.function(timeout=60)``).
+    Works bare (``@sky.function``) and with options (``@sky.function(timeout=60)``). A rank runs an ``async def`` one in
+    an event loop of its own; one that yields is a generator function to whoever calls it.
 
     Args:
         fn: the function.
@@ -138,13 +153,15 @@ class PendingFunction(_Value, Generic[T]):
         args: its positional arguments.
         kwargs: its keyword arguments; None for none.
         timeout: seconds that one rank may take; None for no limit.
+        nodes: how many of the pool's nodes run it with ``@``, or which; None for all.
     """
 
-    __slots__ = ("args", "fn", "kwargs", "timeout")
+    __slots__ = ("args", "fn", "kwargs", "nodes", "timeout")
     fn: Callable[..., T]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     timeout: float | None
+    nodes: int | tuple[int, ...] | None
 
     def __init__(
         self,
@@ -152,14 +169,16 @@ class PendingFunction(_Value, Generic[T]):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
         timeout: float | None = None,
+        nodes: int | tuple[int, ...] | None = None,
     ) -> None:
         _set(self, "fn", fn)
         _set(self, "args", args)
         _set(self, "kwargs", {} if kwargs is None else kwargs)
         _set(self, "timeout", timeout)
+        _set(self, "nodes", nodes)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PendingFunction, (self.fn, self.args, self.kwargs, self.timeout)
+        return PendingFunction, (self.fn, self.args, self.kwargs, self.timeout, self.nodes)
 
     @property
     def name(self) -> str:
@@ -174,9 +193,9 @@ class PendingFunction(_Value, Generic[T]):
             fn = wrapped
         if type(fn) is FunctionType:  # nearly always; inspect looks for more than that
             return bool(fn.__code__.co_flags & _YIELDS)
-        from inspect import isgeneratorfunction
+        from inspect import isasyncgenfunction, isgeneratorfunction
 
-        return isgeneratorfunction(fn)
+        return isgeneratorfunction(fn) or isasyncgenfunction(fn)
 
     @property
     def is_script(self) -> bool:
@@ -192,7 +211,22 @@ class PendingFunction(_Value, Generic[T]):
         Raises:
             ValueError: ``seconds`` is not more than 0.
         """
-        return PendingFunction(self.fn, self.args, self.kwargs, _seconds(seconds))
+        return PendingFunction(self.fn, self.args, self.kwargs, _seconds(seconds), self.nodes)
+
+    def with_nodes(self, nodes: int | Iterable[int] | None) -> PendingFunction[T]:
+        """The same call, for some of a pool's nodes: with ``@`` their ranks are a gang of their own, that knows no
+        others, beside those of other runs. It waits until so many nodes are free, or these are; first come, first
+        served.
+
+            train(10).with_nodes(2) @ pool  # on any two nodes; the values of their ranks, in order
+
+        Args:
+            nodes: how many, or which, by index; None for all.
+
+        Raises:
+            ValueError: it names none, one twice, or what is no node.
+        """
+        return PendingFunction(self.fn, self.args, self.kwargs, self.timeout, _nodes(nodes))
 
     def local(self) -> T:
         """Make the call here and now, in this process."""
@@ -208,14 +242,61 @@ class PendingFunction(_Value, Generic[T]):
     def __gt__(self, pool: Dispatcher) -> RunFuture[T]:
         return _dispatcher(pool, ">").submit(self)
 
-    def __and__(self, other: PendingFunction[Any] | PendingGroup) -> PendingGroup:
-        return PendingGroup((self,)) & other
+    def on(self, pool: Dispatcher) -> RunFuture[T]:
+        """Begin the call on one node, as ``>`` does: ``value = await call.on(compute)`` in asynchronous code.
+
+        Args:
+            pool: where it runs.
+
+        Returns:
+            A future of its value, which can be awaited, and waited for by ``result()``.
+
+        Raises:
+            NotPicklableError: an argument cannot travel.
+            PoolError: the pool is not up.
+        """
+        return _dispatcher(pool, "on(...)").submit(self)
+
+    def on_all(self, pool: Dispatcher) -> RunFuture[list[T]]:
+        """Begin the call on every rank, as ``@`` does: ``values = await call.on_all(compute)`` in asynchronous code.
+
+        Args:
+            pool: where it runs.
+
+        Returns:
+            A future of the values in rank order; raises as ``on``.
+        """
+        return _dispatcher(pool, "on_all(...)").submit_all(self)
+
+    @overload
+    def __and__(self, other: PendingFunction[T2]) -> PendingGroup[tuple[T, T2]]: ...
+    @overload
+    def __and__(self, other: PendingGroup[tuple[*Ts]]) -> PendingGroup[tuple[T, *Ts]]: ...
+    @overload
+    def __and__(self, other: PendingGroup[Any]) -> PendingGroup[Any]: ...
+    def __and__(self, other: PendingFunction[Any] | PendingGroup[Any]) -> PendingGroup[Any]:
+        return PendingGroup[Any]((self,)) & other
 
     def __repr__(self) -> str:
         return f"<{self.name}(…) not run yet: use >> or @ with a pool>"
 
 
-class PendingGroup(_Value):
+def _nodes(nodes: int | Iterable[int] | None) -> int | tuple[int, ...] | None:
+    if nodes is None or (isinstance(nodes, int) and not isinstance(nodes, bool) and nodes > 0):
+        return nodes
+    if isinstance(nodes, int | str | bytes):
+        raise ValueError(
+            f"nodes must be a number of them, 1 at least, or a list of such as [0, 2], not {nodes!r}"
+        )
+    named = tuple(sorted(nodes))
+    if not named or any(isinstance(each, bool) or not isinstance(each, int) or each < 0 for each in named):
+        raise ValueError(f"nodes must be a list of indices such as [0, 2], not {list(named)!r:.80}")
+    if len(set(named)) != len(named):
+        raise ValueError(f"nodes names one twice: {list(named)!r:.80}")
+    return named
+
+
+class PendingGroup(_Value, Generic[R]):
     """Several calls that run at the same time. ``group >> pool`` gives their values in the order written.
 
     Args:
@@ -239,22 +320,88 @@ class PendingGroup(_Value):
     def __reduce__(self) -> tuple[Any, ...]:
         return PendingGroup, (self.items, self.stream, self.ordered)
 
-    def __and__(self, other: PendingFunction[Any] | PendingGroup) -> PendingGroup:
+    @overload
+    def __and__(self: PendingGroup[tuple[*Ts]], other: PendingFunction[T]) -> PendingGroup[tuple[*Ts, T]]: ...
+    @overload
+    def __and__(self, other: PendingFunction[Any] | PendingGroup[Any]) -> PendingGroup[Any]: ...
+    def __and__(self, other: PendingFunction[Any] | PendingGroup[Any]) -> PendingGroup[Any]:
         if isinstance(other, PendingGroup):
             return PendingGroup(self.items + other.items, self.stream, self.ordered)
         if isinstance(other, PendingFunction):
             return PendingGroup((*self.items, other), self.stream, self.ordered)
         return NotImplemented
 
-    def __rshift__(self, pool: Dispatcher) -> tuple[Any, ...] | Generator[Any, None, None]:
-        result: tuple[Any, ...] | Generator[Any, None, None] = _dispatcher(pool, ">>").run_group(self)
+    def __rshift__(self, pool: Dispatcher) -> R:
+        result: R = _dispatcher(pool, ">>").run_group(self)
         return result
 
     def __matmul__(self, pool: object) -> Any:
         raise TypeError("a group runs with >>; broadcast its functions one by one with @")
 
+    def on(self, pool: Dispatcher) -> RunFuture[R]:
+        """Begin the calls, as ``>>`` does: ``values = await group.on(compute)`` in asynchronous code.
 
-def gather(*tasks: PendingFunction[Any], stream: bool = False, ordered: bool = True) -> PendingGroup:
+        Args:
+            pool: where they run.
+
+        Returns:
+            A future of their values in the order written, which can be awaited.
+
+        Raises:
+            UsageError: the group streams, or has nothing in it.
+            NotPicklableError: an argument cannot travel.
+            PoolError: the pool is not up.
+        """
+        return _dispatcher(pool, "on(...)").submit_group(self)
+
+
+@overload
+def gather(task: PendingFunction[T], /, *, stream: Literal[False] = False) -> PendingGroup[tuple[T]]: ...
+@overload
+def gather(
+    task: PendingFunction[T], task2: PendingFunction[T2], /, *, stream: Literal[False] = False
+) -> PendingGroup[tuple[T, T2]]: ...
+@overload
+def gather(
+    task: PendingFunction[T],
+    task2: PendingFunction[T2],
+    task3: PendingFunction[T3],
+    /,
+    *,
+    stream: Literal[False] = False,
+) -> PendingGroup[tuple[T, T2, T3]]: ...
+@overload
+def gather(
+    task: PendingFunction[T],
+    task2: PendingFunction[T2],
+    task3: PendingFunction[T3],
+    task4: PendingFunction[T4],
+    /,
+    *,
+    stream: Literal[False] = False,
+) -> PendingGroup[tuple[T, T2, T3, T4]]: ...
+@overload
+def gather(
+    task: PendingFunction[T],
+    task2: PendingFunction[T2],
+    task3: PendingFunction[T3],
+    task4: PendingFunction[T4],
+    task5: PendingFunction[T5],
+    /,
+    *,
+    stream: Literal[False] = False,
+) -> PendingGroup[tuple[T, T2, T3, T4, T5]]: ...
+@overload
+def gather(
+    *tasks: PendingFunction[T], stream: Literal[False] = False, ordered: bool = True
+) -> PendingGroup[tuple[T, ...]]: ...
+@overload
+def gather(
+    *tasks: PendingFunction[T], stream: Literal[True], ordered: bool = True
+) -> PendingGroup[Generator[T, None, None]]: ...
+@overload
+def gather(*tasks: PendingFunction[Any], stream: bool = False, ordered: bool = True) -> PendingGroup[Any]: ...
+def gather(*tasks: PendingFunction[Any], stream: bool = False, ordered: bool = True) -> PendingGroup[Any]:
     """Several calls as one group, which runs with ``group >> pool``.
 
     Args:
@@ -305,8 +452,8 @@ def _takes(fn: FunctionType, count: int) -> bool:
     return enough and (count <= code.co_argcount or bool(code.co_flags & _GATHERS))
 
 
-# inspect's CO_VARARGS, CO_GENERATOR, and CO_COROUTINE with CO_ASYNC_GENERATOR
-_GATHERS, _YIELDS, _ASYNC = 0x04, 0x20, 0x80 | 0x200
+# inspect's CO_VARARGS, CO_GENERATOR with CO_ASYNC_GENERATOR, and CO_COROUTINE
+_GATHERS, _YIELDS, _AWAITS = 0x04, 0x20 | 0x200, 0x80
 
 
 def _signature_of(fn: Callable[..., Any]) -> Signature | None:
@@ -336,7 +483,8 @@ def name_of(fn: Callable[..., Any]) -> str:
 
 
 def _dispatcher(pool: Any, operator: str) -> Dispatcher:
-    # Both the pool object and this module's package work on the right, as long as they can dispatch.
+    if isinstance(pool, ModuleType):  # the library itself, whose open pool is meant
+        pool = getattr(pool, "sky", pool)
     if hasattr(pool, "run_one"):
         dispatcher: Dispatcher = pool
         return dispatcher

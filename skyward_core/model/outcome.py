@@ -19,7 +19,8 @@ class Summary(Value):
     Attributes:
         type: name of the value's type.
         text: at most 200 characters that describe it.
-        json: the value itself where it is small and made of JSON types, else None.
+        json: the value itself where it is small and made of JSON types; of another dictionary of a few values these, by
+            name, as texts; else None.
         is_json: whether ``json`` is the value (so that None can be told from "not JSON").
         size: bytes of the pickled value.
     """

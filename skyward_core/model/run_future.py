@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from .alert import Alert
@@ -29,6 +30,7 @@ class _Pool(Protocol):
 
 class RunFuture(Future[T]):
     """A ``concurrent.futures.Future`` of a call's value, as ``call > compute`` gives it. To cancel it cancels the run.
+    In asynchronous code it can be awaited.
 
     Attributes:
         run: id of the run.
@@ -38,6 +40,12 @@ class RunFuture(Future[T]):
         super().__init__()
         self.run = run
         self._pool = pool
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Its value, in asynchronous code. Cancelling what awaits it cancels the run."""
+        from asyncio import wrap_future  # scripts that are not asynchronous do without
+
+        return wrap_future(self).__await__()
 
     def files(self, *patterns: str) -> list[WrittenFile]:
         """The files that ranks wrote in their working folder while the run went on, or have by now.

@@ -14,6 +14,7 @@ from . import spec_checks
 from .capabilities import Rents
 from .errors import SpecError
 from .interpreter import Interpreter
+from .older_words import Rules, TakesOlderWords, heeded, no_matter, refused, renamed, unheeded
 from .spec_checks import Checks
 from .value import Value, value
 
@@ -23,10 +24,30 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
 
 
-class _Spec(Value):
+class _Spec(Value, metaclass=TakesOlderWords):
     """Values that are checked when they are made; ``dataclasses.replace`` makes changed ones."""
 
     _checks: ClassVar[Checks]
+    _older: ClassVar[Rules] = {}  # older words for its arguments
+    _in_order: ClassVar[Sequence[str]] = ()  # arguments that older generations take by position
+
+    @classmethod
+    def _today(cls, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
+        """Arguments by the words of today, of what was given by any.
+
+        Raises:
+            TypeError: there are more, or others, than it takes.
+            SpecError: one is refused.
+        """
+        if args:
+            if len(args) > len(cls._in_order):
+                raise TypeError(
+                    f"sky.{cls.__name__} takes its arguments by name, and was given {len(args)} by position"
+                )
+            given = dict(zip(cls._in_order, args, strict=False)) | given
+        if given.keys() & cls._older.keys():
+            return heeded(f"sky.{cls.__name__}", cls._older, given)
+        return given
 
     def __post_init__(self) -> None:
         for name, check in self._checks.items():
@@ -85,7 +106,7 @@ class Image(_Spec):
     """What a node's environment holds.
 
     Args:
-        python: version such as "3.12"; None for the client's own.
+        python: version such as "3.12"; None, or "auto", for the client's own.
         pip: requirements, as pip takes them.
         pip_indexes: extra package indexes.
         lock: path of a lock: what it has is installed in exactly those versions, before ``pip``, which can change
@@ -122,8 +143,18 @@ class Image(_Spec):
     excludes: Sequence[str] = ()
     outputs: Sequence[str] = ()
 
+    _older: ClassVar[Rules] = {
+        "base": refused("nodes have the machine image of their provider, such as sky.AWS(ami=...)"),
+        "shell_vars": refused("what is plain text goes to env=, what a shell makes to setup=", {}),
+        "skyward_source": no_matter,
+        "skyward": no_matter,
+        "metrics": unheeded("compute.metrics() has what machines are measured at", False, True, (), []),
+        "bootstrap_timeout": unheeded("sky.Options(start_timeout=...) bounds the whole start", 300, 900),
+        "warm": unheeded("no machine image is made", False),
+        "mutable": unheeded("a pool keeps its image", False),
+    }
     _checks: ClassVar[Checks] = {
-        "python": spec_checks.optional(spec_checks.text),
+        "python": spec_checks.optional(spec_checks.python),
         "pip": spec_checks.several(spec_checks.text),
         "pip_indexes": spec_checks.several(spec_checks.instance(PipIndex)),
         "lock": spec_checks.optional(spec_checks.path),
@@ -167,7 +198,9 @@ class Worker(_Spec):
     """How a node runs what it is given.
 
     Args:
-        concurrency: tasks (``>>``, gather) that one rank runs at the same time; broadcasts are one at a time.
+        concurrency: tasks (``>>``, gather) that one rank runs at the same time; broadcasts are one at a time. "auto"
+            for one per MIG slice or GPU that a node is asked for, else per processor (``vcpus``, or this machine's
+            where nodes are processes here).
         executor: "process" runs each in an interpreter of its own, on its main thread;
             "thread" runs them as threads of the rank's one interpreter.
         ranks_per_node: ranks of the gang on each node; "gpu" for one per GPU.
@@ -176,15 +209,28 @@ class Worker(_Spec):
         SpecError: a value makes no sense.
     """
 
-    concurrency: int = 1
+    concurrency: int | Literal["auto"] = 1
     executor: Literal["process", "thread"] = "process"
     ranks_per_node: int | Literal["gpu"] = 1
 
+    _older: ClassVar[Rules] = {
+        "buffer": unheeded("a rank has its next call as soon as the one before ends", 0),
+        "reuse_processes": unheeded("a rank's processes stay from call to call", True),
+    }
     _checks: ClassVar[Checks] = {
-        "concurrency": spec_checks.whole(1, 256),
-        "executor": spec_checks.one_of("process", "thread"),
+        "concurrency": spec_checks.word_or("auto", spec_checks.whole(1, 256)),
+        "executor": spec_checks.executor,
         "ranks_per_node": spec_checks.word_or("gpu", spec_checks.whole(1, 64)),
     }
+
+
+_CALLS_LIMIT = "a call takes as long as its function says, @sky.function(timeout=...), or as it takes"
+_TRIES_AGAIN = "a start tries again by itself, within start_timeout="
+_IS_FIXED = "a pool has as many machines as it was started with"
+_IS_HEALTHY = (
+    "a machine is taken as lost where it does not answer for lost_after= seconds, and no command is asked"
+)
+_PARTS_OF_START = ("provision_timeout", "ssh_timeout", "bootstrap_timeout", "worker_timeout")
 
 
 @value(kw_only=True, frozen=True)
@@ -226,6 +272,8 @@ class Options(_Spec):
             other machines they are installed anyway.
         secrets: values that are blanked in logs, summaries and errors, beside those that are known by the names of
             environment variables; each of 8 characters or more. They are written nowhere.
+        worker: as ``Compute`` takes it; for either to say.
+        selection: as ``Compute`` takes it; for either to say.
 
     Raises:
         SpecError: a value makes no sense.
@@ -250,11 +298,38 @@ class Options(_Spec):
     nice: int = 0
     allow_apt: bool = False
     secrets: Sequence[str] = field(default=(), repr=False)
+    worker: Worker | None = None
+    selection: str | None = None
 
+    _older: ClassVar[Rules] = {
+        "ready_timeout": renamed("start_timeout"),
+        "retry_on_interruption": unheeded(
+            'a call whose machine is taken back fails, and says so; on_loss="replace" has another for the next',
+            0,
+        ),
+        "default_compute_timeout": unheeded(_CALLS_LIMIT, 0),
+        "task_run_timeout": unheeded(_CALLS_LIMIT, 0),
+        "task_queue_timeout": unheeded("a call waits for its turn for as long as it takes", 0),
+        "shutdown_timeout": unheeded("grace= is what ranks have to end; a teardown takes what it takes"),
+        "provision_retry_delay": unheeded(_TRIES_AGAIN),
+        "max_provision_attempts": unheeded(_TRIES_AGAIN),
+        "ssh_retry_interval": unheeded(_TRIES_AGAIN),
+        "autoscale_cooldown": unheeded(_IS_FIXED),
+        "autoscale_idle_timeout": unheeded(_IS_FIXED),
+        "reconcile_tick_interval": unheeded(_IS_FIXED),
+        "health_checker": unheeded(_IS_HEALTHY),
+        "health_command": unheeded(_IS_HEALTHY),
+        "health_interval": unheeded(_IS_HEALTHY),
+        "health_failures": unheeded(_IS_HEALTHY),
+        "strict_version": unheeded("nodes have this client's own release, always", True, False),
+        "logging": unheeded("the variable SKYWARD_LOG has a log written, and says of what", True, False),
+    }
     _checks: ClassVar[Checks] = {
+        "worker": spec_checks.optional(spec_checks.instance(Worker)),
+        "selection": spec_checks.optional(spec_checks.text),
         "fail_fast": spec_checks.flag,
         "grace": spec_checks.seconds(least=0, most=3600),
-        "console": spec_checks.flag,
+        "console": spec_checks.console,
         "idle_timeout": spec_checks.seconds(),
         "ttl": spec_checks.optional(spec_checks.seconds()),
         "budget": spec_checks.optional(spec_checks.dollars),
@@ -265,7 +340,7 @@ class Options(_Spec):
         "wait_for_capacity": spec_checks.duration,
         "on_loss": spec_checks.one_of("fail", "replace"),
         "lost_after": spec_checks.optional(spec_checks.seconds()),
-        "cluster": spec_checks.flag,
+        "cluster": spec_checks.unless_none(True, spec_checks.flag),
         "rendezvous": spec_checks.flag,
         "debug_wait": spec_checks.duration,
         "nice": spec_checks.whole(0, 19),
@@ -273,9 +348,28 @@ class Options(_Spec):
         "secrets": spec_checks.several(_secret),
     }
 
+    @classmethod
+    def older_words(cls) -> set[str]:
+        """Older words for arguments, of which each is heeded, told of, or refused."""
+        return {*cls._older, *_PARTS_OF_START}
+
+    @classmethod
+    def _today(cls, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
+        parts = [given.get(name) for name in _PARTS_OF_START]
+        if any(each is not None for each in parts):
+            # Together they are a start; one that is asked to wait longer than ours for one part waits so long.
+            given.setdefault("start_timeout", max(300.0, sum(each for each in parts if each is not None)))
+        return super()._today(
+            args, {name: value for name, value in given.items() if name not in _PARTS_OF_START}
+        )
+
     def describe(self) -> dict[str, Any]:
-        """The options as JSON, without secrets."""
-        return {name: value for name, value in asdict(self).items() if name != "secrets"}
+        """The options as JSON, without secrets, and without what is the pool's."""
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("secrets", "worker", "selection")
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Options:
@@ -295,6 +389,9 @@ class Options(_Spec):
 class Nodes(_Spec):
     """A number of machines that is left open: as many as can be had. ``str`` of it is short, such as "2:8".
 
+    ``Nodes(4)`` is four. A pool has as many machines as it was started with: to begin with some and grow, as
+    ``Nodes(initial=2, max=8)`` asks for, is refused.
+
     Args:
         min: so many at least, or the pool does not start.
         max: so many at most.
@@ -306,6 +403,7 @@ class Nodes(_Spec):
     min: int
     max: int
 
+    _in_order: ClassVar[Sequence[str]] = ("initial",)
     _checks: ClassVar[Checks] = {"min": spec_checks.whole(1, 1024), "max": spec_checks.whole(1, 1024)}
 
     def __post_init__(self) -> None:
@@ -316,9 +414,35 @@ class Nodes(_Spec):
     def __str__(self) -> str:
         return f"{self.min}:{self.max}"
 
+    @classmethod
+    def _today(cls, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
+        given = super()._today(args, given)
+        words = [name for name in ("initial", "desired") if name in given]
+        if not words:
+            return given
+        first = given.pop(words[0])
+        bounds = {name: value for name, value in given.items() if value is not None}
+        if any(value != first for value in bounds.values()):
+            raise SpecError(f"{_ELASTIC} (got {words[0]}={first!r}, {_words_of(bounds)})", "nodes")
+        return {"min": first, "max": first}
+
+
+_ELASTIC = (
+    "a pool that begins with some machines and has others later is not to be had: say nodes=4 for so many, or "
+    "nodes=sky.Nodes(min=2, max=8) for as many as can be had when it starts"
+)
+
+
+def _words_of(given: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in given.items())
+
 
 def _number_of_nodes(value: Any) -> int | Nodes:
     """A number, or a range of them, which may be text; a range of one number is that number."""
+    if isinstance(value, tuple | list) and len(value) == 2:
+        if value[0] != value[1]:
+            raise ValueError(f"{_ELASTIC} (got {tuple(value)!r:.60})")
+        value = value[0]
     if isinstance(value, str):
         least, _, most = value.partition(":")
         try:
@@ -342,6 +466,12 @@ def _written(text: str) -> int:
 _number: Callable[[Any], int] = spec_checks.whole(1, 1024)
 
 
+NO_VOLUMES = (
+    "buckets are not mounted: fetch what a rank needs in the function, or have it travel with the working folder; "
+    "sky.Image(outputs=[...]) brings back what ranks write"
+)
+
+
 @value(kw_only=True, frozen=True)
 class Spec(_Spec):
     """One way to have a pool's machines, of several that ``Compute`` may be given. Numbers are the least that will do.
@@ -358,6 +488,10 @@ class Spec(_Spec):
         max_hourly_cost: dollars that an hour of one machine may cost, with disk and address.
         allocation: "on-demand", "spot", "spot-if-available" or "cheapest" of both; None for what ``Compute`` was told,
             or on demand.
+        disk_gb: size of each machine's disk in GB.
+        image: as ``Compute`` takes it; for either to say, and of several specs the same.
+        plugins: likewise.
+        ttl: likewise.
 
     Raises:
         SpecError: a value makes no sense.
@@ -366,16 +500,29 @@ class Spec(_Spec):
     provider: Any = None
     accelerator: Any = None
     nodes: int | Nodes | str | None = None
-    vcpus: int | None = None
+    vcpus: float | None = None
     memory_gb: float | None = None
     architecture: str | None = None
     region: str | Sequence[str] | None = None
     max_hourly_cost: float | None = None
     allocation: str | None = None
+    disk_gb: int | None = None
+    image: Image | None = None
+    plugins: Sequence[Any] = ()
+    ttl: float | None = None
 
+    _in_order: ClassVar[Sequence[str]] = ("provider", "accelerator", "vcpus", "memory_gb", "region")
+    _older: ClassVar[Rules] = {
+        "cpus": renamed("vcpus"),
+        "volumes": refused(NO_VOLUMES, (), []),
+    }
     _checks: ClassVar[Checks] = {
+        "disk_gb": spec_checks.optional(spec_checks.whole(1, 65536)),
+        "image": spec_checks.optional(spec_checks.instance(Image)),
+        "plugins": spec_checks.several(spec_checks.anything),
+        "ttl": spec_checks.optional(spec_checks.seconds(least=0)),
         "nodes": spec_checks.optional(_number_of_nodes),
-        "vcpus": spec_checks.optional(spec_checks.whole(1, 4096)),
+        "vcpus": spec_checks.optional(spec_checks.threads),
         "memory_gb": spec_checks.optional(spec_checks.amount),
         "architecture": spec_checks.optional(spec_checks.one_of("x86_64", "arm64")),
         "region": spec_checks.optional(spec_checks.one_or_several(spec_checks.text)),
@@ -388,7 +535,7 @@ class Spec(_Spec):
     @property
     def chooses(self) -> list[str]:
         """What is said of machines that only a provider with offers can heed, by its names."""
-        names = ("vcpus", "memory_gb", "architecture", "region", "max_hourly_cost", "allocation")
+        names = ("vcpus", "memory_gb", "architecture", "region", "max_hourly_cost", "allocation", "disk_gb")
         return [name for name in names if getattr(self, name) is not None]
 
 
@@ -440,6 +587,11 @@ class PoolSpec(_Spec):
         from .offer import Wish
 
         return replace(self.wish or Wish(), accelerator=resolve(self.accelerator))
+
+    @property
+    def concurrency(self) -> int:
+        """Tasks that one rank runs at the same time (one where that is "auto" and nobody has said)."""
+        return self.worker.concurrency if isinstance(self.worker.concurrency, int) else 1
 
     @property
     def ranks_per_node(self) -> int:

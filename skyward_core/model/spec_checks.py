@@ -6,6 +6,7 @@ script's modules and whatever they make of specs, has the standard library and n
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import re
@@ -24,6 +25,37 @@ def text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"should be text (got {_kind(value)})")
     return value
+
+
+def python(value: Any) -> str | None:
+    """A version; None for what older generations call "auto"."""
+    return None if value == "auto" else text(value)
+
+
+def unless_none(default: Any, other: Check) -> Check:
+    """Older generations have None for what a provider would rather have."""
+    return lambda value: default if value is None else other(value)
+
+
+_CONSOLES = {"rich": True, "minimal": True, "log": True, "silent": False}  # words of older generations
+
+
+def console(value: Any) -> bool:
+    return flag(_CONSOLES.get(value, value) if isinstance(value, str) else value)
+
+
+def threads(value: Any) -> int:
+    """A number of processor threads, of which older generations have parts."""
+    if isinstance(value, float) and 0 < value < 4096:
+        return math.ceil(value)
+    return whole(1, 4096)(value)  # type: ignore[no-any-return]
+
+
+_EXECUTORS = {"auto": "process", "loky": "process"}  # words of older generations
+
+
+def executor(value: Any) -> str:
+    return str(one_of("process", "thread")(_EXECUTORS.get(value, value) if isinstance(value, str) else value))
 
 
 def path(value: Any) -> str:

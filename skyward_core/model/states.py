@@ -9,8 +9,8 @@ PoolStatus = Literal["starting", "up", "degraded", "stopping", "gone", "failed",
 # it goes on, but this client has gone from it.
 RunStatus = Literal["running", "done", "failed", "cancelled", "lost", "kept", "left"]
 # sweep: a task for each combination of arguments, of which none stops the others. "": an agent tells of a run, and
-# nobody of what kind it is.
-RunKind = Literal["broadcast", "single", "gather", "sweep", ""]
+# nobody of what kind it is. map: its calls are made while it goes on, and what is shown of it is a row for each rank.
+RunKind = Literal["broadcast", "single", "gather", "sweep", "map", ""]
 
 # How a pool stands to its budget. asked: all of it is spent, and a person is asked what to do.
 BudgetStatus = Literal["within", "near", "asked", "spent"]

@@ -71,7 +71,7 @@ def by_name(name: str) -> Plugin:
         UsageError: there is none of that name, several packages declare it, or it cannot be made without parameters.
         PluginError: an installed plugin cannot be imported or made.
     """
-    made = _factory(name)
+    made = factory(name)
     try:
         plugin = check_plugins([made()])[0]
     except TypeError as error:
@@ -87,7 +87,16 @@ def by_name(name: str) -> Plugin:
     return plugin
 
 
-def _factory(name: str) -> Any:
+def factory(name: str) -> Any:
+    """What makes the plugin of that name.
+
+    Args:
+        name: of a plugin that comes with this library, or that another package installs.
+
+    Raises:
+        UsageError: there is none of that name, or several packages declare it.
+        PluginError: an installed plugin cannot be imported.
+    """
     if found := _built_in(name):
         return found
     installed = _installed()
@@ -175,7 +184,9 @@ def _is_required(field: Field[Any]) -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    found = _built_in(name)
+    found = _built_in(name.lower() if name[:1].isupper() else name)
+    if found is not None and name not in (found.name, found.__name__):
+        found = None
     if found is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found
@@ -194,6 +205,7 @@ __all__ = [
     "available",
     "by_name",
     "check_plugins",
+    "factory",
     "huggingface",
     "jax",
     "joblib",

@@ -232,12 +232,19 @@ def enter_late(plugins: Sequence[Plugin]) -> None:
         UsageError: one needs peers, and this rank stands alone.
         PluginError: names the plugin that raised.
     """
+    from ..runtime.torchrun import together  # late: most workers enter what the pool has, and no more
+
     info = instance_info()
     if info.stands_alone and info.world_size > 1:
         check_standalone(plugins)
     with _late_lock:
         for plugin in plugins:
             if plugin.name not in _late_names:
+                if plugin.needs_peers and info.world_size > 1 and not together():
+                    raise UsageError(
+                        f"plugin {plugin.name} joins all {info.world_size} ranks, for {plugin.needs_peers}, and this "
+                        "call runs on one of them: send it to all, function() @ pool"
+                    )
                 _late.enter_context(_around(plugin, "around_process", lambda p: p.around_process(info)))
                 _late_names.add(plugin.name)
 

@@ -221,10 +221,16 @@ class Pool:
                 self.news.intake.take(header["f"], header["at"], body)
             case "granted" | "wanted" | "held":
                 self.upkeep.on_frame(link, header)
+            case "queue" | "turn" | "dropped":
+                if unwanted := self.launch.line.on_frame(link, header):
+                    self.book.cancel(unwanted)
+                    self.launch.line.note()
             case "gang":
                 self.launch.gang_broke()
             case "outcome" | "item" | "began" | "stale" | "run":
                 self.book.on_frame(link, header, body)
+                if header["t"] == "outcome":
+                    self.launch.line.note()
             case "ending":
                 self._endings.by_others(PoolEnd.told(self.name, header))
             case "phase":
@@ -254,6 +260,7 @@ class Pool:
         if not up:
             detail = self.watch.down(link, detail)
         self.news.emit(ev.NodeLink(pool=self.name, node=link.node, up=up, detail=detail))
+        self.launch.line.note()
         if up:
             self.watch.suspicion.up(link)
             self._greeted(link)
@@ -272,6 +279,7 @@ class Pool:
         self.news.learn_unfetched(link, link.welcome)
         self._modules.learn(link, link.welcome.get("modules", {}))
         self.book.catch_up(link)
+        self.launch.line.greeted(link)
         self._notices.greeted(link)
         if self._measures is not None:
             self._measures.greeted(link)

@@ -40,6 +40,7 @@ class Records:
         self._outcomes: list[tuple[str, Outcome, dict[str, list[int]]]] = []
         self._ends: list[tuple[str, str, float, RootCause | None]] = []
         self._ours: set[str] = set()  # of those that were opened
+        self._places: dict[str, tuple[int, ...]] = {}  # nodes of runs that are not on all
         self._log_ends: dict[str, dict[str, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_for = 0.0  # seconds that it was set for
@@ -51,6 +52,11 @@ class Records:
         if ours:
             self._ours.add(run)
         self._opened.append((self._token, run, function, kind, total, at))
+        self._flush_within(FLUSH_OPENED)
+
+    def placed(self, run: str, nodes: tuple[int, ...]) -> None:
+        """A run is on these nodes only; () for one that waits for some."""
+        self._places[run] = nodes
         self._flush_within(FLUSH_OPENED)
 
     def outcome(self, run: str, outcome: Outcome, log: dict[str, list[int]]) -> None:
@@ -90,16 +96,20 @@ class Records:
             self._timer = None
         opened, outcomes, ends = self._opened, self._outcomes, self._ends
         ours, self._ours = self._ours, set()
+        places, self._places = self._places, {}
         self._opened, self._outcomes, self._ends = [], [], []
         try:
-            if opened or outcomes or ends:
-                self._ledger.record(opened=opened, outcomes=outcomes, ends=ends, ours=ours, patience=patience)
+            if opened or outcomes or ends or places:
+                self._ledger.record(
+                    opened=opened, outcomes=outcomes, ends=ends, ours=ours, places=places, patience=patience
+                )
             self._archive.flush()
             self._refused_at = None
         except (LedgerError, OSError) as error:
             self._opened = opened + self._opened
             self._outcomes, self._ends = outcomes + self._outcomes, ends + self._ends
             self._ours |= ours
+            self._places = places | self._places
             now = asyncio.get_running_loop().time()
             self._refused_at = now if self._refused_at is None else self._refused_at
             if now - self._refused_at >= PATIENCE or not isinstance(error, LedgerError):

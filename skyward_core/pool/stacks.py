@@ -35,7 +35,7 @@ async def stacks(
     view = context.view.runs.get(run)
     tasks = view.tasks.values() if view is not None else ()
     returned = sorted({task.rank for task in tasks if task.outcome is not None and task.rank is not None})
-    if view is not None and view.kind != "broadcast":
+    if view is not None and (view.kind != "broadcast" or view.nodes):
         found = [each for each in found if run in each.runs or (not each.threads and each.at != "idle")]
     return Stacks(time.time(), tuple(found), run, tuple(returned))
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 GROUP = "skyward.providers"
 DEFAULT = "local"
 """The embedded one, for whoever names none."""
+ELSEWHERE = "elsewhere"  # the folder of names that nobody serves here
 SEVERAL = "several"
 """What is kept of pools whose machines may come from several providers; nobody asks for it by this name."""
 
@@ -32,7 +33,7 @@ def own_names() -> list[str]:
     """The providers that come with this library."""
     from pkgutil import iter_modules
 
-    return sorted(found.name for found in iter_modules(__path__) if found.ispkg)
+    return sorted(found.name for found in iter_modules(__path__) if found.ispkg and found.name != ELSEWHERE)
 
 
 def resolve(provider: Any = None) -> Any:
@@ -93,6 +94,10 @@ def by_name(name: str) -> Any:
                 raise
     points = _declared().get(name)
     if points is None:
+        from .elsewhere.names import OF_TYPE
+
+        if name in OF_TYPE:
+            raise UsageError(OF_TYPE[name].refusal())
         near = get_close_matches(name, names(), 1)
         meant = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names())}"
         raise UsageError(f"no provider is called {name!r}{meant}")

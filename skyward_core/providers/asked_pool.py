@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..model.capabilities import Offers, RunsHere, TakesGpus, default_nodes
 from ..model.errors import SpecError, UsageError
 from ..model.spec import Image, Nodes, Options, PoolSpec, Spec, Worker, made_up_name
 from ..model.wrong_field import of_field
@@ -24,6 +26,7 @@ def pool_spec(
     options: Options | None = None,
     selection: str | None = None,
     allocation: str | None = None,
+    ttl: float | None = None,
     **machines: Any,
 ) -> PoolSpec:
     """All that a pool is asked for.
@@ -38,20 +41,26 @@ def pool_spec(
     Raises:
         SkywardError: a value makes no sense; says of which field.
     """
+    ways = [_made(each, allocation) for each in ways_of(specs, machines)]
+    options = options or Options()
+    selection = _once("selection", selection, options.selection)
+    worker = _once("worker", worker, options.worker)
+    image = _once("image", image, *(each.image for each in ways))
+    plugins = _once("plugins", tuple(plugins) or None, *(each.plugins or None for each in ways)) or ()
+    ttl = _once("ttl", ttl, *(each.ttl for each in ways), options.ttl)
+    options = replace(options, selection=None, worker=None, ttl=ttl or None)
     with of_field("plugins"):
         check_plugins(plugins)
-    if specs and (said := [name for name, value in machines.items() if value is not None]):
-        raise UsageError(f"{' and '.join(said)} beside a Spec: each Spec says that itself")
-    ways = [_made(each, allocation) for each in specs or (Spec(nodes=nodes, **machines),)]
     said_nodes = (each.nodes for each in (*ways, Spec(nodes=nodes)))
     counts = {each for each in said_nodes if each is not None}
     if len(counts) > 1:
         raise SpecError("all specs of a pool have as many, and these differ", "nodes")
     provider, accelerator, wish = _had(ways, selection)
     if not counts:
-        from ..model.capabilities import default_nodes
-
         counts = {default_nodes(provider)}
+    worker = _counted(worker or Worker(), provider, accelerator, ways[0].vcpus)
+    if isinstance(provider, TakesGpus) and provider.rank_per_gpu and worker.ranks_per_node == 1:
+        worker = replace(worker, ranks_per_node="gpu")
     return PoolSpec(
         name=name or made_up_name(script),
         provider=provider,
@@ -60,9 +69,60 @@ def pool_spec(
         wish=wish,
         image=image or Image(),
         plugins=tuple(plugins),
-        worker=worker or Worker(),
-        options=options or Options(),
+        worker=worker,
+        options=options,
     )
+
+
+def ways_of(specs: Sequence[Spec], machines: Mapping[str, Any]) -> Sequence[Spec]:
+    """The ways to have a pool's machines.
+
+    Args:
+        specs: as they were given.
+        machines: the fields of the only one, where there is none of these.
+
+    Raises:
+        UsageError: both say it.
+    """
+    if specs and (said := [name for name, value in machines.items() if value is not None]):
+        raise UsageError(f"{' and '.join(said)} beside a Spec: each Spec says that itself")
+    return specs or (Spec(**machines),)
+
+
+def _once(name: str, *said: Any) -> Any:
+    """What was said of one thing in several places; None where nothing was.
+
+    Raises:
+        SpecError: it was not the same everywhere.
+    """
+    values = [each for each in said if each is not None]
+    if any(each != values[0] for each in values[1:]):
+        raise SpecError(
+            f"is said twice, and differs: {' and '.join(f'{each!r:.60}' for each in values)}", name
+        )
+    return values[0] if values else None
+
+
+def _counted(worker: Worker, provider: Any, accelerator: Any, vcpus: float | None) -> Worker:
+    """A worker whose concurrency is a number: see :class:`Worker`.
+
+    Raises:
+        SpecError: it is "auto", and nothing says how many.
+    """
+    if worker.concurrency != "auto":
+        return worker
+    if accelerator is not None:
+        number = accelerator.slices
+    elif vcpus is not None:
+        number = int(vcpus)
+    elif isinstance(provider, RunsHere):
+        number = os.cpu_count() or 1
+    else:
+        raise SpecError(
+            f'"auto" goes by accelerator= or vcpus=, and {provider.name} is asked for without: say how many',
+            "concurrency",
+        )
+    return replace(worker, concurrency=max(1, int(number)))
 
 
 def _made(spec: Spec, allocation: str | None) -> Spec:
@@ -78,6 +138,10 @@ def _made(spec: Spec, allocation: str | None) -> Spec:
 
         with of_field("accelerator"):
             accelerator = accelerators.resolve(accelerator)
+            if accelerator is not None and accelerator.part < 1 and isinstance(provider, Offers):
+                raise UsageError(
+                    f"{provider.name} rents accelerators whole, and {accelerator} is a part of one: say count=1"
+                )
     return replace(spec, provider=provider, accelerator=accelerator, allocation=spec.allocation or allocation)
 
 

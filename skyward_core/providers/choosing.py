@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from ..model.capabilities import Offers
+from ..model.capabilities import Offers, SizesDisk
 from ..model.errors import SpecError, UsageError
 from ..model.offer import Allocation, Selection, Wish
 from ..model.spec import Spec
@@ -42,17 +42,22 @@ def chosen_among(ways: Sequence[Spec], selection: str | None) -> tuple[Any, Any,
 
 
 def _placed(spec: Spec) -> Any:
-    """A spec's provider, in its regions."""
+    """A spec's provider, in its regions, with its disks."""
+    provider = spec.provider
+    if spec.disk_gb is not None:
+        if not isinstance(provider, SizesDisk):
+            raise SpecError(f"provider {provider.name} has machines with disks of their own size", "disk_gb")
+        provider = provider.with_disk(spec.disk_gb)
     if not spec.region:
-        return spec.provider
+        return provider
     with of_field("region"):
-        return spec.provider.within(spec.region)
+        return provider.within(spec.region)
 
 
 def _wish(spec: Spec, selection: Selection) -> Wish:
     return replace(
         Wish(accelerator=spec.accelerator, selection=selection),
-        vcpus=spec.vcpus or 0,
+        vcpus=int(spec.vcpus or 0),
         memory_gb=spec.memory_gb or 0.0,
         architecture=spec.architecture or "",
         max_hourly=spec.max_hourly_cost,

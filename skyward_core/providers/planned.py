@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from ..model.capabilities import Plans
+from ..model.capabilities import Foresees, Plans
 from ..model.offer import RentalPlan
 from ..model.spec import PoolSpec
 from ..transport.background_loop import submit
@@ -21,13 +21,17 @@ def planned(spec: PoolSpec, *, may_remember: bool = False) -> RentalPlan:
 
     Raises:
         UsageError: nothing fits; says what comes nearest.
+        PoolError: machines that are there already cannot be had now.
     """
-    if not isinstance(spec.provider, Plans):
+    provider = spec.provider
+    if not isinstance(provider, Plans | Foresees):
         return RentalPlan(nodes=spec.most_nodes, attempts=())
 
     async def ask() -> RentalPlan:
         with remembering() if may_remember else nullcontext():
-            found: RentalPlan = await spec.provider.plan(spec)
-            return found
+            if isinstance(provider, Plans):
+                return await provider.plan(spec)
+            notes = await provider.foresee(spec)
+            return RentalPlan(nodes=spec.most_nodes, attempts=(), notes=tuple(notes))
 
     return submit(ask()).result()

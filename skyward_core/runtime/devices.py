@@ -20,27 +20,42 @@ def devices() -> list[tuple[str, str]]:
     Raises:
         PoolError: the driver does not answer.
     """
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is None:
+    names = _given()
+    if names is None:
         with nvml() as pynvml:
-            return [(uuid, model) for _, uuid, model in _listed(pynvml)]
-    names = [name for name in map(str.strip, given.split(",")) if name and name != "-1"]
+            return [(uuid, model) for _, uuid, model, _ in _listed(pynvml)]
     try:
         with nvml() as pynvml:
-            listed = list(_listed(pynvml))
+            listed = [(number, uuid, model) for number, uuid, model, _ in _listed(pynvml)]
     except PoolError:  # what was given stands, whatever it is worth
         listed = []
     return [(name, next((model for *known, model in listed if _names(name, *known)), "")) for name in names]
 
 
-def _listed(pynvml: Any) -> Iterator[tuple[str, str, str]]:
-    """Of each device its number, or "" where it has none, its UUID and its model."""
+def visible(pynvml: Any) -> Iterator[tuple[str, str, str, Any]]:
+    """Of each device that :func:`devices` names and the driver knows: its number, which of a slice is that of its GPU
+    and its own, its UUID, its model, and its NVML handle."""
+    names = _given()
+    for each in _listed(pynvml):
+        if names is None or any(_names(name, *each[:2]) for name in names):
+            yield each
+
+
+def _given() -> list[str] | None:
+    """What ``CUDA_VISIBLE_DEVICES`` names; None where it is not set."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        return None
+    return [name for name in map(str.strip, given.split(",")) if name and name != "-1"]
+
+
+def _listed(pynvml: Any) -> Iterator[tuple[str, str, str, Any]]:
     for index in range(pynvml.nvmlDeviceGetCount()):
         gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
         cut = in_mig_mode(gpu)
-        for part in mig_slices(gpu) if cut else [gpu]:
-            number = "" if cut else str(index)
-            yield number, str(pynvml.nvmlDeviceGetUUID(part)), str(pynvml.nvmlDeviceGetName(part))
+        for part, device in enumerate(mig_slices(gpu) if cut else [gpu]):
+            number = f"{index}:{part}" if cut else str(index)
+            yield number, str(pynvml.nvmlDeviceGetUUID(device)), str(pynvml.nvmlDeviceGetName(device)), device
 
 
 def _names(name: str, number: str, uuid: str) -> bool:

@@ -125,6 +125,10 @@ class Peer(_FrozenPart):
     def __init__(self, node: int, address: str, ports: tuple[int, ...] = ()) -> None:
         self._fill(locals())
 
+    def __getitem__(self, key: str) -> Any:
+        """Fields as older generations have them: ``peer["node"]``, ``peer["private_ip"]``."""
+        return {"node": self.node, "private_ip": self.address, "address": self.address}[key]
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Network(_FrozenPart):
@@ -141,6 +145,10 @@ class Network(_FrozenPart):
 
     def __init__(self, interface: str = "", gbps: float | None = None) -> None:
         self._fill(locals())
+
+    def __getitem__(self, key: str) -> Any:
+        """Fields as older generations have them: ``network["interface"]``, ``network["bandwidth_gbps"]``."""
+        return {"interface": self.interface, "bandwidth_gbps": self.gbps}[key]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -244,6 +252,52 @@ class InstanceInfo(_FrozenPart):
         """
         return self.rank == 0
 
+    @classmethod
+    def current(cls) -> InstanceInfo | None:
+        """This rank's place, as ``sky.instance_info()`` gives it; None off a pool."""
+        info = instance_info()
+        return info if info.pool else None
+
+    @property
+    def job_id(self) -> str:
+        """The pool's name, which no other pool has that is up; empty off a pool."""
+        return self.pool
+
+    @property
+    def compute(self) -> str:
+        """The pool's name, as the newest generation asks for it."""
+        return self.pool
+
+    @property
+    def nodes(self) -> int:
+        """Nodes in the pool: ``total_nodes``."""
+        return self.total_nodes
+
+    @property
+    def head(self) -> str:
+        """Address of the head node: ``head_addr``."""
+        return self.head_addr
+
+    @property
+    def host(self) -> str:
+        """Address of this node: ``address``."""
+        return self.address
+
+    @property
+    def workers_per_node(self) -> int:
+        """Processes on each node that calls run in."""
+        return self.ranks_per_node * self.workers_per_rank
+
+    @property
+    def total_workers(self) -> int:
+        """Processes of the pool that calls run in."""
+        return self.world_size * self.workers_per_rank
+
+    @property
+    def global_worker_index(self) -> int:
+        """Index of this process among all of those, 0 to ``total_workers - 1``."""
+        return self.rank * self.workers_per_rank + self.worker
+
     @property
     def stands_alone(self) -> bool:
         """Whether this rank knows no other one, as ``Options(cluster=False)`` asks for."""
@@ -291,6 +345,9 @@ class InstanceInfo(_FrozenPart):
         return cls(**values)
 
 
+Info = InstanceInfo  # as the newest generation calls it
+
+
 def _hostname() -> str:
     return os.uname().nodename
 
@@ -307,6 +364,15 @@ def instance_info() -> InstanceInfo:
     """
     task = _of_task.get()
     return task.info if task is not None else _current or _of_process()
+
+
+def is_head(info: InstanceInfo | None = None) -> bool:
+    """Whether a rank is rank 0; as a predicate, too: ``@sky.stdout(only=sky.is_head)``.
+
+    Args:
+        info: its place; None for this one's.
+    """
+    return (info or instance_info()).is_head
 
 
 def call_in_progress() -> int:

@@ -106,6 +106,19 @@ def _decorated(streams: tuple[str, ...], only: Only | None, fn: Any) -> Any:
             return (yield from _QuietGenerator(fn(*args, **kwargs), streams, only))
 
         return stream
+    if inspect.iscoroutinefunction(fn):
+
+        @wraps(fn)
+        async def later(*args: Any, **kwargs: Any) -> Any:
+            with _quiet(streams, only):
+                return await fn(*args, **kwargs)
+
+        return later
+    if inspect.isasyncgenfunction(fn):
+        raise TypeError(
+            f"{getattr(fn, '__name__', 'an async generator')} is an async generator function, and goes on silenced "
+            "between its values; silence what it calls, or make it a plain generator function"
+        )
 
     @wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -177,22 +190,93 @@ def _put_gates(names: tuple[str, ...]) -> None:
                 setattr(sys, name, _Gate(stream, name))
 
 
+class CallbackWriter(io.TextIOBase):
+    """A text stream that gives what is written to a function, piece by piece, and keeps nothing.
+
+    Args:
+        callback: is called with each text.
+    """
+
+    def __init__(self, callback: Callable[[str], object]) -> None:
+        self._callback = callback
+
+    def write(self, text: str, /) -> int:
+        """Give a text to the function.
+
+        Args:
+            text: the text.
+
+        Returns:
+            Its length.
+        """
+        self._callback(text)
+        return len(text)
+
+    def writable(self) -> bool:
+        """That it can be written to."""
+        return True
+
+
+_redirected: ContextVar[CallbackWriter | None] = ContextVar("skyward_redirected", default=None)
+_redirected_here: list[CallbackWriter] = []  # for the whole process, as mutes are
+
+
+@contextmanager
+def redirect_output(callback: Callable[[str], object]) -> Iterator[tuple[CallbackWriter, CallbackWriter]]:
+    """Give what Python code prints in the block to a function instead: of this process, or, where a rank's calls are
+    threads, of this one alone.
+
+        with sky.redirect_output(lines.append):
+            print("here")
+
+    Args:
+        callback: is called with each text that is written to standard output or standard error.
+
+    Yields:
+        The two streams that take their places, which are one.
+    """
+    writer = CallbackWriter(callback)
+    _put_gates(("stdout", "stderr"))
+    if threading.current_thread() is threading.main_thread():
+        _redirected_here.append(writer)
+        try:
+            yield writer, writer
+        finally:
+            _redirected_here.remove(writer)
+    else:
+        token = _redirected.set(writer)
+        try:
+            yield writer, writer
+        finally:
+            _redirected.reset(token)
+
+
+def _elsewhere() -> CallbackWriter | None:
+    return _redirected.get() or (_redirected_here[-1] if _redirected_here else None)
+
+
 class _Gate:
-    """A text stream before another, which lets writes through unless the writer is silenced."""
+    """A text stream before another, which lets writes through unless the writer is silenced, or writes elsewhere."""
 
     def __init__(self, stream: Any, name: str) -> None:
         self._stream = stream
         self._name = name
 
     def write(self, text: str) -> int:
+        if (writer := _elsewhere()) is not None:
+            return writer.write(text)
         return len(text) if self._closed() else self._stream.write(text)
 
     def writelines(self, lines: Any) -> None:
-        if not self._closed():
+        if (writer := _elsewhere()) is not None:
+            writer.writelines(lines)
+        elif not self._closed():
             self._stream.writelines(lines)
 
     @property
     def buffer(self) -> Any:
+        if (writer := _elsewhere()) is not None:
+            raise io.UnsupportedOperation(f"{writer!r} takes text, and has no buffer of bytes")
         return io.BytesIO() if self._closed() else self._stream.buffer
 
     def __getattr__(self, attribute: str) -> Any:

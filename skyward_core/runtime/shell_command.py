@@ -41,7 +41,6 @@ class ShellCommand:
         cwd: its folder; "" for the rank's own, below which it is looked for.
         secrets: values that are blanked in what it prints.
         as_setup: whether it sets nodes up, and is told of its place under SkyPilot's names for that.
-        nodes: how many of the pool's nodes run it, the first ones; None for all.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class ShellCommand:
         secrets: tuple[str, ...],
         *,
         as_setup: bool = False,
-        nodes: int | None = None,
     ) -> None:
         self.__name__ = name
         self.command = command
@@ -61,12 +59,9 @@ class ShellCommand:
         self.cwd = cwd
         self.__skyward_secrets__ = secrets  # the worker tells its agent of them before it runs this
         self.as_setup = as_setup
-        self.nodes = nodes
 
     def __call__(self) -> None:
         info, together = instance_info(), preempt.in_gang()
-        if together and self.nodes is not None and info.node >= self.nodes:
-            return
         import subprocess
         import tempfile
 
@@ -91,10 +86,7 @@ class ShellCommand:
             raise CommandEnded(status if status > 0 else 128 - status, said)
 
     def _places(self, info: InstanceInfo, *, together: bool) -> dict[str, str]:
-        told = places(info, self.nodes, together=together)
-        if together and "WORLD_SIZE" in os.environ:  # torchrun's, of the ranks that run it
-            told |= dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), told["SKYWARD_WORLD_SIZE"])
-            told["GROUP_WORLD_SIZE"] = told["SKYWARD_NUM_NODES"]
+        told = places(info, together=together)
         if not self.as_setup:
             return told
         kept = ("NODE_RANK", "NODE_IPS", "NUM_GPUS_PER_NODE")
@@ -121,19 +113,18 @@ def _of_python() -> dict[str, str]:
     return found
 
 
-def places(info: InstanceInfo, nodes: int | None = None, *, together: bool) -> dict[str, str]:
+def places(info: InstanceInfo, *, together: bool) -> dict[str, str]:
     """The variables that tell a command of its place, under the names of SkyPilot's and under our own.
 
     The first are those of https://docs.skypilot.co/en/latest/running-jobs/environment-variables.html.
 
     Args:
         info: the rank's place.
-        nodes: how many nodes run it, the first ones; None for all.
-        together: whether all ranks run it; one that runs alone is told of no others.
+        together: whether all ranks of its gang run it; one that runs alone is told of no others.
     """
     together = together and bool(info.peers)
-    nodes = min(nodes or info.total_nodes, info.total_nodes) if together else 1
-    addresses = [peer.address for peer in info.peers[:nodes]] if together else [info.address or "127.0.0.1"]
+    nodes = info.total_nodes if together else 1
+    addresses = [peer.address for peer in info.peers] if together else [info.address or "127.0.0.1"]
     told = {
         "NODE_RANK": str(info.node if together else 0),
         "NODE_IPS": "\n".join(addresses),

@@ -26,6 +26,7 @@ ADVICE = (
 )
 
 _set_by_plugin = False
+_together = True  # whether all ranks run the call in progress; so it is where nobody has said
 
 
 def variables(info: InstanceInfo, port: int) -> dict[str, str]:
@@ -74,6 +75,11 @@ def _limit(info: InstanceInfo) -> None:
             os.environ.setdefault(variable, interface)
 
 
+def together() -> bool:
+    """Whether all ranks run the call that this process is at, as far as it was told."""
+    return _together
+
+
 class ForCalls:
     """Has a rank's calls find the variables, or not.
 
@@ -98,7 +104,8 @@ class ForCalls:
         Args:
             together: whether all ranks run it.
         """
-        self._together = together
+        global _together
+        self._together = _together = together
         if _set_by_plugin:
             return
         if together:

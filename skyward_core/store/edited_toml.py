@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..model.errors import UsageError
+from .edited_list import changed_list
 
+_ENTRY = re.compile(r"""(\s*)("[^"\n]*"|'[^'\n]*'|[A-Za-z0-9_-]+)(\s*=)""")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _GONE = object()
 
@@ -45,6 +47,30 @@ def with_table(text: str, path: Sequence[str], values: Mapping[str, TomlValue]) 
         begin, end = found
         made = [*lines[:begin], *_changed(lines[begin:end], path, values, line_end), *lines[end:]]
     return _checked("".join(made), text, path, dict(values))
+
+
+def renamed_entry(text: str, path: Sequence[str], old: str, new: str) -> str:
+    """The text with another name for one of a table's values, which stays where it is.
+
+    Raises:
+        UsageError: as :func:`with_table`.
+        ValueError: the text is no TOML.
+    """
+    before: Any = tomllib.loads(text)
+    lines = _lines(text)
+    found = _extent(lines, path)
+    if found is None:
+        raise _cannot_be_edited(path)
+    begin, end = found
+    made = []
+    for statement in map("".join, _statements(lines[begin:end])):
+        key = _ENTRY.match(statement)
+        is_it = key is not None and list(tomllib.loads(statement)) == [old]
+        made.append(f"{key[1]}{_key(new)}{key[3]}{statement[key.end() :]}" if key and is_it else statement)
+    for name in path:
+        before = before[name]
+    renamed = {new if name == old else name: value for name, value in before.items()}
+    return _checked("".join([*lines[:begin], *made, *lines[end:]]), text, path, renamed)
 
 
 def without_table(text: str, path: Sequence[str]) -> str:
@@ -160,6 +186,9 @@ def _changed(
         if name in left and left[name] == value:
             kept.append(_ended(statement, line_end))
             del left[name]
+        elif name in left and (edited := _edited_list(statement, value, left[name])) is not None:
+            kept.append(_ended(edited, line_end))
+            del left[name]
         elif name in left:
             comment = _comment(statement, told)
             written = f"{_key(name)} = {_value(left.pop(name))}{'  ' + comment if comment else ''}"
@@ -169,6 +198,13 @@ def _changed(
         last = len(kept)
     kept[last:last] = [f"{_key(name)} = {_value(value)}{line_end}" for name, value in left.items()]
     return iter(kept)
+
+
+def _edited_list(statement: str, old: Any, new: TomlValue) -> str | None:
+    if not isinstance(old, list) or isinstance(new, str) or not isinstance(new, Sequence):
+        return None
+    texts = all(isinstance(each, str) for each in old)
+    return changed_list(statement, old, list(new), _value) if texts else None
 
 
 def _inner(block: Sequence[str], path: Sequence[str], name: str) -> object:

@@ -15,6 +15,7 @@ from ..views.weave import Piece, Place, place_of_end, start_of_last, weave
 from ..wire.node_paths import METRICS
 from .archive import log_files, rank_of, replay
 from .home import pool_path
+from .last_figures import fill
 from .ledger import Ledger
 from .ledger_rows import PoolRow, RunRow
 
@@ -47,6 +48,8 @@ def recall(ledger: Ledger, row: PoolRow) -> PoolView:
         _add_run(view, run)
         for outcome, _ in ledger.outcomes(run.run):
             apply(view, ev.RankEnded(pool=row.name, run=run.run, outcome=outcome))
+        if run.run in view.runs:
+            fill(view.runs[run.run], folder)
     view.runs = dict(sorted(view.runs.items(), key=lambda item: item[1].opened_at))
     if (folder / "logs").is_dir():
         show_logs(view, folder / "logs")

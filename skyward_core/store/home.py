@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2s
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..model.errors import UsageError
 
@@ -168,6 +168,30 @@ def host_groups() -> dict[str, list[str]]:
         UsageError: a file cannot be read or used.
     """
     return {name: hosts for each in _settings() for name, hosts in each.hosts.items()}
+
+
+def pool_tables() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The tables ``pools`` and ``providers`` of ``skyward.toml`` in the working folder and in :func:`home`; of values
+    that both have, the former's count.
+
+    Raises:
+        UsageError: a file cannot be read or used.
+    """
+    pools: dict[str, Any] = {}
+    providers: dict[str, Any] = {}
+    for each in _settings():
+        pools, providers = _over(pools, each.pools), _over(providers, each.providers)
+    return pools, providers
+
+
+def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Tables with what lies over them, down to single values."""
+    both = {
+        key: _over(below[key], value)
+        for key, value in above.items()
+        if isinstance(below.get(key), dict) and isinstance(value, dict)
+    }
+    return below | above | both
 
 
 def own_settings() -> OwnSettings:

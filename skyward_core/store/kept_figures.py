@@ -88,6 +88,28 @@ def kept_figures(folder: Path) -> Iterator[Entry]:
         yield from (entry for entry in record.entries() if entry.get("k") != "about")
 
 
+def figures_near(folder: Path, at: float) -> Iterator[Entry]:
+    """What is kept of the time before and after a moment (Unix time), from the last file on that begins before it."""
+    begun: list[RecordFile] = []
+    for path in reversed(_files(folder)):
+        try:
+            record = RecordFile.read(path)
+        except (UsageError, FileNotFoundError):
+            continue
+        begun.insert(0, record)
+        first = next((entry for entry in record.entries() if entry.get("k") != "about"), None)
+        told = None if first is None else first.get("at")
+        if isinstance(told, int | float) and told <= at:
+            break
+    for record in begun:
+        yield from (entry for entry in record.entries() if entry.get("k") != "about")
+
+
+def are_kept(folder: Path) -> bool:
+    """Whether anything is kept in a pool's folder."""
+    return bool(_files(folder))
+
+
 def _files(folder: Path) -> list[Path]:
     found = [path for path in folder.glob(f"figures-*{ENDING}") if path.stem[8:].isdigit()]
     return sorted(found, key=_number)

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import groupby
 from operator import itemgetter
@@ -287,6 +287,15 @@ class Ledger:
             rows = self._pools("WHERE name=? ORDER BY ended_at IS NOT NULL, created_at DESC LIMIT 1", (name,))
         return rows[0] if rows else None
 
+    def stamp(self) -> tuple[int, ...]:
+        """Another value once anything was written to the ledger, by whomever. Costs next to nothing: no table is read.
+
+        Raises:
+            LedgerError: it cannot be read.
+        """
+        ((by_others,),) = self._read("PRAGMA data_version")
+        return id(self._db), by_others, self._db.total_changes
+
     def live(self) -> list[PoolRow]:
         """Pools that have not ended, newest first."""
         return self._pools("WHERE ended_at IS NULL ORDER BY created_at DESC")
@@ -395,6 +404,7 @@ class Ledger:
         outcomes: Iterable[tuple[str, Outcome, dict[str, list[int]]]] = (),
         ends: Iterable[tuple[str, str, float, RootCause | None]] = (),
         ours: Iterable[str] = (),
+        places: Mapping[str, Sequence[int]] = {},
         patience: float | None = None,
     ) -> None:
         """Record what became of runs, all of it or nothing.
@@ -404,6 +414,7 @@ class Ledger:
             outcomes: of their calls (run, outcome, log ranges).
             ends: of runs (run, state, when, root cause).
             ours: runs that this process has dispatched and that go on.
+            places: nodes of runs that are not on all of them, none of one that waits for some.
             patience: seconds to wait for other processes; None for as long as other writes do.
 
         Raises:
@@ -433,6 +444,10 @@ class Ledger:
             else:
                 statements.append((begin, (*row, when)))
         statements += [("UPDATE runs SET pid=? WHERE run=?", (os.getpid(), run)) for run in ours]
+        statements += [
+            ("UPDATE runs SET nodes=? WHERE run=?", (json.dumps(list(nodes)), run))
+            for run, nodes in places.items()
+        ]
         statements += [
             (put, (run, out.index, _json(out.to_json()), _json(log))) for run, out, log in outcomes
         ]
@@ -472,15 +487,18 @@ class Ledger:
         return self._runs("WHERE substr(run, 1, ?)=? ORDER BY opened_at DESC", (len(letters), letters))
 
     def _runs(self, where: str, values: tuple[Any, ...]) -> list[RunRow]:
-        sql = f"SELECT run, token, function, kind, total, state, opened_at, ended_at, root_cause, pid FROM runs {where}"
+        names = "run, token, function, kind, total, state, opened_at, ended_at, root_cause, pid, nodes"
         waiting = {run for kept in self.kept() for run in kept.runs}
         return [
             RunRow(
                 run, token, function, kind, total,
                 "kept" if run in waiting and state in ("running", "lost") else state, opened_at, ended_at,
                 RootCause(**json.loads(cause)) if cause else None, pid,
+                None if nodes is None else tuple(json.loads(nodes)),
             )
-            for run, token, function, kind, total, state, opened_at, ended_at, cause, pid in self._read(sql, values)
+            for run, token, function, kind, total, state, opened_at, ended_at, cause, pid, nodes in self._read(
+                f"SELECT {names} FROM runs {where}", values
+            )
         ]  # fmt: skip
 
     def outcomes(self, run: str) -> list[tuple[Outcome, dict[str, list[int]]]]:

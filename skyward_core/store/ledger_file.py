@@ -58,6 +58,7 @@ MIGRATIONS = (
     CREATE UNIQUE INDEX one_purchase ON purchases (offering) WHERE state != 'refused';
     """,
     "ALTER TABLE runs ADD COLUMN pid INTEGER;",
+    "ALTER TABLE runs ADD COLUMN nodes TEXT;",
 )
 VERSION = len(MIGRATIONS)
 

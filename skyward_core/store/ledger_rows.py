@@ -205,6 +205,7 @@ class RunRow(Value):
 
     Attributes:
         pid: the process that dispatched it; None where it was over at once, or only nodes have told of it.
+        nodes: that it is on, where these are not all of the pool, none where it waits for some; None for all.
     """
 
     run: str
@@ -217,6 +218,7 @@ class RunRow(Value):
     ended_at: float | None
     root_cause: RootCause | None
     pid: int | None = None
+    nodes: tuple[int, ...] | None = None
 
     @property
     def has_client(self) -> bool:

@@ -1,4 +1,4 @@
-"""What any ``skyward.toml`` may hold: groups of hosts."""
+"""What any ``skyward.toml`` may hold: groups of hosts, and pools."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ class Settings(BaseModel):
 
     Attributes:
         hosts: groups of hosts by name, each a list of hosts or a single one.
+        pools: pools by name, as whoever asks for one reads them.
+        providers: what those say where machines come from, by name.
     """
 
     hosts: dict[str, Annotated[list[str], BeforeValidator(_listed)]] = {}
+    pools: dict[str, Any] = {}
+    providers: dict[str, Any] = {}
 
 
 def read(path: Path) -> Settings:

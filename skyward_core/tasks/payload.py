@@ -20,6 +20,8 @@ from typing import Any
 from ..model.errors import NotPicklableError
 from ..model.function import PendingFunction, check_call
 from ..plugins.base import decorated
+from ..runtime.async_calls import plain
+from ..runtime.map_items import EachOf
 from ..wire.content_name import BLOB, Hash, name_of
 from ..wire.frames import INLINE, is_plain
 from ..wire.pickling import (
@@ -52,7 +54,7 @@ def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | N
         NotPicklableError: names the argument or the captured object that cannot travel.
         TypeError: the function does not take these arguments.
     """
-    fn = decorated(plugins, pending.fn)
+    fn = decorated(plugins, plain(pending.fn))
     check_call(pending, fn)
     return Task(
         pending.name,
@@ -61,6 +63,7 @@ def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | N
         pending.timeout,
         pending.streams,
         pending.is_script,
+        nodes=pending.nodes,
     )
 
 
@@ -76,13 +79,44 @@ def make_tasks(
     for pending in pendings:
         made = blobs.get(id(pending.fn))
         if made is None:
-            fn = decorated(plugins, pending.fn)
+            fn = decorated(plugins, plain(pending.fn))
             blob = _function_blob(fn, pending.name, folder)
             made = blobs[id(pending.fn)] = (blob, pending.streams, fn)
         blob, streams, fn = made
         check_call(pending, fn)
         about = pending.timeout, streams, pending.is_script
-        yield Task(pending.name, blob, args_blob(pending, folder), *about)
+        yield Task(pending.name, blob, args_blob(pending, folder), *about, nodes=pending.nodes)
+
+
+def map_function(fn: Callable[..., Any], name: str, plugins: Any, folder: Path | None) -> Task:
+    """The part of a map that all its calls share: its function, which takes some items.
+
+    Raises:
+        NotPicklableError: names what the function has that cannot travel.
+    """
+    return Task(name, _function_blob(EachOf(decorated(plugins, plain(fn))), name, folder), NOTHING)
+
+
+def map_share(shared: Task, first: int, items: list[Any], timeout: float | None, folder: Path | None) -> Task:
+    """One call of a map.
+
+    Args:
+        first: the number of the first item.
+
+    Raises:
+        NotPicklableError: names the item that cannot travel.
+    """
+    args = args_blob(PendingFunction(_Called(shared.name), (first, items)), folder)
+    return Task(shared.name, shared.fn, args, timeout)
+
+
+class _Called:
+    """What an error calls the function whose items cannot travel."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __call__(self, first: int, items: list[Any]) -> None: ...
 
 
 def args_blob(pending: PendingFunction[Any], folder: Path | None) -> Blob:

@@ -52,7 +52,9 @@ class Blob(Value):
 class Task(Value):
     """One call, pickled. ``timeout``: seconds per rank, or None. ``stream``: a generator function. ``script``: a whole
     script, which leaves its rank no process. ``interpreter``: the one that pickled it; None for the one that runs this.
-    ``portable``: nothing in it is of that one alone, as of a command.
+    ``portable``: nothing in it is of that one alone, as of a command. ``nodes``: how many nodes run it, or which, where
+    it runs on all ranks; None for all. ``job``: id of the job that it is a step of; ``more``: whether another step of
+    that follows, for which its nodes are kept a while.
     """
 
     name: str
@@ -63,13 +65,16 @@ class Task(Value):
     script: bool = False
     interpreter: Interpreter | None = None
     portable: bool = False
+    nodes: int | tuple[int, ...] | None = None
+    job: str = ""
+    more: bool = False
 
 
 def write_tasks(tasks: Sequence[Task], folder: Path) -> None:
     """Write tasks of one function into a folder, for another process to :func:`read_tasks`."""
     task = tasks[0]
     entries: dict[str, Any] = {"name": task.name, "timeout": task.timeout, "count": len(tasks)}
-    entries |= {"stream": task.stream, "script": task.script}
+    entries |= {"stream": task.stream, "script": task.script, "nodes": task.nodes}
     for part, blob in (("fn", task.fn), *((f"args-{i}", each.args) for i, each in enumerate(tasks))):
         target = folder / part
         if blob.path is not None:
@@ -97,9 +102,11 @@ def read_tasks(folder: Path) -> list[Task]:
             return Blob(told["hash"], told["size"], path=path, sources=sources)
         return Blob(told["hash"], told["size"], data=path.read_bytes(), sources=sources)
 
-    kept = [entries[key] for key in ("timeout", "stream", "script")]
+    said = entries["nodes"]
+    how = {key: entries[key] for key in ("timeout", "stream", "script")}
+    how["nodes"] = tuple(said) if isinstance(said, list) else said
     fn = blob("fn")
-    return [Task(entries["name"], fn, blob(f"args-{i}"), *kept) for i in range(entries["count"])]
+    return [Task(entries["name"], fn, blob(f"args-{i}"), **how) for i in range(entries["count"])]
 
 
 _NO_ARGUMENTS = pickle.dumps(((), {}), protocol=5)

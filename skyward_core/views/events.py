@@ -7,6 +7,7 @@ rebuilt offline. Log bytes are not events: they have files and cursors of their 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import field, fields
 from typing import Any, ClassVar
 
@@ -82,6 +83,34 @@ class RunOpened(Event):
     function: str
     kind: states.RunKind
     total: int
+
+
+@value(kw_only=True)
+class RunPlaced(Event):
+    """A run on some of the pool's nodes has got these, in order."""
+
+    run: str
+    nodes: Sequence[int]
+
+
+@value(kw_only=True)
+class QueuedRun(Value):
+    """A run that waits for nodes: how many it wants (0 for all), or which ones; since when (Unix time), and whose it
+    is."""
+
+    run: str
+    name: str
+    nodes: int
+    only: Sequence[int]
+    since: float
+    who: str = ""
+
+
+@value(kw_only=True)
+class QueueNews(Event):
+    """All runs that wait for nodes now, in their order."""
+
+    waiting: Sequence[QueuedRun]
 
 
 @value(kw_only=True)
@@ -189,6 +218,8 @@ for _kind in (
     NodeLink,
     NodeNotice,
     RunOpened,
+    RunPlaced,
+    QueueNews,
     RankPhase,
     RankBegan,
     ItemYielded,
@@ -209,6 +240,8 @@ def to_json(event: Event) -> dict[str, Any]:
     data = {"event": event.written_as or type(event).__name__} | plain(event)
     if (hint := data.get("hint")) is not None:
         data["hint"] = plain(hint)
+    if isinstance(event, QueueNews):
+        data["waiting"] = [plain(each) for each in event.waiting]
     return data
 
 
@@ -223,6 +256,8 @@ def from_json(data: dict[str, Any]) -> Event | None:
         values["outcome"] = Outcome.from_json(values["outcome"])
     if values.get("root_cause") is not None:
         values["root_cause"] = RootCause(**values["root_cause"])
+    if kind is QueueNews:
+        values["waiting"] = [QueuedRun(**each) for each in values["waiting"]]
     if values.get("summary") is not None:
         values["summary"] = Summary(**values["summary"])
     if values.get("hint") is not None:
@@ -244,11 +279,14 @@ __all__ = [
     "PoolOpened",
     "PoolState",
     "PriceNews",
+    "QueueNews",
+    "QueuedRun",
     "RankBegan",
     "RankEnded",
     "RankPhase",
     "RunEnded",
     "RunOpened",
+    "RunPlaced",
     "UnfetchedNews",
     "from_json",
     "to_json",

@@ -28,10 +28,13 @@ from .metrics import MetricBook
 from .silence import Rhythms
 
 if TYPE_CHECKING:
+    from .last_figures import LastFigures
     from .machines import MachineBook
 
 PHASES: tuple[NodePhase, ...] = get_args(NodePhase)
 RUNS_KEPT = 64  # runs of one pool held in memory; the ledger has them all
+FIGURES_KEPT = 16  # nodes of one run of which the last figures before a failure are held
+FAILED = ("raised", "exited", "lost")  # how ranks end that were not stopped because of others
 TASKS_KEPT = 4096  # outcomes of one run held in memory; failures are always among them
 
 
@@ -112,6 +115,10 @@ class RunView(Value):
     counts: dict[str, int] = field(default_factory=dict)
     root_cause: RootCause | None = None
     outputs: dict[str, str] = field(default_factory=dict)  # where files of its ranks are here; why not, or ""
+    nodes: tuple[int, ...] = ()  # that it runs on, where these are not all
+    figures: dict[int, LastFigures] = field(
+        default_factory=dict, compare=False
+    )  # by node: what it was measured at before a rank of it failed
     version: int = 0
 
     def __post_init__(self) -> None:
@@ -125,6 +132,14 @@ class RunView(Value):
         if cause is not None:
             cause = replace(cause, type=safe(cause.type), message=paragraph(cause.message))
         self.root_cause = cause
+
+    @property
+    def cause_figures(self) -> LastFigures | None:
+        """What the machine of the root cause was measured at last before it."""
+        cause = self.root_cause
+        tasks = list(self.tasks.values()) if cause is not None else []
+        node = next((task.node for task in tasks if cause is not None and task.rank == cause.rank), -1)
+        return self.figures.get(node)
 
     @property
     def ended(self) -> int:
@@ -174,6 +189,7 @@ class PoolView(Value):
     unfetched: dict[str, int] = field(
         default_factory=dict
     )  # run -> bytes that wait for somebody to fetch them
+    waiting: tuple[ev.QueuedRun, ...] = ()  # runs that wait for nodes, in their order
     receipt: dict[str, Any] | None = None
     version: int = 0
     key: str = ""
@@ -384,6 +400,18 @@ def _(event: ev.RunOpened, view: PoolView) -> None:
         view.runs = kept
 
 
+@_apply.register(ev.RunPlaced)
+def _(event: ev.RunPlaced, view: PoolView) -> None:
+    if run := view.runs.get(event.run):
+        run.nodes = tuple(node for node in event.nodes if 0 <= node < len(view.nodes))
+        run.version += 1
+
+
+@_apply.register(ev.QueueNews)
+def _(event: ev.QueueNews, view: PoolView) -> None:
+    view.waiting = tuple(replace(each, name=safe(each.name), who=safe(each.who)) for each in event.waiting)
+
+
 @_apply.register(ev.RankPhase)
 def _(event: ev.RankPhase, view: PoolView) -> None:
     phases = {rank: phase for rank, phase in view.rank_phases.items() if rank != event.rank}
@@ -430,6 +458,12 @@ def _(event: ev.RankEnded, view: PoolView) -> None:
         task.end(out)
         run.counts = run.counts | {out.kind: run.counts.get(out.kind, 0) + 1}
         run.version += 1
+        if out.kind in FAILED and view.machines is not None and len(run.figures) < FIGURES_KEPT:
+            from .last_figures import last_figures  # late: most processes never measure machines
+
+            found = last_figures(out.node, view.machines.nodes.get(out.node), event.at)
+            if found is not None and out.node not in run.figures:
+                run.figures = run.figures | {out.node: found}
         if len(run.tasks) > TASKS_KEPT and out.kind == "returned":
             del run.tasks[out.index]
 

@@ -22,7 +22,7 @@ Numbers = dict[str, list[float | None]]  # name -> the last, the least and the g
 Kind = Literal["returned", "raised", "exited", "lost", "collateral"]
 Phase = Literal["", "starting", "importing", "joining", "running", "paused"]  # agents tell of no others
 NoticeKind = Literal["terminate", "stop", "hibernate", "rebalance"]
-RunKind = Literal["", "broadcast", "single", "gather", "sweep"]
+RunKind = Literal["", "broadcast", "single", "gather", "sweep", "map"]
 
 
 class SummaryWords(TypedDict):
@@ -127,6 +127,8 @@ class Record(TypedDict):
     kind: RunKind
     total: int
     opened_at: float
+    nodes: NotRequired[list[int]]
+    over: NotRequired[bool]
 
 
 class Remembered(Record):
@@ -141,6 +143,22 @@ class Remembered(Record):
 
 class AgentRun(Record, Timed):
     t: Literal["run"]
+
+
+class Queued(TypedDict):
+    """A run that waits for nodes: for so many (0 for all), or for these."""
+
+    run: str
+    name: str
+    nodes: int
+    only: list[int]
+
+
+class QueuedKeys(Queued):
+    """As the head tells of it, by its clock."""
+
+    since: float
+    who: str
 
 
 class RankPhaseKeys(TypedDict):
@@ -187,6 +205,8 @@ class AgentWelcome(TypedDict):
     notices: NotRequired[list[NoticeKeys]]
     knows: NotRequired[list[str]]
     spent: NotRequired[bool]
+    members: NotRequired[list[int]]
+    queue: NotRequired[list[QueuedKeys]]
 
 
 class AgentModules(TypedDict):
@@ -219,6 +239,7 @@ class AgentGang(TypedDict):
     epoch: int
     broken: str
     spent: NotRequired[bool]
+    members: NotRequired[list[int]]
 
 
 class AgentGranted(TypedDict):
@@ -228,6 +249,22 @@ class AgentGranted(TypedDict):
 
 class AgentHeld(TypedDict):
     t: Literal["held"]
+    by: str
+
+
+class AgentQueue(TypedDict):
+    t: Literal["queue"]
+    waiting: list[QueuedKeys]
+
+
+class AgentTurn(TypedDict):
+    t: Literal["turn"]
+    run: str
+
+
+class AgentDropped(TypedDict):
+    t: Literal["dropped"]
+    run: str
     by: str
 
 
@@ -322,6 +359,23 @@ class WhereAnswer(AgentKnown):
     runs: dict[str, Here]
 
 
+class HereOfGang(TypedDict):
+    """What became of the calls of a run that the gang here was given."""
+
+    active: int
+    ended: int
+    total: int
+    kept: str  # the job whose next step the node is kept for; "" for none
+
+
+class HoldsAnswer(AgentKnown):
+    epoch: int
+    broken: str
+    spent: bool
+    members: list[int]
+    runs: dict[str, HereOfGang]
+
+
 class OutputKeys(TypedDict):
     """A file that ranks wrote."""
 
@@ -373,8 +427,12 @@ class CallKeys(TypedDict):
     script: NotRequired[bool]
     alone: NotRequired[bool]
     headless: NotRequired[bool]
+    nodes: NotRequired[list[int]]
+    job: NotRequired[str]
+    more: NotRequired[bool]
     next: NotRequired[int]
     taken: NotRequired[int]
+    items: NotRequired[int]
 
 
 class ClientCall(CallKeys): ...
@@ -482,6 +540,21 @@ class ClientWhere(TypedDict):
     id: int
 
 
+class ClientHolds(TypedDict):
+    t: Literal["holds"]
+    id: int
+
+
+class ClientEnqueue(Queued):
+    t: Literal["enqueue"]
+    since: NotRequired[float]
+
+
+class ClientDequeue(TypedDict):
+    t: Literal["dequeue"]
+    run: str
+
+
 class ClientHalt(TypedDict):
     t: Literal["halt"]
     id: int
@@ -544,9 +617,11 @@ class ClientForm(TypedDict):
 
 OfRuns = AgentOutcome | AgentItem | AgentBegan | AgentStale | AgentRun
 OfLock = AgentGranted | AgentHeld | AgentWanted
+OfQueue = AgentQueue | AgentTurn | AgentDropped
 FromAgent = (
     OfRuns
     | OfLock
+    | OfQueue
     | AgentWelcome
     | AgentLog
     | AgentData
@@ -584,6 +659,9 @@ FromClient = (
     | ClientPorts
     | ClientSetup
     | ClientWhere
+    | ClientHolds
+    | ClientEnqueue
+    | ClientDequeue
     | ClientHalt
     | ClientShutdown
     | ClientGang

@@ -52,6 +52,11 @@ class GpusDone(TypedDict):
     gpus: list[str]
 
 
+class LookDone(TypedDict):
+    uses: list[dict[str, Any]]  # as model.gpu_use.GpuUse has them
+    why: str
+
+
 class ProbeDone(TypedDict):
     gpus: list[tuple[str, float]]
     tflops: float

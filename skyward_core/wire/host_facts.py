@@ -35,6 +35,45 @@ def _is_gpu(value: Any) -> object:
     return type(value) is list and len(value) == 2 and is_text(value[0]) and is_number(value[1])
 
 
+def _is_gpu_process(value: Any) -> object:
+    """What has something on a GPU, as :class:`..model.gpu_use.GpuProcess` has it."""
+    return type(value) is dict and _has(
+        value,
+        {
+            "pid": is_count,
+            "user": _is_short,
+            "command": _is_short,
+            "memory": or_none(is_count),
+            "computes": is_flag,
+        },
+    )
+
+
+def _is_gpu_use(value: Any) -> object:
+    """A GPU and who uses it, as :class:`..model.gpu_use.GpuUse` has it."""
+    return type(value) is dict and _has(
+        value,
+        {
+            "number": _is_short,
+            "id": _is_short,
+            "model": _is_short,
+            "used": or_none(is_count),
+            "total": or_none(is_count),
+            "util": or_none(is_count),
+            "processes": all_of(_is_gpu_process),
+            "holder": _is_short,
+        },
+    )
+
+
+def _has(value: dict[str, Any], checks: Checks) -> bool:
+    return value.keys() == checks.keys() and all(check(value[key]) for key, check in checks.items())
+
+
+def _is_short(value: Any) -> bool:
+    return type(value) is str and len(value) <= 300
+
+
 def _are_words(value: Any) -> bool:
     """Why something could not be measured, by what that is."""
     return (
@@ -92,6 +131,7 @@ DONE: Mapping[str, Checks] = {
     "environment": {"python": _is_path, "installed": _are_versions},
     "manifest": {"folder": _is_path, "wanted": all_of(is_count), "doubtful": all_of(_is_doubt)},
     "gpus": {"gpus": all_of(is_text)},
+    "look": {"uses": all_of(_is_gpu_use), "why": is_text},
     "probe": {
         "gpus": all_of(_is_gpu),
         "tflops": is_number,

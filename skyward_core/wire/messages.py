@@ -47,7 +47,7 @@ NOTICES = ("terminate", "stop", "hibernate", "rebalance")
 LONGEST_NOTICE = 24 * 3600.0  # seconds ahead that are believed
 PREEMPTED = "Preempted"  # type of the error in outcomes of ranks that are lost to that
 # Requests that agents of this version may be too old for: each tells in its welcome which it knows.
-KNOWS = ("stacks", "profile", "metrics", "debug", "still")
+KNOWS = ("stacks", "profile", "metrics", "debug", "still", "queue")
 HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
 RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
 
@@ -94,7 +94,8 @@ _PLACE: Checks = {"rank": is_rank, "node": is_rank}
 _ASKED: Checks = {"id": is_count}
 _PAPERS: Checks = {"authority": is_text, "certificate": is_text, "key": is_text}
 _WHEN: Checks = {"at": is_number}
-_RUN_KIND: Checks = {"kind": one_of("", "broadcast", "single", "gather", "sweep")}
+_NODES = all_of(is_rank)
+_RUN_KIND: Checks = {"kind": one_of("", "broadcast", "single", "gather", "sweep", "map")}
 _ENDING: Checks = {"kind": one_of("returned", "raised", "exited", "lost", "collateral")}
 _TOLD: Checks = {
     "summary": or_none(_IS_SUMMARY),
@@ -118,6 +119,7 @@ _RECORD: Checks = {
     "total": is_call,
     "opened_at": is_number,
 } | _RUN_KIND
+_OVER: Checks = {"over": is_flag}
 _ASKED_TO_RUN: Checks = _CALL | {"fn": is_blob, "args": is_blob}
 _HOW_TO_RUN: Checks = {
     "rank": or_none(is_rank),
@@ -132,6 +134,10 @@ _HOW_TO_RUN: Checks = {
     "headless": is_flag,
     "next": is_count,
     "taken": is_count,
+    "nodes": _NODES,
+    "job": is_text,
+    "more": is_flag,
+    "items": is_count,
 } | _RUN_KIND
 _REMEMBERED = made_of(
     _RECORD
@@ -143,9 +149,13 @@ _REMEMBERED = made_of(
     {
         "items": all_of(made_of({"t": one_of("item")} | _ITEM | {"rank": is_rank}, _TOLD | _WHEN)),
         "active": is_call,
-    },
+        "nodes": _NODES,
+    }
+    | _OVER,
 )
 _PHASE: Checks = {"rank": is_rank, "phase": is_text, "age": is_number}
+_QUEUED: Checks = {"run": is_run, "name": is_text, "nodes": is_count, "only": _NODES}
+_WAITING = all_of(made_of(_QUEUED | {"since": is_number, "who": is_text}))
 _UNFETCHED = each_of(is_run, is_count)
 _NOTICE: Checks = {"kind": one_of(*NOTICES), "left": or_none(is_number)}
 _OUTPUT: Checks = {"path": is_below, "version": is_file}
@@ -196,6 +206,8 @@ FROM_AGENT: Forms = {
             "pid": is_count,
             "idle_timeout": is_number,
             "spent": is_flag,
+            "members": _NODES,
+            "queue": _WAITING,
         },
         head=RUNS,
     ),
@@ -234,11 +246,16 @@ FROM_AGENT: Forms = {
         _CALL,
         {"why": is_text, "spent": is_flag} | _WHEN,
     ),
-    "run": FrameForm("A client has opened a run, as all others are told.", _RECORD, _WHEN),
+    "run": FrameForm(
+        "A client has opened a run, as all others are told; of a map also that it is `over`.",
+        _RECORD,
+        _WHEN | _OVER | {"nodes": _NODES},
+    ),
     "gang": FrameForm(
-        "The gang of this epoch takes no other broadcast, and why; if it is `spent`, what it has been given goes on.",
+        "The gang of this epoch takes no other broadcast, and why; if it is `spent`, what it has been given goes on. "
+        "`members`: its nodes, where these are not all.",
         {"epoch": is_count, "broken": is_text},
-        {"spent": is_flag},
+        {"spent": is_flag, "members": _NODES},
     ),
     "modules": FrameForm(
         "The files of a script's own modules that its workers have loaded, and the hash of each as it was then.",
@@ -252,6 +269,16 @@ FROM_AGENT: Forms = {
         {"unclean": is_flag},
     ),
     "held": FrameForm("Another client holds the lock on the gang.", {"by": is_text}),
+    "queue": FrameForm(
+        "The runs that wait for nodes, in their order, as the head has them: how many nodes each wants (0 for all), or "
+        "which ones (`only`), and since when by the head's clock.",
+        {"waiting": _WAITING},
+    ),
+    "turn": FrameForm("It is the turn of this run of the client's, which waits for nodes.", {"run": is_run}),
+    "dropped": FrameForm(
+        "This run of the client's, which waits for nodes, is not wanted any more, as another one says.",
+        {"run": is_run, "by": is_text},
+    ),
     "pong": FrameForm(
         "It answers a ping: seconds left of the lease, what nobody has fetched, and what each rank that runs something "
         "has taken of the processor so far, in seconds.",
@@ -306,6 +333,15 @@ ANSWERS: Mapping[str, Checks] = {
     "stacks": {"ranks": all_of(_RANK_STACKS)},
     "written": {"files": all_of(_WRITTEN), "more": is_count, "folder": is_text},
     "where": {"runs": each_of(is_run, made_of({"calls": is_call, "active": is_call, "total": is_call}))},
+    "holds": {
+        "epoch": is_count,
+        "broken": is_text,
+        "spent": is_flag,
+        "members": _NODES,
+        "runs": each_of(
+            is_run, made_of({"active": is_call, "ended": is_call, "total": is_call, "kept": is_text})
+        ),
+    },
 }
 FAILS = {
     "debug",
@@ -402,6 +438,15 @@ FROM_CLIENT: Forms = {
     "ports": FrameForm("Name ports that are free on the node, one for each rank.", _ASKED),
     "setup": FrameForm("Tell what the pool was made with, for a client that brings another node up.", _ASKED),
     "where": FrameForm("Tell how many calls of each gang run came here.", _ASKED),
+    "holds": FrameForm(
+        "Tell which gang is here, and what becomes of the calls that it has been given.", _ASKED
+    ),
+    "enqueue": FrameForm(
+        "On the head: have a run wait for its turn to get nodes; `since` where it has waited before.",
+        _QUEUED,
+        {"since": is_number},
+    ),
+    "dequeue": FrameForm("It waits no more.", {"run": is_run}),
     "halt": FrameForm(
         "The pool ends: have the ranks end, within their grace, and stay to give out what they wrote; the answer comes "
         "when they have.",
@@ -433,7 +478,7 @@ FROM_CLIENT: Forms = {
     "unlock": FrameForm(
         "Give it back; `unclean` where agents may have been left half told.", {}, {"unclean": is_flag}
     ),
-    "form": FrameForm("On the head: name the next epoch and a port for it.", _ASKED),
+    "form": FrameForm("On the first node of a gang: name the next epoch and a port for it.", _ASKED),
 }
 
 # What workers, and the process around them, say to their agent.

@@ -84,6 +84,11 @@ class NodePaths:
         """Which process was started for that place."""
         return f"{self.folder}/{WORKER}{rank}.{number}"
 
+    @property
+    def devices(self) -> str:
+        """Which GPUs each rank was given, where the node shares its machine's with others."""
+        return self.folder + "/gpus.json"
+
     def stacks(self, rank: int, number: int) -> str:
         """Where that process writes down where its threads are, when it is asked by a signal."""
         return f"{self.folder}/stacks.{rank}.{number}"

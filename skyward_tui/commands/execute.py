@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -12,12 +15,14 @@ from skyward_core.front.shell_tasks import shell_task
 from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
 from skyward_core.model.spec import PoolSpec
+from skyward_core.views.run_queue import queue_of
 from skyward_core.views.views import PoolView
 
+from ..queue_words import reason
 from ..words import count
 from .console import Console
 from .reach import opened, up
-from .run import Job
+from .run import Job, have_terminal
 
 if TYPE_CHECKING:
     from skyward_core.front.job_request import JobFile
@@ -32,17 +37,26 @@ def execute(
     env: Mapping[str, str],
     secrets: Mapping[str, str],
     detach: bool = False,
+    nodes: int | tuple[int, ...] | None = None,
+    watch: bool = False,
 ) -> int:
     """Run a job file's ``run``, or a command, on a pool that is up, and give the exit status.
 
     The working folder is brought anew where the file names one; nothing is set up.
+
+    Args:
+        nodes: how many of the pool's nodes run a command, or which; None for all.
     """
+    if watch:
+        have_terminal(console, detach=detach)
     with opened(console) as session:
         (row,) = up(session, (pool,))
         runner = StepsRun(session, console, pool, ours=False, keep=True)
+        if watch:
+            runner.watch()
         with TemporaryDirectory(prefix="skyward-job-") as large, runner.follower.signals():
             if job is None:
-                steps = [shell_task(words, env, secrets)]
+                steps = [replace(shell_task(words, env, secrets), nodes=nodes)]
             else:
                 from skyward_core.front.job_request import tasks_on  # a command is there sooner without
 
@@ -58,11 +72,42 @@ class StepsRun(Job):
     def all_of(self, spec: PoolSpec | None, steps: Sequence[Task], *, detach: bool) -> int:
         """Run them until one fails, and give its exit status, or that of the last."""
 
+        told: set[str] = set()
+
+        def tell_of_waiting() -> None:
+            view = self.session.view(self.key)
+            for row in queue_of(view):
+                mine = self.run is not None and row.run == self.run.id and row.run not in told
+                if (
+                    mine
+                    and row.waits
+                    and (row.behind[0] or row.free < row.wants or (row.only and row.holders))
+                ):
+                    told.add(row.run)
+                    self.console.note(f"run {row.run} {reason(row, time.time())}")
+
+        def prints(rank: int) -> bool:
+            view, run = self.session.view(self.key), self.run
+            if run is None or any(each.run == run.id for each in view.waiting):
+                return False
+            return not run.nodes or rank // view.ranks_per_node in run.nodes
+
+        self.follower.on_queue, self.follower.prints = tell_of_waiting, prints
+
         def work() -> int:
-            status = exit_status.OK
-            for number, task in enumerate(steps, 1):
+            status, job = exit_status.OK, token_hex(5)
+            nodes: tuple[int, ...] = ()
+            for number, step in enumerate(steps, 1):
                 left = detach and number == len(steps)
-                status = self.see_out(self.launch(task, stays=left), left)
+                # The nodes that the first got are kept for those that follow.
+                task = replace(step, job=job, more=number < len(steps))
+                if nodes and isinstance(task.nodes, int):
+                    task = replace(task, nodes=nodes)
+                run = self.launch(task, stays=left)
+                status = self.see_out(run, left)
+                if run.state == "cancelled":
+                    self.console.note(f"run {run.id} was cancelled")
+                nodes = run.nodes
                 if status != exit_status.OK:
                     if rest := [each.name for each in steps[number:]]:
                         self.console.note(f"what comes after {task.name} is not begun: {', '.join(rest)}")

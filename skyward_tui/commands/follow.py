@@ -19,6 +19,7 @@ from skyward_core.views.events import (
     NodePhase,
     OutputFetched,
     PoolState,
+    QueueNews,
     RankEnded,
     RankPhase,
 )
@@ -63,6 +64,8 @@ class Follower:
         self._leaving = False
         self._alone = False  # our reader has left, or the terminal is gone, and that was told
         self.on_trial: Callable[[Outcome], None] | None = None  # told of each task that ends
+        self.on_queue: Callable[[], None] | None = None  # told that runs wait for nodes, or do not any more
+        self.prints: Callable[[int], bool] | None = None  # whether what a rank prints is shown; None for all
         self._waiting: dict[int, str] = {}  # by node: what it is at, not told yet
         self._told: dict[int, str] = {}  # by node: what was told last
         self._stopped: set[int] = set()  # ranks whose first breakpoint was told
@@ -197,6 +200,8 @@ class Follower:
 
     def _show(self, item: object) -> None:
         match item:
+            case (int(rank), str(), bytes()) if self.prints is not None and not self.prints(rank):
+                pass  # it is another job's
             case (int(rank), str(), bytes(data)) if self.live is not None:
                 self.live.hear(rank, data)
             case (int(rank), str(stream), bytes(data)):
@@ -226,6 +231,10 @@ class Follower:
             case RankEnded() if self.on_trial is not None:
                 self._release()
                 self.on_trial(item.outcome)
+            case QueueNews():
+                if self.on_queue is not None:
+                    self._release()
+                    self.on_queue()
             case PoolState(state=state):
                 self._leaving |= state == "stopping"
                 if item.detail:

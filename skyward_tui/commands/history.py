@@ -81,7 +81,8 @@ def _row(run: PastRun, now: float) -> tuple[str, ...]:
     state = f"{GLYPHS.get(_OUTCOMES.get(run.state, ''), '●' if run.ended_at is None else '◌')} {run.state}"
     cost = "$?" if run.dollars is None else money(run.dollars) if run.dollars else ""
     function = run.function or "(no run)"
-    return at, run.run, run.pool, function, state, duration(run.seconds(now)), cost, one_line(run.note)
+    note = " · ".join(filter(None, (one_line(run.note), run.figures_note)))
+    return at, run.run, run.pool, function, state, duration(run.seconds(now)), cost, note
 
 
 _OUTCOMES = {"done": "returned", "failed": "raised", "lost": "lost", "cancelled": "collateral"}

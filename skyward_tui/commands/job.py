@@ -21,7 +21,7 @@ from .console import Console
 from .execute import StepsRun, check_fits
 from .reach import opened
 from .report import table
-from .run import live_pool
+from .run import have_terminal, live_pool
 
 
 def launch(
@@ -32,12 +32,15 @@ def launch(
     detach: bool = False,
     down: bool = False,
     dry_run: bool = False,
+    watch: bool = False,
 ) -> int:
     """Have a pool as a job file asks for it, set its nodes up, run the job, and give the exit status.
 
     A pool of that name that is up is used as it is. The pool stays up afterwards; ``down`` tears it down, also one that
     was up before.
     """
+    if watch:
+        have_terminal(console, detach=detach)
     job = request.job
     with opened(console) as session:
         found = live_pool(session, request.pool)
@@ -56,6 +59,8 @@ def launch(
             return _tell(job, spec, found, console, setup=setup)
         name = spec.name if spec is not None else found.name if found is not None else ""
         runner = StepsRun(session, console, name, ours=found is None or down, keep=not down)
+        if watch:
+            runner.watch()
         with TemporaryDirectory(prefix="skyward-job-") as large, runner.follower.signals():
             folder = Path(large)
             steps = (

@@ -114,7 +114,11 @@ class LiveBlock:
         sys.stderr.write(text)
         sys.stderr.flush()
 
+    def open(self) -> None:
+        """Draw again from now on, of what comes next."""
+        self._open, self._said = True, ""
+
     def close(self) -> None:
-        """Take them away for good."""
+        """Take them away until there is something else to tell of."""
         self._open = False
         self.erase()

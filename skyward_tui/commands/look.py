@@ -17,11 +17,11 @@ from skyward_core.views.views import RunView
 
 from ..as_json import kept_json, pool_json, run_json, trials_json
 from ..hints import detail_of, words_of
-from ..words import duration, hourly
+from ..words import count, duration, hourly
 from .collapsing import Collapsed
 from .console import Console
 from .reach import fetched, meant, opened
-from .report import show_run, status_of, table, unfetched
+from .report import show_difference, show_run, status_of, table, unfetched
 from .trials import show_trials
 
 
@@ -60,16 +60,24 @@ def ls(everything: bool, console: Console) -> int:
     return exit_status.OK
 
 
-def results(run: str, console: Console, sort: str | None) -> int:
+def results(run: str, console: Console, sort: str | None, diff: str | None, output: str | None) -> int:
     """The outcomes of a run so far; ends with the status that the run ended with.
 
     Args:
         run: its id, or its pool's name; see :func:`.reach.meant`.
         sort: of a sweep, the column that its table is sorted by, as :func:`.trials.show_trials` takes it.
+        diff: two ranks, or tasks, with a comma between them: only in what these differ is told.
+        output: a file that they are written to.
 
     Raises:
-        UsageError: there is no such column, or it is no sweep.
+        UsageError: there is no such column or rank, it is no sweep, or the file cannot be written.
     """
+    if diff is not None and (sort is not None or output is not None):
+        raise UsageError("--diff shows two ranks: leave --sort and --output out")
+    if output is not None:
+        from ..result_files import check
+
+        check(output)
     with opened(console) as session:
         row = fetched(session, meant(session, run), console)
         pool = session.ledger.pool(row.token)
@@ -81,6 +89,14 @@ def results(run: str, console: Console, sort: str | None) -> int:
                 view, book = live.runs.get(row.run, view), live.metrics
         board = _board_of(session, pool.key, view, sort)
         trials = None if board is None else board.table(view.id, view.tasks, book)
+        if output is not None:
+            from ..result_files import write
+
+            remark = write(view, output, session)
+            console.note(f"{output}: {count(len(view.tasks), 'result')}" + (f" ({remark})" if remark else ""))
+    if diff is not None:
+        show_difference(view, diff, console)
+        return exit_status.OK if view.state == "running" else status_of(view)
     if console.as_json:
         console.result(run_json(view) | ({} if trials is None else trials_json(trials)))
         return exit_status.OK if view.state == "running" else status_of(view)
@@ -119,7 +135,7 @@ def logs(run: str, rank: int | None, follow: bool, collapse: bool, console: Cons
         raise UsageError("--collapse shows all ranks' lines so far: leave --rank and --follow out")
     with opened(console) as session:
         ledger, row = session.ledger, fetched(session, meant(session, run), console)
-        if rank is not None and row.kind == "broadcast" and rank >= row.total:
+        if rank is not None and row.kind == "broadcast" and row.nodes is None and rank >= row.total:
             raise UsageError(f"run {row.run} has ranks 0 to {row.total - 1}, not {rank}")
         out: _Out | Collapsed = _Out(console, rank)
         pool = ledger.pool(row.token)
@@ -133,7 +149,7 @@ def logs(run: str, rank: int | None, follow: bool, collapse: bool, console: Cons
                 pass
             pieces = printed_together(ledger, row.run)
             ranks = 1 + max(session.run_logs(row.run).parts, default=0)
-            out = Collapsed(console, row.total if row.kind == "broadcast" else ranks)
+            out = Collapsed(console, row.total if row.kind == "broadcast" and row.nodes is None else ranks)
         for piece in pieces:
             out.put(piece)
     out.finish(row.run)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from skyward_core.front.history import Receipt
 from skyward_core.model import exit_status
+from skyward_core.views.agreement import differences, disagreements
 from skyward_core.views.logs import prefix_of
 from skyward_core.views.views import PoolView, RunView, TaskView
+from skyward_core.wire.safe_text import field
 
+from ..differing import difference_table, two_of
 from ..words import clip, count, failure, number, one_line, took
+from ..words import table as table
 from .console import Console
 
 GLYPHS = {"returned": "✓", "raised": "✗", "exited": "✗", "lost": "!", "collateral": "⊘", "running": "●"}
@@ -27,14 +29,6 @@ def unfetched(pool: PoolView, run: str) -> str:
     """What nobody has fetched of a run of a pool that is up, in words, or ""."""
     size = pool.unfetched.get(run)
     return "" if size is None else f" (not fetched: {size:,} bytes)"
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines with aligned columns; the last column may be as long as it likes."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
 
 
 def run_table(run: RunView) -> list[tuple[str, int | None]]:
@@ -81,6 +75,37 @@ def aggregate_lines(run: RunView) -> list[str]:
     ]
 
 
+def disagreement_lines(run: RunView) -> list[str]:
+    """Which ranks gave another number or array than most."""
+    return [
+        f"ranks disagree in {field(each.name)}: most have {clip(one_line(each.usual), 60)}, "
+        + ", ".join(f"{prefix_of(rank)[:4]} {clip(one_line(text), 60)}" for rank, text in each.ranks.items())
+        for each in disagreements(run)
+    ]
+
+
+def show_difference(run: RunView, said: str, console: Console) -> None:
+    """In what the results of two ranks, or tasks, differ.
+
+    Raises:
+        UsageError: these are no two of them.
+    """
+    pair = two_of(run, said)
+    found, equal = differences(*(task.outcome.summary if task.outcome else None for task in pair))
+    names = [f"r{task.index}" if run.kind == "broadcast" else f"#{task.index}" for task in pair]
+    rows = [{"at": each.at, "left": each.left, "right": each.right, "by": each.by} for each in found]
+    console.result(
+        {"run": run.id, "left": pair[0].index, "right": pair[1].index, "rows": rows, "equal": equal}
+    )
+    if console.as_json:
+        return
+    for task, name in zip(pair, names, strict=True):
+        if task.state != "returned":
+            console.note(f"{name} has no result: {task.state}")
+    for at, line in enumerate(difference_table(names, found, equal)):
+        console.say(clip(line, console.width), *([1] if not at and found else []))
+
+
 def failure_lines(run: RunView) -> list[str]:
     """Who failed first, how, and with which traceback."""
     cause = run.root_cause
@@ -88,6 +113,10 @@ def failure_lines(run: RunView) -> list[str]:
         return []
     said = failure(cause.outcome, cause.type, cause.message)
     lines = [f"root cause: {prefix_of(cause.rank)[:4]} {cause.outcome}: {said}"]
+    if (figures := run.cause_figures) is not None:
+        from ..machine_cells import figures_line  # late: few runs fail
+
+        lines.append(figures_line(figures))
     task = next((t for t in run.tasks.values() if t.rank == cause.rank and t.state == cause.outcome), None)
     trace = task.outcome.error.traceback if task and task.outcome and task.outcome.error else ""
     return [*lines, *trace.rstrip().splitlines()]
@@ -111,5 +140,7 @@ def show_run(run: RunView, console: Console) -> None:
         console.say(clip(line, console.width), *([color] if color else []))
     for line in aggregate_lines(run):
         console.say(line)
+    for line in disagreement_lines(run):
+        console.note(line)
     for line in failure_lines(run):
         console.note(line)

@@ -18,6 +18,7 @@ from skyward_core.model.errors import UsageError
 from ..words import count
 from .console import Console
 from .reach import fetched, meant, opened, recorded
+from .run import have_terminal
 from .run import run as launch
 
 
@@ -31,6 +32,7 @@ def rerun(
     missing: bool = False,
     detach: bool = False,
     dry_run: bool = False,
+    watch: bool = False,
 ) -> int:
     """Launch a run again, in the folder in which it was launched, and give the new run's exit status.
 
@@ -42,6 +44,8 @@ def rerun(
         pool: one that is up, to run on in place of its own.
         missing: run of a sweep what has no result.
     """
+    if watch:
+        have_terminal(console, detach=detach)
     if missing and (arguments or script_args):
         raise UsageError("--missing goes on with the same arguments: leave other ones out")
     with opened(console) as session:
@@ -79,7 +83,7 @@ def rerun(
             f"{len(sheet.tasks):,} of {count(len(sheet.rows), 'combination')} have no result and are run"
         )
     request = replace(request, detach=detach or request.detach)
-    return launch(request, console, dry_run=dry_run, missing=sheet)
+    return launch(request, console, dry_run=dry_run, watch=watch, missing=sheet)
 
 
 def _left(session: Session, row: RunRow, console: Console) -> TrialSheet:

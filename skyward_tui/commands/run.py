@@ -59,7 +59,7 @@ def run(
         missing: of a sweep, what is to be run of it.
     """
     if watch:
-        _have_terminal(request, console)
+        have_terminal(console, detach=request.detach)
     with opened(console) as session:
         found = live_pool(session, request.pool)
         if found is not None and request.shapes_pool:
@@ -92,8 +92,13 @@ def run(
             return job.execute(plan.spec, tasks, request, plan.sheet)
 
 
-def _have_terminal(request: LaunchRequest, console: Console) -> None:
-    if console.as_json or request.detach:
+def have_terminal(console: Console, *, detach: bool = False) -> None:
+    """See to it that there is one for what ``--watch`` draws.
+
+    Raises:
+        UsageError: there is none, or something else was asked for, too, that has none.
+    """
+    if console.as_json or detach:
         raise UsageError(
             f"--watch stays and draws: leave it out, or {'--json' if console.as_json else '--detach'}"
         )
@@ -133,8 +138,14 @@ def _plan(request: LaunchRequest) -> LaunchPlan:
         raise
 
 
-def attach(pool: str, console: Console) -> int:
-    """Follow what runs on a pool until it ends, and give its exit status; the pool stays up."""
+def attach(pool: str, console: Console, *, watch: bool = False) -> int:
+    """Follow what runs on a pool until it ends, and give its exit status; the pool stays up.
+
+    Args:
+        watch: tell how it is in a few lines, in place of all that ranks print.
+    """
+    if watch:
+        have_terminal(console)
     with opened(console) as session:
         (row,) = up(session, (pool,))
         view = session.look(row.key).result()
@@ -149,6 +160,8 @@ def attach(pool: str, console: Console) -> int:
             session.attach(row.key).result()
         caller = Caller(console)
         job = Job(session, console, pool, ours=False, keep=True, off_terminal="detach", caller=caller)
+        if watch:
+            job.watch()
         with job.follower.signals():
             return job.resume(running[-1])
 
@@ -261,6 +274,8 @@ class Job:
             request: what it was launched with, to be kept; None where that is no script.
             joined: whether the pool was up before.
         """
+        if self.follower.live is not None:
+            self.follower.live.open()
         launched = self.session.launch(self.key, task, one=one, stays=stays, request=request, joined=joined)
         self.run = run = self.follower.wait(launched)
         self.console.note(f"run {run.id}: {task.name} on {count(run.total, 'rank')}")

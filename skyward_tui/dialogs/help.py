@@ -15,7 +15,7 @@ from ..styles import beside
 from .base import Dialog
 
 _GROUPS = {
-    "run": ("run", "log", "panel"),
+    "run": ("run", "log", "panel", "numbers"),
     "pools": ("pools", "panel"),
     "launch": ("launch", "choice", "toggles", "files"),
 }

@@ -31,6 +31,7 @@ class HostKeyScreen(Dialog[bool]):
 
     Args:
         key: what the host showed.
+        starts: whether the start of a pool waits for the answer.
 
     Attributes:
         more: how many other hosts are to be asked about after this one.
@@ -41,9 +42,10 @@ class HostKeyScreen(Dialog[bool]):
     heading = "Unknown host key"
     more: var[int] = var(0, init=False)
 
-    def __init__(self, key: ServerKey) -> None:
+    def __init__(self, key: ServerKey, *, starts: bool = True) -> None:
         super().__init__()
         self.key = key
+        self._starts = starts
         self._withdrawn = False
         self._answered = False
 
@@ -65,6 +67,9 @@ class HostKeyScreen(Dialog[bool]):
         rows = [("host", key.host), ("key type", key.kind), ("fingerprint", key.fingerprint)]
         if (key.name, key.port) != (key.host, 22) and f"{key.name}:{key.port}" != key.host:
             rows.insert(1, ("reached at", f"{key.name} port {key.port}"))
+        goes_on, ends = (
+            (", and the pool's start goes on", ", and the start ends") if self._starts else ("", "")
+        )
         parts: list[tuple[str, str]] = []
         for name, value in rows:
             parts += [(f"{name:<13}", "$muted"), (f"{value}\n", "bold")]
@@ -72,13 +77,10 @@ class HostKeyScreen(Dialog[bool]):
             ("\nCompare with what this prints on the host itself:\n", ""),
             (f"{look}\n\n", "$text-accent"),
             ("Accepted, ", "bold"),
-            (
-                "the host is believed whenever it shows this key, and the pool's start goes on. It is kept in\n",
-                "",
-            ),
+            (f"the host is believed whenever it shows this key{goes_on}. It is kept in\n", ""),
             (f"{_short(key.file)}\n\n", "$text-accent"),
             ("Refused, ", "bold"),
-            ("nothing is sent to the host, and the start ends.", ""),
+            (f"nothing is sent to the host{ends}.", ""),
         ]
         return Content.assemble(*parts)
 

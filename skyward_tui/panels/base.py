@@ -17,11 +17,13 @@ from .table import Row
 
 
 class Chosen(NamedTuple):
-    """What of a run is looked at: a rank, or all of them merged, and then perhaps equal lines as one."""
+    """What of a run is looked at: a rank, or all of them merged, and then perhaps equal lines as one, or only those of
+    ranks that have failed."""
 
     rank: int
     merged: bool
     collapsed: bool = False
+    failed: bool = False
 
 
 class Saved(NamedTuple):
@@ -73,6 +75,11 @@ class RunPanel(Panel):
         raise NotImplementedError
 
     @property
+    def awaits(self) -> bool:
+        """Whether something may come of which no event tells, so that it wants to look once a second."""
+        return False
+
+    @property
     def heading(self) -> str:
         """How its title begins."""
         return f"{self.row.number} {self.row.title}"
@@ -109,6 +116,11 @@ class RunPanel(Panel):
     def close_one(self) -> bool:
         """Close what is open in it, one thing at a time; whether there was one."""
         return False
+
+    @property
+    def to_cancel(self) -> str:
+        """The run that the key for that cancels while it is looked at; "" for the one that the screen shows."""
+        return ""
 
     def copied(self) -> tuple[str, str] | None:
         """What the copy key takes while it is looked at, and what that is called."""

@@ -1,4 +1,4 @@
-"""What the ranks print: a log pane, whether it follows, and the line for find and filter."""
+"""What the ranks print: a log, or several side by side, whether each follows, and the line for find and filter."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
+from textual import events
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.widgets import Input
@@ -17,13 +18,17 @@ from skyward_core.views.logs import LogRing, Ring
 from skyward_core.views.views import PoolView, RunView
 
 from ..actions import first_key, with_keys
+from ..editing import edit_named
 from ..hints import detail_of
+from ..moments import moment
 from ..styles import beside
 from ..theme import look as look_of
 from ..widgets.cause_lines import CauseLines
 from ..widgets.log_pane import Files, LogPane
-from ..widgets.log_window import Matcher
-from ..widgets.rank_state import link_note, nothing_yet, rank_states
+from ..widgets.log_panes import MOST, LogColumn, LogPanes
+from ..widgets.log_window import NEAR, Matcher
+from ..widgets.rank_panel import RankChosen
+from ..widgets.rank_state import FAILURES, link_note, nothing_yet, rank_states
 from ..words import count, one_line
 from .base import Chosen, RunPanel, Saved
 from .table import Row
@@ -31,61 +36,93 @@ from .table import Row
 _GAP = "{run.previous_rank} and {run.next_rank} show each rank from its first line, {run.save} saves all"
 _TALL = 24  # rows from which more of a traceback has room
 _NEAR_END = 400  # lines in which a traceback is looked for
+_NAMED = 6  # ranks with errors that the title names
 _TRACEBACK = "Traceback (most recent call last)"
 
 
 class LogPanel(RunPanel):
-    """A log pane with its title and a prompt below it."""
+    """Logs with their title and a prompt below them; what keys do is done to the one that is looked at."""
 
     DEFAULT_CSS = beside(__file__)
 
     def __init__(self, row: Row, show: Callable[[], None]) -> None:
-        pane = LogPane(id="pane")
-        super().__init__(row, show, pane)
-        self.pane = pane
+        self.panes = LogPanes()
+        super().__init__(row, show, self.pane)
+        self._aligned = False
+        self._beside: list[int] = []  # ranks that were side by side when the screen was left
+        self._merged = False
+        self._world = 0
+        self._run: RunView | None = None
         self.cause = CauseLines()
         self.prompt = Input(compact=True, id="prompt", select_on_focus=True)
         self._subject = ""
         self._asking = ""
-        self._silence: object = None
         self._folded: CollapsedRing | None = None
 
     def compose(self) -> ComposeResult:
-        yield self.pane
+        yield self.panes
         yield self.cause
         yield self.prompt
 
     def on_mount(self) -> None:
-        self.pane.can_focus = True
         self.prompt.cursor_blink = False
+
+    @property
+    def pane(self) -> LogPane:
+        """The log that is looked at."""
+        return self.panes.current.pane
 
     # What it shows
 
     def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
-        pane, merged = self.pane, chosen.merged
+        self._merged, self._world, self._run = chosen.merged, pool.world_size, run
+        self.panes.choose(chosen.rank)
+        self._put_beside()
+        self.panes.show_one(chosen.merged)
+        self.main = self.pane
+        if chosen.merged:
+            changed = self._look_at_all(pool, run, chosen)
+        else:
+            self._folded = None
+            # Each is looked at, whatever the others have.
+            changed = any([self._look_at_rank(column, pool, run) for column in self.panes.columns])
+        rank = None if chosen.merged else chosen.rank
+        self.cause.show(run, rank, first_key("run.errors", self.app.keys), short=self.size.height < _TALL)
+        self._subject = self._subject_of(pool, run, chosen)
+        self.describe()
+        for column in [self.panes.current] if chosen.merged else self.panes.columns:
+            if not column.pane.window.ring.end or column.pane.window.filter is not None:
+                self._explain_silence(column, pool, run, now, chosen)
+        return changed
+
+    def _look_at_all(self, pool: PoolView, run: RunView | None, chosen: Chosen) -> bool:
         book = pool.logs if run is None else pool.logs.of(run.id)
-        ring: Ring = book.merged if merged else book.rank(chosen.rank)
-        if merged and chosen.collapsed:
+        ring: Ring = book.merged
+        if chosen.collapsed:
             ring = self._collapsed(book.merged, pool.world_size)
         else:
             self._folded = None
-        pane.gap_hint = with_keys(_GAP, self.app.keys) if merged else ""
-        pane.show(ring, merged=merged, files=None if run is None else self._files_of(run, chosen))
-        changed = pane.pump()
-        rank = None if merged else chosen.rank
-        self.cause.show(run, rank, first_key("run.errors", self.app.keys), short=self.size.height < _TALL)
-        self._subject = self._subject_of(pool, chosen)
-        self.describe()
-        if not ring.end or pane.window.filter is not None:
-            self._explain_silence(pool, run, now, chosen)
-        return changed
+        self.pane.gap_hint = with_keys(_GAP, self.app.keys)
+        self.pane.set_only(failed_ranks(run) if chosen.failed else None)
+        self.pane.show(ring, merged=True)
+        return self.pane.pump()
+
+    def _look_at_rank(self, column: LogColumn, pool: PoolView, run: RunView | None) -> bool:
+        book = pool.logs if run is None else pool.logs.of(run.id)
+        column.pane.gap_hint = ""
+        column.pane.set_only(None)
+        column.pane.show(
+            book.rank(column.rank), files=None if run is None else self._files_of(run, column.rank)
+        )
+        return column.pane.pump()
 
     @property
     def at_rest(self) -> bool:
-        """Whether nobody has moved in it, or looks for something."""
+        """Whether nobody has moved in it, looks for something, or compares."""
         pane = self.pane
         searched = pane.window.search is not None or pane.window.filter is not None
-        return pane.following and not searched and not self.has_class("-asking")
+        alone = not self.panes.several
+        return alone and pane.following and not searched and not self.has_class("-asking")
 
     def lead(self) -> bool:
         """Have the newest traceback that the rank printed in view; whether there is one near the end."""
@@ -104,65 +141,196 @@ class LogPanel(RunPanel):
         self._folded.update(world)
         return self._folded
 
-    def _subject_of(self, pool: PoolView, chosen: Chosen) -> str:
-        subject = f"{self.heading}  all ranks{', collapsed' if chosen.collapsed else ''}"
-        if not chosen.merged:
+    def _subject_of(self, pool: PoolView, run: RunView | None, chosen: Chosen) -> str:
+        if chosen.merged:
+            subject = f"{self.heading}  all ranks{', collapsed' if chosen.collapsed else ''}"
+            if chosen.failed:
+                ranks = [f"r{rank}" for rank in failed_ranks(run)]
+                named = " ".join(ranks[:_NAMED]) + (" …" if len(ranks) > _NAMED else "")
+                subject = f"{self.heading}  ranks with errors: {named or 'none so far'}"
+        else:
             node = pool.nodes[chosen.rank // pool.ranks_per_node] if pool.nodes else None
             subject = f"{self.heading}  rank {chosen.rank}"
             if node is not None and (note := link_note(node)):
                 subject += f"  ! {note}"
+            if self.panes.several:
+                subject += f"  of {len(self.panes.columns)} side by side"
+                subject += ", aligned by time" if self._aligned else ""
         if not pool.is_live:
             subject += f"  pool {look_of(pool.state).word}"
         return subject
 
-    def _files_of(self, run: RunView, chosen: Chosen) -> Files | None:
+    def _files_of(self, run: RunView, rank: int) -> Files | None:
         """What reads the rank's lines in that run from the files; all ranks merged are not in one."""
         session = self.app.session
-        if session is None or chosen.merged:
+        if session is None:
             return None
-        return lambda: StoredLines.of(session.run_logs(run.id), chosen.rank, whole=run.state != "running")
+        return lambda: StoredLines.of(session.run_logs(run.id), rank, whole=run.state != "running")
 
-    def _explain_silence(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> None:
+    def _explain_silence(
+        self, column: LogColumn, pool: PoolView, run: RunView | None, now: float, chosen: Chosen
+    ) -> None:
         """Say why there is no line to see."""
         if run is None:
-            self._silence = None
-            self.pane.empty_text = one_line(detail_of(pool)) or with_keys(self.row.empty, self.app.keys)
+            column.explained = None
+            column.pane.empty_text = one_line(detail_of(pool)) or with_keys(self.row.empty, self.app.keys)
             return
-        state = (pool.version, run.id, run.version, run.state, int(now), chosen)
-        if state != self._silence:
-            self._silence = state
+        state = (pool.version, run.id, run.version, run.state, int(now), chosen, column.rank)
+        if state != column.explained:
+            column.explained = state
             ranks = range(pool.world_size)
-            asked = ranks if chosen.merged else ranks[chosen.rank : chosen.rank + 1]
-            self.pane.empty_text = nothing_yet(rank_states(pool, run, now, asked), run)
+            asked = ranks if chosen.merged else ranks[column.rank : column.rank + 1]
+            column.pane.empty_text = nothing_yet(rank_states(pool, run, now, asked), run)
 
     def describe(self) -> None:
-        """Bring the title up to date."""
+        """Bring the titles up to date."""
         pane = self.pane
-        state = "FOLLOW" if pane.following else _paused(pane.behind)
-        style = "$text-success" if pane.following else "$text-warning"
         wrap = "  wrap" if pane.wrap else ""
         reading = "  reading files …" if pane.is_reading else ""
-        title = Content.assemble(self._subject, "  ", (state, style), wrap, reading)
-        parts = []
-        if pane.window.filter is not None:
-            hits = pane.window.filter
-            parts.append(f"&{hits.matcher.text} {count(len(hits.numbers), 'line')}")
-        if pane.window.search is not None:
-            parts.append(f"/{pane.window.search.matcher.text} {count(pane.hit_count, 'hit')}")
-        if parts and (begin := _searched_from(pane)):
-            parts.append(f"in the last {count(pane.window.end - begin, 'line')} only")
-        self.retitle(title, Content("  ".join(parts)))
+        title = Content.assemble(self._subject, "  ", _how(pane), wrap, reading)
+        self.retitle(title, Content(_looked_for(pane)))
+        if self.panes.several and not self._merged:
+            for column in self.panes.columns:
+                looked_for = _looked_for(column.pane)
+                column.head(
+                    Content.assemble(f" rank {column.rank}  ", _how(column.pane), f"  {looked_for}".rstrip())
+                )
 
     def kept(self) -> Mapping[str, str | bool]:
-        filtered = self.pane.window.filter
-        text = "" if filtered is None else filtered.matcher.text
-        return {"wrap": self.pane.wrap, "times": self.pane.times, "filter": text}
+        beside = " ".join(str(rank) for rank in self.panes.ranks[1:])
+        pane = self.pane
+        kept: dict[str, str | bool] = {"wrap": pane.wrap, "times": pane.times, "filter": pane.filter_text}
+        return kept | {"beside": beside, "aligned": self._aligned}
 
     def restore(self, kept: Mapping[str, str | bool]) -> None:
         self.pane.wrap, self.pane.times = kept.get("wrap") is True, kept.get("times") is True
+        self._aligned = kept.get("aligned") is True
+        self._beside = [int(rank) for rank in str(kept.get("beside", "")).split() if rank.isdecimal()]
         if matcher := Matcher.parse(str(kept.get("filter", "")), invertible=True):
             self.pane.set_filter(matcher)
             self.app.flash(f"the log is filtered as you left it: {matcher.text}")
+
+    # Side by side
+
+    def _put_beside(self) -> None:
+        """Those that stood there when the screen was left, once there is a pool with such ranks."""
+        if self._beside and self._world:
+            for rank in self._beside[: MOST - 1]:
+                if rank < self._world and rank not in self.panes.ranks:
+                    self.panes.add(rank)
+            self._beside = []
+
+    def action_beside(self) -> None:
+        from ..dialogs.ask import AskScreen
+
+        shown, last = self.panes.ranks, self._world - 1
+        if last < 1:
+            return self.app.flash("there is no other rank whose log could stand beside it")
+        others = (rank for rank in range(shown[-1] + 1, shown[-1] + self._world))
+        offered = next((rank % self._world for rank in others if rank % self._world not in shown), None)
+        question = f"Rank to put beside rank {self.panes.current.rank}, or to take away (0 to {last})"
+        self.app.push_screen(AskScreen(question, "" if offered is None else str(offered)), self._turn_beside)
+        return None
+
+    def _turn_beside(self, answer: str | None) -> None:
+        if answer is None:
+            return
+        if not answer.isdecimal() or int(answer) >= self._world:
+            return self.app.flash(f"no rank {answer}: there are ranks 0 to {self._world - 1}", "error")
+        rank = int(answer)
+        self.show()
+        if rank in self.panes.ranks:
+            if not self.panes.several:
+                return self.app.flash(f"rank {rank} is the one that is shown")
+            return self._take_away(rank)
+        if len(self.panes.columns) == MOST:
+            return self.app.flash(
+                with_keys(
+                    f"{MOST} logs stand side by side at most; {{run.alone}} takes one away", self.app.keys
+                )
+            )
+        pane = self.panes.add(rank).pane
+        self.post_message(RankChosen(rank, False))
+        self.screen.call_after_refresh(pane.focus)
+        return None
+
+    def action_alone(self) -> None:
+        if not self.panes.several:
+            return self.app.flash(
+                with_keys("one log is shown; {run.beside} puts another beside it", self.app.keys)
+            )
+        return self._take_away(self.panes.current.rank)
+
+    def _take_away(self, rank: int) -> None:
+        self.panes.remove_rank(rank)
+        self.post_message(RankChosen(self.panes.current.rank, False))
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        for column in self.panes.columns if self.panes.several and not self._merged else ():
+            if event.widget is column.pane and column is not self.panes.current:
+                self.post_message(RankChosen(column.rank, False))
+
+    def action_align(self) -> None:
+        self._aligned = not self._aligned
+        if self._aligned:
+            if not self.panes.several:
+                self.app.flash(
+                    with_keys("{run.beside} puts another rank's log beside it first", self.app.keys)
+                )
+            self._align()
+
+    def _align(self) -> None:
+        """Have all others stand where the one that is looked at does, by time."""
+        pane = self.pane
+        at = pane.time_shown
+        for column in self.panes.columns if self._aligned and not self._merged else ():
+            if column.pane is pane:
+                continue
+            if pane.following:
+                if not column.pane.following:
+                    column.pane.action_follow()
+            elif at is not None:
+                column.pane.go_to_time(at)
+
+    # What it names
+
+    def action_editor(self) -> None:
+        self.run_worker(edit_named(self.app, self._run, self._naming()), group="editor", exclusive=True)
+
+    def _naming(self) -> list[str]:
+        """Where a file and a line may be named: what is selected, else the hit, what is on the screen, the cause."""
+        pane = self.pane
+        if selected := self.screen.get_selected_text():
+            return selected.splitlines()
+        if pane.current_hit is not None and (hit := pane.window.raw(pane.current_hit, pane.current_hit + 1)):
+            return [line.text for line in hit]
+        return [*pane.visible_text().splitlines(), *self.cause.text.splitlines()]
+
+    # Going to a time
+
+    def action_time(self) -> None:
+        from ..dialogs.ask import AskScreen
+
+        self.app.push_screen(
+            AskScreen("Go to a time (12:30, 12:30:05; -5m before the newest line)"), self._go
+        )
+
+    def _go(self, answer: str | None) -> None:
+        if answer is None:
+            return
+        pane = self.pane
+        newest = next(
+            (line.about.at for line in reversed(pane.window.before(pane.window.end, NEAR)) if line.about.at),
+            None,
+        )
+        if newest is None:
+            return self.app.flash("nothing tells when these lines were printed")
+        at = moment(answer, newest)
+        if at is None:
+            return self.app.flash(f"no time: {answer}; such as 12:30, 12:30:05 or -5m", "error")
+        self.show()
+        pane.go_to_time(at)
+        return None
 
     # What is searched for
 
@@ -184,11 +352,13 @@ class LogPanel(RunPanel):
     def _open(self, what: str) -> None:
         """Open the prompt: "find" or "filter"."""
         self._asking = what
-        hits = self.pane.window.search if what == "find" else self.pane.window.filter
+        search = self.pane.window.search
+        found = "" if search is None else search.matcher.text
+        typed = found if what == "find" else self.pane.filter_text
         self.prompt.placeholder = (
             "find: text or regular expression" if what == "find" else "show only (! inverts)"
         )
-        self.prompt.value = "" if hits is None else hits.matcher.text
+        self.prompt.value = typed
         self.add_class("-asking")
         self.prompt.focus()
 
@@ -198,7 +368,7 @@ class LogPanel(RunPanel):
             self._close()
         elif self.pane.window.search is not None:
             self.pane.set_search(None)
-        elif self.pane.window.filter is not None:
+        elif self.pane.filter_text:
             self.pane.set_filter(None)
         else:
             return False
@@ -236,13 +406,19 @@ class LogPanel(RunPanel):
         self.pane.action_toggle_pause()
 
     def action_wrap(self) -> None:
-        self.pane.action_wrap()
+        wrap = not self.pane.wrap
+        for column in self.panes.columns:
+            column.pane.wrap = wrap
 
     def action_times(self) -> None:
-        self.pane.times = not self.pane.times
+        times = not self.pane.times
+        for column in self.panes.columns:
+            column.pane.times = times
 
-    def on_log_pane_moved(self) -> None:
+    def on_log_pane_moved(self, event: LogPane.Moved) -> None:
         self.describe()
+        if self._aligned and event.pane is self.pane:
+            self._align()
 
     # What is taken out of it
 
@@ -250,17 +426,55 @@ class LogPanel(RunPanel):
         return self.pane.visible_text(), "log lines"
 
     async def saved(self, run: RunView | None, chosen: Chosen) -> Saved:
+        if chosen.merged:
+            lines, remark = await self._saved_of(self.pane, run, None)
+            return Saved({"all.log": lines}, remark)
+        files: dict[str, Iterable[str]] = {}
+        remarks: list[str] = []
+        for column in self.panes.columns:
+            lines, remark = await self._saved_of(column.pane, run, column.rank)
+            files[f"r{column.rank:03d}.log"] = lines
+            remarks.append(remark)
+        return Saved(files, next(filter(None, remarks), ""))
+
+    async def _saved_of(
+        self, pane: LogPane, run: RunView | None, rank: int | None
+    ) -> tuple[Iterable[str], str]:
+        """The lines of a rank, or of all, and what the person has to know of them."""
         from ..saving import log_lines
 
-        ring = self.pane.window.ring
-        lines: Iterable[str] = (f"{line}\n" for line in ring.lines(0, ring.end))
+        ring = pane.window.ring
         remark = f" (the last {count(ring.end - ring.first, 'line')})" if ring.first else ""
         session = self.app.session
         if run is not None and session is not None:
             with suppress(UsageError):  # the ledger has not heard of it yet; then the ring has it all
-                found = await asyncio.to_thread(session.run_logs, run.id)
-                lines, remark = log_lines(found, None if chosen.merged else chosen.rank), ""
-        return Saved({"all.log" if chosen.merged else f"r{chosen.rank:03d}.log": lines}, remark)
+                return log_lines(await asyncio.to_thread(session.run_logs, run.id), rank), ""
+        return (f"{line}\n" for line in ring.lines(0, ring.end)), remark
+
+
+def failed_ranks(run: RunView | None) -> tuple[int, ...]:
+    """The ranks of a run that have failed of themselves."""
+    if run is None:
+        return ()
+    return tuple(sorted({outcome.rank for outcome in run.outcomes() if outcome.kind in FAILURES}))
+
+
+def _how(pane: LogPane) -> tuple[str, str]:
+    """Whether a log follows, and how it is painted."""
+    return ("FOLLOW", "$text-success") if pane.following else (_paused(pane.behind), "$text-warning")
+
+
+def _looked_for(pane: LogPane) -> str:
+    """What is filtered by and searched for in a log, and how much of that there is."""
+    parts = []
+    if pane.window.filter is not None:
+        typed = f"&{pane.filter_text} " if pane.filter_text else ""
+        parts.append(f"{typed}{count(len(pane.window.filter.numbers), 'line')}")
+    if pane.window.search is not None:
+        parts.append(f"/{pane.window.search.matcher.text} {count(pane.hit_count, 'hit')}")
+    if parts and (begin := _searched_from(pane)):
+        parts.append(f"in the last {count(pane.window.end - begin, 'line')} only")
+    return "  ".join(parts)
 
 
 def _searched_from(pane: LogPane) -> int:

@@ -26,6 +26,10 @@ class MachinesPanel(RunPanel):
         self._grid = grid
         self._asked = ""
 
+    @property
+    def awaits(self) -> bool:
+        return self._grid.is_fed
+
     def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
         book, session = pool.machines, self.app.session
         if book is None and run is not None and pool.state == "up" and session and self._asked != pool.key:

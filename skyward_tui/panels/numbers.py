@@ -25,6 +25,9 @@ class NumbersPanel(RunPanel):
         super().__init__(row, show, pane)
         self._pane = pane
 
+    def close_one(self) -> bool:
+        return self._pane.put_away()
+
     def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
         rank = None if chosen.merged else chosen.rank
         changed = run is not None and self._pane.update(pool.metrics, run.id, rank)

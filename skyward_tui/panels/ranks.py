@@ -11,6 +11,7 @@ from skyward_core.views.stacks import in_ranges
 from skyward_core.views.views import PoolView, RunView
 
 from ..actions import first_key
+from ..beat import beat_of
 from ..styles import beside
 from ..widgets.rank_panel import RankPanel
 from ..widgets.rank_state import RankState, rank_states
@@ -41,8 +42,8 @@ class RanksPanel(RunPanel):
         turned = self._board.selected != chosen.rank
         if turned:
             self._board.selected = self._line.selected = chosen.rank
-        # What a rank printed last shows in its card: once a second is enough to read it.
-        state = (pool.version, run and (run.id, run.version), int(now))
+        # What a rank printed last shows in its card: once a second, while it prints, is enough to read it.
+        state = (pool.version, run and (run.id, run.version), beat_of([pool], now))
         if state == self._state:
             return turned
         self._state = state

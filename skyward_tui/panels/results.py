@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from skyward_core.model.errors import SkywardError
+from skyward_core.model.errors import SkywardError, UsageError
+from skyward_core.views.agreement import differences, disagreements
 from skyward_core.views.metrics import MetricBook
 from skyward_core.views.views import PoolView, RunView
 
 from ..actions import first_key
+from ..differing import difference_table, two_of
 from ..hints import words_of
 from ..widgets.rank_state import FAILURES
 from ..widgets.results import ResultsPane
@@ -59,6 +61,10 @@ class ResultsPanel(RunPanel):
             self.retitle(Content.assemble(*parts))
         return changed
 
+    @property
+    def awaits(self) -> bool:
+        return self._asked is not None or not all(board.done() for board in self._boards.values())
+
     def _look_for_trials(self, pool: PoolView, run: RunView | None, now: float) -> bool:
         """Of a sweep, show its trials; the session is asked once what they are."""
         session = self.app.session
@@ -105,6 +111,36 @@ class ResultsPanel(RunPanel):
             self._about, self._asked_at = about, now
             self._asked = session.files(pool.key, run.id)
         return False
+
+    def action_diff(self) -> None:
+        from ..dialogs.ask import AskScreen
+
+        run = self._pane.run
+        if run is None or len(run.outcomes()) < 2:
+            return self.app.flash("there are no two results yet that could be compared")
+        ranks = sorted(run.tasks)
+        odd = {rank for each in disagreements(run) for rank in each.ranks}
+        usual = next((rank for rank in ranks if rank not in odd), ranks[0])
+        other = next((rank for rank in (*sorted(odd), *ranks) if rank != usual), usual)
+        self.app.push_screen(
+            AskScreen("Compare the results of two, such as 0,1", f"{usual},{other}"), self._show_diff
+        )
+        return None
+
+    def _show_diff(self, answer: str | None) -> None:
+        from ..dialogs.differences import DifferencesScreen
+
+        run = self._pane.run
+        if answer is None or run is None:
+            return
+        try:
+            pair = two_of(run, answer)
+        except UsageError as error:
+            return self.app.flash(words_of(error), "error")
+        found, equal = differences(*(task.outcome.summary if task.outcome else None for task in pair))
+        names = [f"r{task.index}" if run.kind == "broadcast" else f"#{task.index}" for task in pair]
+        lines = difference_table(names, found, equal)
+        self.app.push_screen(DifferencesScreen(f"{names[0]} and {names[1]} of {run.function}", lines))
 
     def offers(self, action: str) -> bool:
         return action != "run.fetch" or self._pane.has_files

@@ -49,11 +49,11 @@ PANELS: tuple[Row, ...] = (
         "log", 2, "log", "Go to the log", "skyward_tui.panels.log:LogPanel",
         hints=(
             "run.debug", "run.follow", "run.find", "run.errors", "run.cancel", "run.previous_rank", "run.merge",
-            "run.filter", "run.pause", "run.save", "run.copy", "run.zoom", "run.collapse",
+            "run.filter", "run.pause", "run.save", "run.copy", "run.zoom", "run.collapse", "run.beside",
         ),
         actions=(
             "run.find", "run.next_hit", "run.previous_hit", "run.filter", "run.follow", "run.pause", "run.times",
-            "run.wrap",
+            "run.wrap", "run.beside", "run.alone", "run.align", "run.time", "run.editor",
         ),
         empty="no run yet: {run.launch} launches one here",
     ),
@@ -63,7 +63,10 @@ PANELS: tuple[Row, ...] = (
     ),
     Row(
         "numbers", 5, "numbers", "Go to the numbers of the ranks", "skyward_tui.panels.numbers:NumbersPanel",
-        hints=("run.previous_rank", "run.merge", "run.cancel", "run.zoom", "run.errors"),
+        hints=(
+            "run.previous_rank", "run.merge", "numbers.charts", "numbers.scale", "numbers.smooth", "run.cancel",
+            "run.zoom", "run.errors",
+        ),
         empty="no numbers so far: ranks send them with sky.log(loss=...), or yield dicts",
         hides=True,
         instead_of="phases",
@@ -71,12 +74,21 @@ PANELS: tuple[Row, ...] = (
     Row(
         "results", 4, "results", "Go to the results", "skyward_tui.panels.results:ResultsPanel",
         hints=("run.errors", "run.fetch", "run.save", "run.copy", "run.cancel", "run.zoom"),
+        actions=("run.diff",),
     ),
     Row(
         "machines", 6, "machines", "Go to the machines", "skyward_tui.panels.machines:MachinesPanel",
         hints=("run.zoom", "run.errors", "run.cancel"),
         empty="no figures of machines so far: they come once a run is there",
         hides=True,
+    ),
+    Row(
+        "queue", 7, "queue", "Go to the queue: who has nodes, who waits for some",
+        "skyward_tui.panels.queue:QueuePanel",
+        hints=("run.cancel", "run.copy", "run.zoom"),
+        empty="no run waits for nodes, and no two share them",
+        hides=True,
+        instead_of="phases",
     ),
 )  # fmt: skip
 

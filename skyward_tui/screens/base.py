@@ -15,10 +15,11 @@ from skyward_core.views.metrics import numbers_line
 
 from ..actions import ALWAYS, HINTS, Action, first_key, named, of
 from ..app_face import AppFace
+from ..beat import at_rest
 from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import FLASH_SECONDS, Crumbs, Hint, HintBar, TooSmall
-from ..words import count, duration, hourly, money, taken_back
+from ..words import count, hourly, money, taken_back, time_left
 
 if TYPE_CHECKING:
     from skyward_core.views.views import PoolView, RunView
@@ -36,7 +37,6 @@ class BaseScreen(Screen[Result]):
     """A screen with breadcrumbs and hints; the app calls :meth:`pulse` a few times a second while on top."""
 
     SCOPE: ClassVar[str] = ""
-    ASKS: ClassVar[bool] = False  # others, whose answers come at any time: it gets its pulse without any news
     DEFAULT_CSS = beside(__file__)
     app = getters.app(AppFace)
 
@@ -67,6 +67,18 @@ class BaseScreen(Screen[Result]):
         """What has the focus stays in sight."""
         if self.focused is not None:
             self.call_after_refresh(self.focused.scroll_visible, animate=False)
+
+    def beat(self, now: float) -> object:
+        """Another value whenever the screen wants its pulse although no pool has news. Asked ten times a second."""
+        replay = self.app.replay
+        state = None if replay is None else replay.state()
+        of_replay = state and (int(state.now), state.playing, state.speed, state.behind)
+        return self._hint_bar.is_talking(self.app.own_time()), of_replay, self.shown_time(now)
+
+    def shown_time(self, now: float) -> object:
+        """Another value whenever time alone changes what is shown, or something that is awaited may have come of which
+        nobody is told. It must cost nothing."""
+        return at_rest(now)
 
     def pulse(self, now: float) -> None:
         """Show what has changed."""
@@ -159,7 +171,7 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
     parts.append(state)
     parts.append(Content.styled(f"{pool.nodes_ready}/{count(len(pool.nodes), 'node')}", "$muted"))
     if (left := pool.lease_left(now)) is not None:
-        parts.append(Content.styled(f"ends in {duration(left)}", "$text-warning"))
+        parts.append(Content.styled(f"ends in {time_left(left)}", "$text-warning"))
     if pool.state not in ("up", "gone"):
         # A pool that is not as it should be matters more than its money.
         parts.insert(0, parts.pop(parts.index(state)))

@@ -9,9 +9,12 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from skyward_core.model.outcome import Outcome, signal_name
+from skyward_core.views.last_figures import LastFigures
 from skyward_core.views.views import RunView
 
 from ..actions import bindings
+from ..editing import edit_named
+from ..machine_cells import figures_line
 from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
@@ -31,13 +34,15 @@ def failures(run: RunView) -> list[Outcome]:
     )
 
 
-def account(outcome: Outcome) -> str:
-    """One failure, whole, as text."""
+def account(outcome: Outcome, figures: LastFigures | None = None) -> str:
+    """One failure, whole, as text, with what its machine was measured at last before."""
     head = f"rank {outcome.rank} on node {outcome.node} {outcome.kind} after {took(outcome.seconds)}"
     if outcome.signal is not None:
         head += f", ended by {signal_name(outcome.signal)}"
     elif outcome.exit_code is not None:
         head += f", exit status {outcome.exit_code}"
+    if figures is not None:
+        head += f"\n{figures_line(figures)}"
     if outcome.error is None:
         return head
     error = failure(outcome.kind, outcome.error.type, outcome.error.message)
@@ -56,6 +61,7 @@ class ErrorsScreen(BaseScreen[int | None]):
         super().__init__()
         self._outcomes = failures(run)
         self._run = run
+        self._told = ""
 
     def body(self) -> ComposeResult:
         listed = Panel(OptionList(*self._options(), compact=True), id="failed")
@@ -97,6 +103,8 @@ class ErrorsScreen(BaseScreen[int | None]):
             if (many := self._run.counts.get(kind))
         ]
         self.query_one(Crumbs).show(["pools", self._run.pool, self._run.function, "errors"], counts)
+        if self._told != self._account(self._chosen):  # the kernel's log tells of a GPU a moment later
+            self._show(self.query_one(OptionList).highlighted or 0)
         super().pulse(now)
 
     @property
@@ -106,7 +114,12 @@ class ErrorsScreen(BaseScreen[int | None]):
     def _show(self, place: int) -> None:
         outcome = self._outcomes[place]
         self.query_one("#trace").border_title = f"rank {outcome.rank}"
-        self.query_one("#traceback", Static).update(Content(account(outcome)))
+        self._told = self._account(outcome)
+        self.query_one("#traceback", Static).update(Content(self._told))
+
+    def _account(self, outcome: Outcome) -> str:
+        figures = self._run.figures.get(outcome.node) if outcome.kind != "collateral" else None
+        return account(outcome, figures)
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         self._show(event.option_index)
@@ -118,7 +131,11 @@ class ErrorsScreen(BaseScreen[int | None]):
         self.dismiss(self._chosen.rank)
 
     def action_copy(self) -> None:
-        self.app.copy(account(self._chosen), "traceback")
+        self.app.copy(self._account(self._chosen), "traceback")
+
+    def action_editor(self) -> None:
+        lines = self._account(self._chosen).splitlines()
+        self.run_worker(edit_named(self.app, self._run, lines), group="editor", exclusive=True)
 
     def action_back(self) -> None:
         self.dismiss(None)

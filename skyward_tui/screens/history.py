@@ -69,6 +69,11 @@ class HistoryScreen(BaseScreen[None]):
     def context(self) -> str:
         return "history.words" if isinstance(self.focused, Input) else self.SCOPE
 
+    def shown_time(self, now: float) -> object:
+        """What goes on is timed; and what has begun or ended is read a moment later."""
+        going = any(run.ended_at is None for run in self._runs) or self._going() != self._seen
+        return int(now) if going else super().shown_time(now)
+
     def pulse(self, now: float) -> None:
         listed = self.query_one(PastRunList)
         if self._read_at is not None and now - self._read_at > LOOK and self._going() != self._seen:

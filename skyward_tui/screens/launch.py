@@ -91,7 +91,6 @@ class LaunchScreen(BaseScreen[None]):
     """
 
     SCOPE = "launch"
-    ASKS = True
     BINDINGS = bindings("launch")
     DEFAULT_CSS = beside(__file__)
 
@@ -177,6 +176,10 @@ class LaunchScreen(BaseScreen[None]):
         self.query_one("#script").focus()
         self._review()
         self.pulse(self.app.clock())
+
+    def shown_time(self, now: float) -> object:
+        """Who waits is told for how long, and of what was heard."""
+        return self._wait and str(self._wait)
 
     def pulse(self, now: float) -> None:
         self.query_one(Crumbs).show(["pools", "launch"])

@@ -13,13 +13,26 @@ from textual.message import Message
 
 from ..actions import Action, bindings, first_key, with_keys
 from ..app_face import AppFace
+from ..beat import beat_of, goes_on
 from ..hints import detail_of
 from ..leftovers import amount_of
 from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.roll import Roll
-from ..words import ago, clip, count, duration, hourly, money, next_to_go, one_line, taken_back
+from ..words import (
+    age,
+    ago,
+    clip,
+    count,
+    duration,
+    hourly,
+    money,
+    next_to_go,
+    one_line,
+    taken_back,
+    time_left,
+)
 from .base import BaseScreen, newest_run
 
 if TYPE_CHECKING:
@@ -64,7 +77,7 @@ class PoolList(Roll):
         return self.pools[self.cursor] if self.pools else None
 
     def update(self, pools: list[PoolView], note: str, now: float) -> None:
-        state = ([(id(pool), pool.version) for pool in pools], note, int(now), self.size)
+        state = ([(id(pool), pool.version) for pool in pools], note, beat_of(pools, now), self.size)
         if state == self._state:
             return
         # The cursor stays on its pool while others come above it.
@@ -73,7 +86,7 @@ class PoolList(Roll):
         self._costs = any(map(hourly, pools))
         places = [i for i, pool in enumerate(pools) if pool.key == chosen]
         self.cursor = places[0] if places else min(self.cursor, max(0, len(pools) - 1))
-        self.refresh()
+        self.refresh_if_changed()
 
     def render(self) -> Content:
         if self.pools:
@@ -107,9 +120,10 @@ class PoolList(Roll):
         name = self._name_width(width)
         here = index == self.cursor
         nodes = f"{pool.nodes_ready}/{len(pool.nodes)}" if not pool.is_over else f"{len(pool.nodes)}"
-        age = duration(self._now - pool.created_at)
+        lasts = self._now - pool.created_at
+        said = duration(lasts) if goes_on(pool, self._now) else age(lasts)
         if pool.is_over:
-            age = "" if pool.ended_at is None else ago(self._now - pool.ended_at)
+            said = "" if pool.ended_at is None else ago(self._now - pool.ended_at)
         parts = [
             ("▶ " if here else "  ", "$text-accent"),
             (f"{clip(pool.name, name):<{name}} ", "" if pool.is_over else "bold"),
@@ -117,12 +131,12 @@ class PoolList(Roll):
             (f"{nodes:<8}", "$muted" if pool.is_over else ""),
             (f"{pool.world_size:<7,}" if width >= _ROOMY else "", ""),
             (f"{pool.provider:<10}" if width >= _ROOMY else "", "$muted"),
-            (f"{age:>10} ", "$muted"),
+            (f"{said:>10} ", "$muted"),
             (f"{hourly(pool).removesuffix('/h'):>8}  " if self._costs else "  ", "$muted"),
         ]
         left = pool.lease_left(self._now)
         if left is not None:  # before what may be cut off
-            parts.append((f"ends in {duration(left)}  ", "$text-warning"))
+            parts.append((f"ends in {time_left(left)}  ", "$text-warning"))
         if taken := next_to_go(pool.nodes):
             style = "$text-error" if taken.is_taken_back else "$text-warning"
             parts.append((f"n{taken.index} {taken_back(taken, self._now)}  ", style))
@@ -172,6 +186,9 @@ class PoolsScreen(BaseScreen[None]):
     def on_mount(self) -> None:
         self.query_one(PoolList).focus()
         self.pulse(self.app.clock())
+
+    def shown_time(self, now: float) -> object:
+        return self.app.failures, beat_of(self.app.pools(), now)
 
     def pulse(self, now: float) -> None:
         app = self.app
@@ -224,7 +241,7 @@ class PoolsScreen(BaseScreen[None]):
             return chosen is not None and not chosen.is_over
         if action == "launch_here":
             return chosen is not None and chosen.is_live
-        if action in ("new", "sweep", "history", "failures"):
+        if action in ("new", "sweep", "history", "hosts", "failures"):
             return self.app.session is not None
         return True
 
@@ -264,6 +281,9 @@ class PoolsScreen(BaseScreen[None]):
 
     def action_failures(self) -> None:
         self.app.show_history(inbox=True)
+
+    def action_hosts(self) -> None:
+        self.app.show_hosts()
 
     def action_history(self) -> None:
         self.app.show_history()

@@ -23,6 +23,7 @@ from skyward_core.views.views import PoolView, RunView
 
 from ..actions import Action, bindings, first_key, named, with_keys
 from ..app_face import settled
+from ..beat import beat_of
 from ..hints import words_of
 from ..panels.base import Chosen, RunPanel
 from ..panels.table import AT_START, HOME, PANELS
@@ -62,6 +63,7 @@ class RunScreen(BaseScreen[None]):
         self.key = pool
         self.run_id = run
         self.collapsed = False  # where all ranks are shown
+        self.only_failed = False  # there, too
         self._view: PoolView | None = None
         self._awaits_run = False
         self._told = ""  # the failed run whose root cause was flashed
@@ -85,6 +87,7 @@ class RunScreen(BaseScreen[None]):
     def on_mount(self) -> None:
         kept = self.app.kept_of(self.SCOPE)
         self.merged, self.collapsed = kept.get("merged") is True, kept.get("collapsed") is True
+        self.only_failed = kept.get("only_failed") is True
         self.set_class(kept.get("zoom") is True, "-zoom")
         for panel in self.panels.values():
             panel.restore(kept)
@@ -102,7 +105,7 @@ class RunScreen(BaseScreen[None]):
 
     def kept(self) -> Mapping[str, str | bool]:
         found: dict[str, str | bool] = {"panel": self.active, "zoom": self.has_class("-zoom")}
-        found |= {"merged": self.merged, "collapsed": self.collapsed}
+        found |= {"merged": self.merged, "collapsed": self.collapsed, "only_failed": self.only_failed}
         for panel in self.panels.values():
             found |= panel.kept()
         return found
@@ -137,7 +140,8 @@ class RunScreen(BaseScreen[None]):
 
     @property
     def _chosen(self) -> Chosen:
-        return Chosen(self.rank, self.merged, self.merged and self.collapsed)
+        collapsed = self.merged and self.collapsed
+        return Chosen(self.rank, self.merged, collapsed, self.merged and self.only_failed and not collapsed)
 
     @property
     def context(self) -> str:
@@ -146,7 +150,7 @@ class RunScreen(BaseScreen[None]):
     def is_useful(self, action: Action) -> bool:
         run = self.run
         if action.id == "run.cancel":
-            return run is not None and run.state == "running"
+            return bool(self.panels[self.active].to_cancel) or (run is not None and run.state == "running")
         if action.id == "run.stacks":
             return run is not None and run.state == "running"
         if action.id == "run.debug":
@@ -156,6 +160,13 @@ class RunScreen(BaseScreen[None]):
         if action.id == "run.errors":
             return run is not None and any(run.counts.get(kind) for kind in FAILURES)
         return all(panel.offers(action.id) for panel in self.panels.values())
+
+    def shown_time(self, now: float) -> object:
+        pool = self.pool
+        if pool is None:
+            return super().shown_time(now)
+        awaited = any(panel.awaits for panel in self.panels.values())
+        return int(now) if awaited else beat_of([pool], now)
 
     def pulse(self, now: float) -> None:
         pool = self.pool
@@ -228,10 +239,12 @@ class RunScreen(BaseScreen[None]):
             if row.hides:
                 self.set_class(there, f"-{name}")
                 panel.set_class(not there, "-away")
-            if row.instead_of:
-                spare = there and self.active == row.instead_of
-                panel.set_class(spare, "-spare")
-                self.panels[row.instead_of].set_class(there and not spare, "-spare")
+        for place in {panel.row.instead_of for panel in self.panels.values()} - {""}:
+            others = [each for each in self.panels.values() if each.row.instead_of == place and each.filled]
+            sharing = [*others, self.panels[place]]
+            shown = next((each for each in sharing if each.row.id == self.active), sharing[0])
+            for panel in sharing:
+                panel.set_class(panel is not shown, "-spare")
         if not self.panels[self.active].filled:
             self.active = HOME
 
@@ -314,6 +327,11 @@ class RunScreen(BaseScreen[None]):
     def action_collapse(self) -> None:
         self.collapsed = not (self.merged and self.collapsed)
         self.merged = True
+        self.pulse(self.app.clock())
+
+    def action_only_failed(self) -> None:
+        self.only_failed = not (self.merged and self.only_failed and not self.collapsed)
+        self.merged, self.collapsed = True, False
         self.pulse(self.app.clock())
 
     # What is shown
@@ -420,7 +438,9 @@ class RunScreen(BaseScreen[None]):
     def action_cancel(self) -> None:
         from ..dialogs.ask import ChoiceScreen
 
-        run = self.run
+        run, pool = self.run, self.pool
+        if pool is not None and (other := self.panels[self.active].to_cancel):
+            run = pool.runs.get(other)
         if run is None:
             return self.flash("no run to cancel")
         if run.state != "running":
@@ -430,7 +450,9 @@ class RunScreen(BaseScreen[None]):
             if choice == "cancel-run":
                 self.run_worker(self._cancel(run), group="cancel")
 
-        text = f"Cancel {run.function} ({run.id})? Its ranks are stopped; the pool stays up."
+        waits = pool is not None and any(each.run == run.id for each in pool.waiting)
+        what = "It waits for nodes, and is not begun" if waits else "Its ranks are stopped"
+        text = f"Cancel {run.function} ({run.id})? {what}; the pool stays up."
         choices = [("keep", "Let it go on", False), ("cancel-run", "Cancel the run", True)]
         self.app.push_screen(ChoiceScreen("Cancel the run?", text, choices, escape="keep"), go)
         return None

@@ -34,7 +34,7 @@ from ..app_face import settled
 from ..hints import words_of
 from ..styles import beside
 from ..widgets.chrome import Crumbs, Panel
-from ..words import count, duration
+from ..words import ago, clock, count
 from .base import BaseScreen
 
 PROFILED = 10.0  # seconds for which a rank is looked at
@@ -85,7 +85,10 @@ class StacksScreen(BaseScreen[int | None]):
     def _state(self, now: float) -> str:
         if self._busy:
             return "taking them"
-        return f"taken {duration(max(0.0, now - self._stacks.at))} ago" if self._stacks is not None else ""
+        if self._stacks is None:
+            return ""
+        since = now - self._stacks.at
+        return f"taken at {clock(self._stacks.at)}" + (f", {ago(since)}" if since >= 60 else "")
 
     def is_useful(self, action: Action) -> bool:
         return action.id != "stacks.signal" or (self._stacks is not None and bool(self._stacks.askable))

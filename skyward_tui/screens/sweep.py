@@ -61,6 +61,10 @@ class SweepScreen(BaseScreen[None]):
         self._look()
         self.pulse(self.app.clock())
 
+    def shown_time(self, now: float) -> object:
+        looks = self._looking_since is not None
+        return id(self._sweep), self._failed, int(now) if looks else super().shown_time(now)
+
     def pulse(self, now: float) -> None:
         self.query_one(Crumbs).show(["pools", "what is left"], self._status(now))
         listed = self.query_one(LeftoverList)

@@ -9,6 +9,7 @@ Points = Sequence[tuple[float, float]]
 
 _BLANK = 0x2800
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+_LEFT = sum(_DOTS[0])
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -56,6 +57,12 @@ class Canvas:
             cells[row][column] |= _DOTS[x & 1][y & 3]
             if owner > owners[row][column]:
                 owners[row][column] = owner
+
+    def upright(self, column: int, owner: int) -> None:
+        """Draw a line from top to bottom through a column of cells, in front of all that has a smaller owner."""
+        for cells, owners in zip(self._cells, self._owners, strict=True):
+            cells[column] |= _LEFT
+            owners[column] = max(owners[column], owner)
 
     def runs(self, row: int) -> list[tuple[str, int]]:
         """A row as pieces of one owner each; owner 0 is nobody's."""

@@ -23,6 +23,7 @@ class CauseLines(Static):
     def __init__(self) -> None:
         super().__init__()
         self._shown: object = ()
+        self.text = ""  # the whole traceback, while some of it is shown
         self.display = False
 
     def show(self, run: RunView | None, rank: int | None, key: str, *, short: bool) -> None:
@@ -39,8 +40,10 @@ class CauseLines(Static):
             return
         self._shown = shown
         self.display = outcome is not None
+        self.text = ""
         if outcome is not None and outcome.error is not None:
             error = outcome.error
+            self.text = error.traceback
             said = failure(outcome.kind, error.type, one_line(error.message))
             lines = error.traceback.strip().splitlines()[-(ROWS_SHORT if short else ROWS) :]
             head = Content.assemble(

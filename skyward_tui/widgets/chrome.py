@@ -72,6 +72,10 @@ class HintBar(Chrome):
     def flash(self, text: str, kind: str, until: float) -> None:
         self._message = (text, kind, until)
 
+    def is_talking(self, now: float) -> bool:
+        """Whether it shows a message."""
+        return self._message is not None and now < self._message[2]
+
     def show(self, hints: Iterable[Hint], last: Iterable[Hint], now: float) -> None:
         """Show what there is to say, else keys.
 
@@ -79,7 +83,7 @@ class HintBar(Chrome):
             hints: the most wanted first; as many as fit.
             last: those that are never left out.
         """
-        if self._message is not None and now < self._message[2]:
+        if self._message is not None and self.is_talking(now):
             text, kind, _ = self._message
             glyph, style = _FLASHES[kind]
             shown: object = self._message

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 from textual.message import Message
 
+from ..beat import at_rest
 from ..leftovers import LeftoverRow, cells_of, list_of
 from ..theme import look
 from ..words import clip
@@ -39,7 +40,7 @@ class LeftoverList(Roll):
         return self.rows[self.cursor] if self.rows else None
 
     def update(self, sweep: Sweep | None, note: str, now: float) -> None:
-        state = (id(sweep), note, int(now), self.size)
+        state = (id(sweep), note, at_rest(now), self.size)
         if state == self._state:
             return
         chosen = self.chosen.id if self.chosen else ""

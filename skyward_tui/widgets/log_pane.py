@@ -70,6 +70,10 @@ class LogPane(Widget, can_focus=True):
 
         ALLOW_SELECTOR_MATCH: ClassVar[set[str]] = set()
 
+        def __init__(self, pane: LogPane) -> None:
+            super().__init__()
+            self.pane = pane
+
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.window = LogWindow(LogRing(1))
@@ -79,6 +83,8 @@ class LogPane(Widget, can_focus=True):
         self.gap_hint = ""  # what to do about lines that are not here
         self.trouble = ""  # why the files could not be read
         self._files: Files | None = None
+        self._filter: Matcher | None = None
+        self._only: tuple[int, ...] | None = None
         self._opening = False
         self._looked_at = -math.inf  # when a gap made us look into the files
         self._left = 0
@@ -118,7 +124,7 @@ class LogPane(Widget, can_focus=True):
         if self._files is not None and not self._opening:
             self._opening = True
             self.run_worker(self._open_files(self.window, self._files, then), group="files")
-            self.post_message(self.Moved())
+            self.post_message(self.Moved(self))
 
     async def _open_files(self, window: LogWindow, files: Files, then: Callable[[], None] | None) -> None:
         try:
@@ -196,13 +202,33 @@ class LogPane(Widget, can_focus=True):
             parse(line.text).plain for number in numbers for line in self.window.raw(number, number + 1)
         )
 
+    @property
+    def time_shown(self) -> float | None:
+        """When the topmost line on the screen was printed, as far as anybody knows."""
+        top = self.top or (self._shown[0] if self._shown else None)
+        return None if top is None else self.window.time_of(top[0])
+
     # Searching and filtering
 
     def set_filter(self, matcher: Matcher | None) -> None:
-        self.window.set_filter(matcher)
-        if matcher is not None:
+        """Show only what matches; the ranks that :meth:`set_only` names stay the only ones."""
+        self._filter = matcher
+        shown = matcher if self._only is None else Matcher.of_ranks(self._only, matcher)
+        self.window.set_filter(shown)
+        if shown is not None:
             self._look_into_files()
         self._repaint()
+
+    @property
+    def filter_text(self) -> str:
+        """What is filtered by, as it was typed; "" for nothing."""
+        return "" if self._filter is None else self._filter.text
+
+    def set_only(self, ranks: tuple[int, ...] | None) -> None:
+        """Of merged lines show those of some ranks only; None shows all."""
+        if ranks != self._only:
+            self._only = ranks
+            self.set_filter(self._filter)
 
     def set_search(self, matcher: Matcher | None) -> None:
         """Search for something; goes to the newest hit above the end, where there is one."""
@@ -277,6 +303,21 @@ class LogPane(Widget, can_focus=True):
         if self._lags:
             self._look_into_files(self._to_start)
 
+    def go_to_time(self, at: float) -> None:
+        """Have the first line at the top that was printed at a time or later (Unix time); files are read for that
+        where the ring has let go of it. Where nothing was printed since, the last line is at the top."""
+        self._to_time(at)
+        oldest = self.window.time_of(self.window.first)
+        if self._lags and (oldest is None or at < oldest):
+            self._look_into_files(partial(self._to_time, at))
+
+    def _to_time(self, at: float) -> None:
+        number = self.window.since(at)
+        if not self.window.after(number, 1):
+            last = self.window.before(self.window.end, 1)
+            number = last[0].number if last else number
+        self._stop_at((number, 0))
+
     def _to_start(self) -> None:
         first = self.window.after(self.window.first, 1)
         self._stop_at((first[0].number if first else self.window.first, 0))
@@ -285,9 +326,6 @@ class LogPane(Widget, can_focus=True):
         if not self.wrap:
             self._left = min(max(0, self._left + steps * _SIDEWAYS), CELL_LIMIT)
             self._repaint()
-
-    def action_wrap(self) -> None:
-        self.wrap = not self.wrap
 
     def _up(self, rows: int, *, look: bool = True) -> None:
         if self.top is None and not self._is_full:
@@ -375,9 +413,11 @@ class LogPane(Widget, can_focus=True):
     def _repaint(self) -> None:
         self._cache.clear()
         self.refresh()
-        self.post_message(self.Moved())
+        self.post_message(self.Moved(self))
 
     def render_lines(self, crop: Region) -> list[Strip]:
+        if not self.is_attached:  # taken away, and painted once more
+            return [Strip.blank(crop.width)] * crop.height
         width, height = self.size
         base = self.rich_style
         self._rows = self._paint(width, height, base)

@@ -9,26 +9,34 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from skyward_core.front.history import StoredLines
 from skyward_core.views.collapsed import CollapsedRing
-from skyward_core.views.logs import Line, Ring
+from skyward_core.views.logs import Line, Ring, prefix_of
 
 from ..sgr import plain
 
 Span = tuple[int, int, Callable[[int, int], list[Line]]]
 PIECE = 4096  # lines of files that are searched at once
+NEAR = (
+    64  # lines after one of which nothing tells when it was printed, in which one with a time is looked for
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    """A search: a regular expression, or plain text where it is not one; small letters match capitals too."""
+    """A search: a regular expression, or plain text where it is not one; small letters match capitals too.
+
+    Attributes:
+        among: how a line has to begin, too, where only some ranks' lines are wanted.
+    """
 
     text: str
     pattern: re.Pattern[str]
     invert: bool = False
+    among: re.Pattern[str] | None = None
 
     @classmethod
     def parse(cls, text: str, *, invertible: bool = False) -> Matcher | None:
@@ -44,7 +52,15 @@ class Matcher:
             pattern = re.compile(re.escape(body), flags)
         return cls(text, pattern, invert)
 
+    @classmethod
+    def of_ranks(cls, ranks: Iterable[int], within: Matcher | None) -> Matcher:
+        """Of merged lines those of some ranks, and of these what ``within`` matches, where there is one."""
+        among = re.compile("|".join(re.escape(prefix_of(rank)) for rank in ranks) or "(?!)")
+        return replace(within or cls("", re.compile("")), among=among)
+
     def hits(self, text: str) -> bool:
+        if self.among is not None and self.among.match(text) is None:
+            return False
         return (self.pattern.search(plain(text)) is not None) is not self.invert
 
     def spans(self, shown: str) -> list[tuple[int, int]]:
@@ -243,6 +259,30 @@ class LogWindow:
         if backwards:
             return numbers[bisect_right(numbers, start) - 1]
         return numbers[bisect_left(numbers, start) % len(numbers)]
+
+    def time_of(self, number: int) -> float | None:
+        """When a line was printed, or the next one of which that is known; None where none near it has a time."""
+        for low, high, read in self._spans():
+            if (begin := max(number, low)) < high:
+                for line in read(begin, min(high, begin + NEAR)):
+                    if line.about.at is not None:
+                        return line.about.at
+        return None
+
+    def since(self, at: float) -> int:
+        """The number of the first line that was printed at a time or later; the end's where there is none.
+
+        Lines stand in about the order of their times: where two ranks' clocks differ, it is near.
+        """
+        low, high = self.first, self.end
+        while low < high:
+            middle = (low + high) // 2
+            printed = self.time_of(middle)
+            if printed is not None and printed < at:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def _pick(self, numbers: list[int]) -> list[Line]:
         if not numbers:

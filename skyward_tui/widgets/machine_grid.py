@@ -18,7 +18,8 @@ from ..machine_cells import amiss, odd_ones, quantity, share
 from ..styles import beside
 
 CELL = 5  # columns of a GPU
-REPAINT_SECONDS = 0.5  # between two looks at figures that keep coming, of each node at another time
+FED_SECONDS = 3.0  # in which figures come again, where they come at all
+REPAINT_SECONDS = 0.9  # between two looks at figures that keep coming, of each node at another time
 # What cells can show: its name, the figure, and the one that it is a part of, or how much of it is all.
 SHOWN: tuple[tuple[str, str, str | float], ...] = (
     ("use %", "util", 100.0),
@@ -51,8 +52,10 @@ class MachineGrid(Widget, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._book: MachineBook | None = None
-        self._now = self._looked_at = 0.0
+        self._now = 0.0
+        self._looked_at = -FED_SECONDS
         self._seen: object = None
+        self._plain = Style()
         self._top = 0
         self._shown = 0
         self._rows: list[Strip] | None = None
@@ -70,6 +73,11 @@ class MachineGrid(Widget, can_focus=True):
         self._book, self._now, self._seen, self._looked_at = book, now, seen, monotonic()
         self._repaint()
         return True
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether figures have come of late."""
+        return monotonic() - self._looked_at < FED_SECONDS
 
     @property
     def subject(self) -> str:
@@ -136,6 +144,7 @@ class MachineGrid(Widget, can_focus=True):
         book = self._book
         if book is None or not width or not height:
             return []
+        self._plain = self.rich_style  # which Textual works out each time that it is asked
         odd = odd_ones(book)
         nodes = list(book.nodes.items())[self._top : self._top + self._room]
         head = self._head()
@@ -146,13 +155,13 @@ class MachineGrid(Widget, can_focus=True):
             row, remark = self._row(
                 node, machine, {gpu: names for (n, gpu), names in odd.items() if n == node}
             )
-            said = Segment(f"  {remark}", self.rich_style + self._style("amiss"))
+            said = Segment(f"  {remark}", self._plain + self._style("amiss"))
             if not remark or Segment.get_line_length([*row, said]) <= width:
                 rows.append([*row, said])
             else:  # there is no room beside it
-                rows += [row, [Segment(" " * _NODE, self.rich_style), said]]
+                rows += [row, [Segment(" " * _NODE, self._plain), said]]
         strips = [Strip(row) for row in rows[:height]]
-        return [strip.extend_cell_length(width, self.rich_style).crop(0, width) for strip in strips]
+        return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in strips]
 
     def _head(self) -> list[Segment]:
         names = "".join(f"{head:>{width}}" for head, _, width in self._columns)
@@ -167,13 +176,13 @@ class MachineGrid(Widget, can_focus=True):
         self, node: int, machine: MachineView, odd: dict[int | None, list[str]]
     ) -> tuple[list[Segment], str]:
         """A node's line, and what is amiss there in words."""
-        cells = [Segment(f" {f'n{node}':<{_NODE - 1}}", self.rich_style)]
+        cells = [Segment(f" {f'n{node}':<{_NODE - 1}}", self._plain)]
         if not machine.is_fresh(self._now):
             return [*cells, Segment(f" {machine.why or 'no figures of now'}", self._style("muted"))], ""
         cells += [self._figure(machine.host, *column[1:]) for column in self._columns]
         remarks = [machine.why, amiss({}, odd.get(None, ()))]
         if machine.gpus:
-            cells.append(Segment("  ", self.rich_style))
+            cells.append(Segment("  ", self._plain))
         for gpu, track in enumerate(machine.gpus):
             said = amiss(track.latest, odd.get(gpu, ()))
             cells.append(self._cell(track, bad=bool(said)))
@@ -189,7 +198,7 @@ class MachineGrid(Widget, can_focus=True):
             text = quantity(total, _UNITS[names[0]])  # type: ignore[arg-type]
         else:
             text = "–"
-        return Segment(f"{text:>{width}}", self.rich_style)
+        return Segment(f"{text:>{width}}", self._plain)
 
     def _cell(self, track: Track, *, bad: bool) -> Segment:
         _, name, whole = SHOWN[self._shown]
@@ -197,7 +206,7 @@ class MachineGrid(Widget, can_focus=True):
         full = track.latest.get(whole) if isinstance(whole, str) else whole
         mark = "!" if bad else " "
         if value is None or not full:
-            style = self.rich_style + self._style("amiss") if bad else self._style("muted")
+            style = self._plain + self._style("amiss") if bad else self._style("muted")
             return Segment(f"{'–':>{CELL - 1}}{mark}", style)
         part = value / full
         heat = HEATS[sum(part >= step for step in STEPS)]

@@ -1,8 +1,7 @@
-"""The numbers that ranks log and yield: a line of bars for each name, and one name as a chart."""
+"""The numbers that ranks log and yield: a line of bars for each name, and one name as a chart; or a chart of each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import isfinite
 from time import monotonic
 from typing import ClassVar
@@ -13,31 +12,32 @@ from textual import events
 from textual.strip import Strip
 from textual.widget import Widget
 
+from skyward_core.views.charts import Chart, chart_of, column_of, instant_of, span_of, value_at
 from skyward_core.views.metrics import MetricBook
-from skyward_core.views.spread import Band, Trace, band, median, outliers
+from skyward_core.views.spread import median, outliers
 
 from ..actions import bindings
 from ..styles import beside
 from ..words import clip, duration, number
-from .braille import Canvas, Points, bounds, spark
+from .braille import Canvas, bounds, spark
 
 REPAINT_SECONDS = 0.5  # between two looks at numbers that keep coming
-RANKS_DRAWN = 8  # more are drawn as what they span: a chart of 256 lines shows none of them
 MANY = 128  # ranks of which all are looked at half as often
 ODD_NAMED = 4  # of those that are far from all others
 NAMES_SHOWN = 64
 COUNTERS = ("step", "epoch", "iteration", "iter", "batch", "rank", "global_step")
 _NAME, _VALUE = 12, 9  # columns
 _SCALE = 9
-_OTHERS, _CHOSEN = 1, 2
+_OTHERS, _CHOSEN, _HAIR = 1, 2, 3
+_LEAST_WIDTH, _LEAST_HEIGHT = 40, 6  # cells of one of many charts
 
 
 class NumbersPane(Widget, can_focus=True):
     """What a run's ranks sent, looked at no more than twice a second however fast they send."""
 
-    BINDINGS = bindings("panel")
+    BINDINGS = [*bindings("panel"), *bindings("numbers")]  # noqa: RUF012
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "numbers--chosen", "numbers--others", "numbers--muted", "numbers--cursor"
+        "numbers--chosen", "numbers--others", "numbers--muted", "numbers--cursor", "numbers--hair"
     }  # fmt: skip
     DEFAULT_CSS = beside(__file__)
 
@@ -53,6 +53,13 @@ class NumbersPane(Widget, can_focus=True):
         self._seen: object = None
         self._looked_at = 0.0
         self._rows: list[Strip] | None = None
+        self.log_scale = self.smooth = False
+        self.all = False  # whether there is a chart of each name
+        self.instant: float | None = None  # Unix time of the hairline
+        self._span: tuple[float, float] | None = None  # of the charts that were painted last
+        self._columns = 1  # of each of them
+        self._lefts: list[int] = []  # where each of them begins
+        self._plain = Style()
 
     # What it shows
 
@@ -64,6 +71,7 @@ class NumbersPane(Widget, can_focus=True):
         """
         if run != self._run:
             self._run, self._chosen_name, self.name_shown, self.names = run, False, "", []
+            self.instant = None
             self._seen = None
         seen = (run, rank, book.version)
         now = monotonic()
@@ -91,6 +99,13 @@ class NumbersPane(Widget, can_focus=True):
         if self._rank is None:
             many = len(self.ranks)
             whose = f"median of {many} ranks" if many > 1 else f"rank {self.ranks[0]} alone"
+        whose += (
+            f"  at {duration(self.instant - self._span[0])}"
+            if self.instant is not None and self._span
+            else ""
+        )
+        whose += "  log scale" if self.log_scale else ""
+        whose += "  smoothed" if self.smooth else ""
         odd = self._far_off(self.name_shown)
         if not odd:
             return whose
@@ -115,10 +130,57 @@ class NumbersPane(Widget, can_focus=True):
         self.action_step(len(self.names) if end else -len(self.names))
 
     def action_sideways(self, steps: int) -> None:
-        """Nothing lies beside a name."""
+        """Move the hairline by a column, from the newest numbers on."""
+        if self._span is not None:
+            at = self._span[1] if self.instant is None else self.instant
+            self._put_hairline(column_of(at, self._columns, self._span) + steps)
+
+    def _put_hairline(self, column: int) -> None:
+        if self._span is not None:
+            self.instant = instant_of(column, self._columns, self._span)
+            self._look_again()
+
+    def put_away(self) -> bool:
+        """Take the hairline away; whether there was one."""
+        there, self.instant = self.instant is not None, None
+        if there:
+            self._look_again()
+        return there
+
+    def _look_again(self) -> None:
+        """Have the title say what is shown now, too."""
+        self._seen = None
+        self._repaint()
+
+    def action_scale(self) -> None:
+        self.log_scale = not self.log_scale
+        self._look_again()
+
+    def action_smooth(self) -> None:
+        self.smooth = not self.smooth
+        self._look_again()
+
+    def action_charts(self) -> None:
+        self.all = not self.all
+        self._look_again()
 
     def action_open(self) -> None:
         """Nothing to open."""
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        self._point(event)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if event.button:
+            self._point(event)
+
+    def _point(self, event: events.MouseEvent) -> None:
+        """Put the hairline where the mouse is in a chart, or choose the name in whose row it is."""
+        if not self.all and event.y < self._listed():
+            return
+        left = max((left for left in self._lefts if left <= event.x), default=None)
+        if left is not None and event.x - left < self._columns:
+            self._put_hairline(event.x - left)
 
     def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         event.stop()
@@ -160,37 +222,83 @@ class NumbersPane(Widget, can_focus=True):
         book = self._book
         if book is None or not self.names or not width:
             return []
+        self._plain = self.rich_style  # which Textual works out each time that it is asked
+        self._lefts = []
+        if self.all and width >= _LEAST_WIDTH and height >= _LEAST_HEIGHT:
+            rows = self._grid(book, width, height)
+        else:
+            rows = self._list(book, width, height)
+        return [row.extend_cell_length(width, self._plain).crop(0, width) for row in rows]
+
+    def _list(self, book: MetricBook, width: int, height: int) -> list[Strip]:
+        """A row for each name, and the chosen one as a chart below."""
         listed = self._listed()
         place = self.names.index(self.name_shown)
         top = min(max(0, place - listed + 1), len(self.names) - listed)
         rows = [self._name_row(book, name, width) for name in self.names[top : top + listed]]
         if height - listed >= 3 and width > 2 * _SCALE:
-            rows += self._chart(book, width, height - listed)
-        return [row.extend_cell_length(width, self.rich_style).crop(0, width) for row in rows]
+            chart = self._chart_of(book, self.name_shown, width)
+            self._span = span_of([chart])
+            rows += self._drawn(chart, width, height - listed, 0)
+        return rows
 
-    def _series(self, book: MetricBook, name: str) -> tuple[Sequence[Points], Points]:
-        """The lines behind, of all ranks or what they span, and the one that is in front."""
+    def _grid(self, book: MetricBook, width: int, height: int) -> list[Strip]:
+        """A chart of each name, of one time, as many as there is room for."""
+        across = max(1, min(width // _LEAST_WIDTH, len(self.names)))
+        down = max(1, min(height // _LEAST_HEIGHT, -(-len(self.names) // across)))
+        page = self.names.index(self.name_shown) // (across * down)
+        names = self.names[page * across * down :][: across * down]
+        charts = [self._chart_of(book, name, width // across) for name in names]
+        self._span = span_of(charts)
+        rows: list[Strip] = []
+        for at in range(0, len(charts), across):
+            beside = [
+                [
+                    self._title(name, chart, width // across),
+                    *self._drawn(chart, width // across, height // down - 1, left),
+                ]
+                for name, chart, left in zip(
+                    names[at : at + across],
+                    charts[at : at + across],
+                    range(0, width, width // across),
+                    strict=False,
+                )
+            ]
+            rows += [Strip.join(cells) for cells in zip(*beside, strict=True)]
+        return rows
+
+    def _title(self, name: str, chart: Chart, width: int) -> Strip:
+        """The name, what it is worth, and what all ranks span."""
+        span = (
+            ""
+            if chart.low is None or chart.high is None
+            else f"  {number(chart.low)} to {number(chart.high)}"
+        )
+        value = "–" if chart.value is None else number(chart.value)
+        mark = " !" if self._far_off(name) else ""
+        cursor = self.get_component_rich_style("numbers--cursor") if name == self.name_shown else self._plain
+        head = clip(f" {name} {value}{mark}", width)
+        room = clip(span, width - len(head) - 1)
+        strip = Strip([Segment(head, cursor), Segment(room, self._style("muted"))])
+        return strip.extend_cell_length(width, self._plain).crop(0, width)
+
+    def _chart_of(self, book: MetricBook, name: str, width: int) -> Chart:
         traces = book.traces(self._run, name)
-        own = None if self._rank is None else traces.get(self._rank)
-        front = _points(own) if own is not None else []
-        if self._rank is None and len(traces) == 1:
-            return [], _points(*traces.values())
-        if len(traces) <= RANKS_DRAWN and self._rank is not None:
-            return [_points(trace) for rank, trace in traces.items() if rank != self._rank], front
-        span = band(list(traces.values()), max(2, 2 * self.size.width))
-        few = len(traces) <= RANKS_DRAWN
-        behind = [_points(trace) for trace in traces.values()] if few else _edges(span)
-        middle = list(zip(span.at, span.middle, strict=True))
-        return (behind, middle) if self._rank is None else ([*behind, middle], front)
+        return chart_of(
+            traces, self._rank, columns=2 * width, log=self.log_scale, smooth=self.smooth, at=self.instant
+        )
 
     def _latest(self, book: MetricBook, name: str) -> str:
-        latest = book.latest_of(self._run, name)
+        """What a name is worth at the instant, or now."""
+        if self.instant is None:
+            then: dict[int, float] = book.latest_of(self._run, name)
+        else:
+            traces = book.traces(self._run, name).items()
+            then = {
+                rank: value for rank, each in traces if (value := value_at(each, self.instant)) is not None
+            }
         values = (
-            list(latest.values())
-            if self._rank is None
-            else [latest[self._rank]]
-            if self._rank in latest
-            else []
+            list(then.values()) if self._rank is None else [then[self._rank]] if self._rank in then else []
         )
         if not values:
             return "–"
@@ -198,7 +306,7 @@ class NumbersPane(Widget, can_focus=True):
         return number(median(finite)) if finite else f"{values[0]}"
 
     def _name_row(self, book: MetricBook, name: str, width: int) -> Strip:
-        style = self.rich_style
+        style = self._plain
         mark = "!" if self._far_off(name) else " "
         head = f" {clip(name, _NAME):<{_NAME}} {clip(self._latest(book, name), _VALUE):>{_VALUE}}{mark}"
         cursor = self.get_component_rich_style("numbers--cursor") if name == self.name_shown else style
@@ -210,32 +318,38 @@ class NumbersPane(Widget, can_focus=True):
     def _style(self, name: str) -> Style:
         return self.get_component_rich_style(f"numbers--{name}")
 
-    def _chart(self, book: MetricBook, width: int, height: int) -> list[Strip]:
-        others, chosen = self._series(book, self.name_shown)
-        spanned = bounds([*others, chosen])
+    def _drawn(self, chart: Chart, width: int, height: int, left: int) -> list[Strip]:
+        """A chart in so many cells, with its scales; beginning at a column of the pane."""
+        spanned = bounds(chart.lines)
         muted = self._style("muted")
-        if spanned is None:
-            return [Strip([Segment(" no finite number so far", muted)])]
-        (first, last), (low, high) = spanned
-        canvas = Canvas(width - _SCALE - 1, height - 1, (first, last), (low, high))
-        for points in others:
-            canvas.line(points, _OTHERS)
-        canvas.line(chosen, _CHOSEN)
-        styles = [self.rich_style, self._style("others"), self._style("chosen")]
+        if spanned is None or self._span is None:
+            why = (
+                " no number above 0"
+                if self.log_scale and chart.value is not None
+                else " no finite number so far"
+            )
+            rows = [Strip([Segment(clip(why, width), muted)]), *[Strip([])] * (height - 1)]
+            return [row.extend_cell_length(width, self._plain) for row in rows]
+        low, high = spanned[1]
+        self._columns = width - _SCALE - 1
+        self._lefts.append(left + _SCALE)
+        canvas = Canvas(self._columns, height - 1, self._span, (low, high))
+        for line in chart.behind:
+            canvas.line(line, _OTHERS)
+        canvas.line(chart.front, _CHOSEN)
+        if self.instant is not None:
+            canvas.upright(column_of(self.instant, self._columns, self._span), _HAIR)
+        styles = [self._plain, self._style("others"), self._style("chosen"), self._style("hair")]
         rows = []
         for row in range(canvas.height):
-            mark = f"{high:.3g}" if row == 0 else f"{low:.3g}" if row == canvas.height - 1 else ""
+            mark = self._mark(high) if row == 0 else self._mark(low) if row == canvas.height - 1 else ""
             scale = Segment(f"{clip(mark, _SCALE - 1):>{_SCALE - 1}} ┤" if mark else f"{'':{_SCALE}}│", muted)
             rows.append(Strip([scale, *(Segment(text, styles[owner]) for text, owner in canvas.runs(row))]))
-        span = duration(last - first)
+        span = duration(self._span[1] - self._span[0])
         axis = f"{'':{_SCALE}}└ 0:00 {'─' * max(0, canvas.width - len(span) - 7)} {span}"
-        return [*rows, Strip([Segment(axis, muted)])]
+        rows.append(Strip([Segment(axis, muted)]))
+        return [row.extend_cell_length(width, self._plain).crop(0, width) for row in rows]
 
-
-def _points(trace: Trace) -> Points:
-    return list(zip(trace.at, trace.values, strict=True))
-
-
-def _edges(span: Band) -> list[Points]:
-    """The least and the greatest of all, as lines; a value that one rank had once is a peak of its own."""
-    return [list(zip(span.at, edge, strict=True)) for edge in (span.low, span.high)]
+    def _mark(self, value: float) -> str:
+        """A value of the scale, which may be of logarithms."""
+        return f"{10**value if self.log_scale else value:.3g}"

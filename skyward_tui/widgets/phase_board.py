@@ -6,9 +6,10 @@ from textual.content import Content
 
 from skyward_core.views.views import PHASES, NodeView, PoolView
 
+from ..beat import beat_of
 from ..hints import detail_of
 from ..theme import node_look
-from ..words import clip, duration, taken_back
+from ..words import age, clip, duration, taken_back
 from .rank_state import link_note
 from .roll import Roll
 
@@ -26,7 +27,7 @@ class PhaseBoard(Roll):
 
     def update(self, pool: PoolView, now: float) -> bool:
         """Look at a pool; returns whether anything is new."""
-        state = (pool.version, int(now), self.size)
+        state = (pool.version, beat_of([pool], now), self.size)
         if state == self._state:
             return False
         self._state = state
@@ -40,7 +41,7 @@ class PhaseBoard(Roll):
                 key=lambda node: (node.phase == "ready" and not (link_note(node) or node.notice), node.index),
             )
         self._rows = [self._node(node, now) for node in nodes]
-        self.refresh()
+        self.refresh_if_changed()
         return True
 
     def head(self, width: int) -> list[Content]:
@@ -61,7 +62,7 @@ class PhaseBoard(Roll):
             ("■" * reached, style),
             ("□" * (len(_ROAD) - reached), "$muted"),
             (f" {mark.text:<11}", mark.style),
-            (f"{duration(now - node.since):>6}", "$muted"),
+            (f"{_lasts(node, now):>6}", "$muted"),
         ]
         if node.retry_at is not None and node.retry_at > now:
             parts.append((f"  retry {duration(node.retry_at - now)}", "$text-warning"))
@@ -72,3 +73,8 @@ class PhaseBoard(Roll):
         elif said := node.detail or node.address:
             parts.append((f"  {clip(said, 160)}", "$muted"))
         return Content.assemble(*parts)
+
+
+def _lasts(node: NodeView, now: float) -> str:
+    """How long it has been where it is: by the second while it is on its way."""
+    return (age if node.phase in ("ready", "gone") else duration)(now - node.since)

@@ -13,6 +13,7 @@ from skyward_core.views.spread import band
 from skyward_core.views.views import NodeView, PoolView, RunView
 from skyward_core.wire.safe_text import field
 
+from ..beat import beat_of
 from ..hints import detail_of
 from ..sgr import plain
 from ..styles import beside
@@ -50,11 +51,7 @@ class PoolPreview(Widget, can_focus=False):
         Args:
             now: Unix time in seconds.
         """
-        goes_on = pool.state in ("starting", "stopping") or (run is not None and run.state == "running")
-        before, seen = (
-            self._seen,
-            (pool.key, self.size, pool.changes, int(now) if goes_on else int(now) // 60),
-        )
+        before, seen = self._seen, (pool.key, self.size, pool.changes, beat_of([pool], now))
         turned = not isinstance(before, tuple) or before[:2] != seen[:2]
         if seen == before or (not turned and monotonic() - self._looked < LOOK_SECONDS):
             return

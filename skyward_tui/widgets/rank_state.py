@@ -92,6 +92,7 @@ def _without_task(node: NodeView, run: RunView | None, now: float) -> tuple[str,
         again = f"; tried again in {duration(left)}" if left > 0 else ""
         return "starting", None, note or f"node {node.index}: {node.phase} {node.detail}".rstrip() + again
     expected = run is not None and run.state == "running" and run.kind == "broadcast"
+    expected = expected and run is not None and (not run.nodes or node.index in run.nodes)
     return "waiting" if expected else "idle", None, note
 
 

@@ -9,6 +9,7 @@ from textual.content import Content
 from skyward_core.model.outcome import Summary, signal_name
 from skyward_core.model.sizes import size_in_words
 from skyward_core.model.written_file import WrittenFile
+from skyward_core.views.agreement import disagreements
 from skyward_core.views.views import RunView, TaskView
 from skyward_core.wire.safe_text import field
 
@@ -77,7 +78,7 @@ class ResultsPane(Roll):
             self.trials = None
         self.run, self._state = run, state
         self._tasks = [] if run is None else [task for _, task in sorted(run.tasks.items())]
-        self._head = [] if run is None else [*_cause_row(run), *_aggregate_rows(run)]
+        self._head = [] if run is None else [*_cause_row(run), *_odd_rows(run), *_aggregate_rows(run)]
         if run is None or run.id != self._files_of:
             self._files, self._trouble = [], ""
         self.refresh()
@@ -160,7 +161,24 @@ def _cause_row(run: RunView) -> list[tuple[str, str, str]]:
     if cause is None:
         return []
     said = failure(cause.outcome, cause.type, one_line(cause.message))
-    return [("root cause", f"r{cause.rank} {cause.outcome}: {said}", "$text-error")]
+    rows = [("root cause", f"r{cause.rank} {cause.outcome}: {said}", "$text-error")]
+    if (figures := run.cause_figures) is not None and (words := figures.words()):
+        rows.append(("before it", f"n{figures.node} {', '.join(words)}", "$text-warning"))
+    return rows
+
+
+def _odd_rows(run: RunView) -> list[tuple[str, str, str]]:
+    """Ranks that gave another number or array than most."""
+    return [
+        (
+            "disagree" if not at else "",
+            f"{field(each.name)}: "
+            + ", ".join(f"r{rank} {one_line(text)}" for rank, text in each.ranks.items())
+            + f"; most have {one_line(each.usual)}",
+            "$text-warning",
+        )
+        for at, each in enumerate(disagreements(run)[:4])
+    ]
 
 
 def _aggregate_rows(run: RunView) -> list[tuple[str, str, str]]:

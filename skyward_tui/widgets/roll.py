@@ -17,6 +17,7 @@ class Roll(Widget, can_focus=True):
     DEFAULT_CSS = beside(__file__)
 
     top = 0
+    _painted = Content("")
 
     def row_count(self, width: int) -> int:
         raise NotImplementedError
@@ -42,6 +43,13 @@ class Roll(Widget, can_focus=True):
         self.top = max(0, min(self.top, total - height))
         body = [self.row(i, width) for i in range(self.top, min(total, self.top + height))]
         return Content("\n").join([*head, *body])
+
+    def refresh_if_changed(self) -> None:
+        """Paint where the rows are others: to look costs less than to paint, and a terminal gets nothing."""
+        content = self.render()
+        if content.plain != self._painted.plain or content.spans != self._painted.spans:
+            self._painted = content
+            self.refresh()
 
     def action_step(self, rows: int) -> None:
         self.top = max(0, self.top + rows)

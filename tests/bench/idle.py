@@ -31,7 +31,7 @@ def train():
 SCREENS = {
     "pools": ("", "finished"),
     "run": ("enter", "train"),
-    "numbers": ("3", "loss"),
+    "numbers": ("5", "5 numbers"),
     "stacks": ("s", "taken"),
     "launch": ("escape,escape,n", "as a command"),
 }

@@ -24,7 +24,10 @@ PRINTS = {
         r"1 ValueError bad shard\nValueError raised",
         r"\[0\.\d+, 0\.\d+\]",
     ],
-    "concepts.md": [r"\(0, 0, 0\)\n\(0, 1, 1\)\n\(1, 0, 2\)\n\(1, 1, 3\)"],
+    "concepts.md": [
+        r"\[0, 1, 4, 9\]\n\[9, 9\]\n1024",
+        r"\(0, 0, 0\)\n\(0, 1, 1\)\n\(1, 0, 2\)\n\(1, 1, 3\)",
+    ],
 }
 
 

@@ -1,4 +1,4 @@
-"""``skyward-tui run --watch`` on a terminal, on a real pool: the summary is what stays."""
+"""``--watch`` on a terminal, on a real pool: the summary is what stays."""
 
 from __future__ import annotations
 
@@ -23,16 +23,33 @@ def train(until: str):
 
 def test_a_block_while_it_runs_and_the_summary_afterwards(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text(SCRIPT)
+    (tmp_path / "t.yaml").write_text("setup: echo set up\nrun: echo run >> told; sleep 1\n")
     until = tmp_path / "done"
-    program = ("-m", "skyward_tui", "run", "t.py", "-a", f"until={until}", "--nodes", "2", "--watch")
-    terminal = Terminal(tmp_path / "home", (110, 30), tmp_path, program)
+
+    def terminal(*words: str) -> Terminal:
+        return Terminal(tmp_path / "home", (110, 30), tmp_path, ("-m", "skyward_tui", *words))
+
+    ran = terminal("run", "t.py", "-a", f"until={until}", "--nodes", "2", "--pool", "w", "--keep", "--watch")
+    attached = None
     try:
-        terminal.until(lambda text: "● 2 running" in text and "loss 0.5" in text and "| begun" in text)
-        assert "train (" in terminal.text and "0/2 ended" in terminal.text
+        ran.until(lambda text: "● 2 running" in text and "loss 0.5" in text and "| begun" in text)
+        assert "train (" in ran.text and "0/2 ended" in ran.text
+        attached = terminal("attach", "w", "--watch")
+        attached.until(lambda text: "● 2 running" in text and "0/2 ended" in text)
         until.touch()
-        assert terminal.ended() == 0
-        assert terminal.text.count("✓ returned") == 2 and "is down: created 2" in terminal.text
-        assert "what its ranks printed: skyward-tui logs " in terminal.text
-        assert "ended" not in terminal.text and "begun" not in terminal.text
+        for each in (ran, attached):
+            assert each.ended() == 0
+            assert each.text.count("✓ returned") == 2
+            assert "what its ranks printed: skyward-tui logs " in each.text
+            assert "ended" not in each.text and "begun" not in each.text
     finally:
-        terminal.close()
+        ran.close()
+        if attached is not None:
+            attached.close()
+    job = terminal("launch", "t.yaml", "-c", "w", "--watch", "--down")
+    try:  # each of its steps has a block
+        job.until(lambda text: "● setup (" in text or "● run (" in text)
+        assert job.ended() == 0
+        assert "is down: created 2" in job.text and "ended" not in job.text
+    finally:
+        job.close()

@@ -87,7 +87,7 @@ class TestModule:
         cli.write(
             "stuck.py",
             "import signal\nimport skyward_core as sky\n"
-            "with sky.Compute(name='stuck') as compute:\n    print('up', flush=True)\n    signal.pause()\n",
+            "with sky.Compute(nodes=1, name='stuck') as compute:\n    print('up', flush=True)\n    signal.pause()\n",
         )
         command = [sys.executable, "-m", "skyward_core", "stuck.py"]
         with Child(command, cwd=cli.folder, env=cli.env, stdout=subprocess.PIPE, text=True) as process:

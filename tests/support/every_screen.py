@@ -24,6 +24,7 @@ from skyward_tui.dialogs.teardown import TeardownScreen
 from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.history import HistoryScreen
+from skyward_tui.screens.hosts import HostsScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
@@ -47,6 +48,7 @@ def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
         lambda: StacksScreen(view.key, run.id),
         HistoryScreen,
         lambda: CompareScreen(run.id, "another"),
+        HostsScreen,
         LaunchScreen,
         lambda: TeardownScreen([view.key]),
         lambda: QuitScreen([view.name]),

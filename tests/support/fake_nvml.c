@@ -6,13 +6,14 @@
  *
  * FAKE_GPU_FILE names a file with a line for each GPU, looked at on each call, of what it is measured at: 'util=98
  * watts=650 celsius=71 throttle=64 ecc=2 used=1024'. 'lost' in it: the GPU has fallen off the bus; 'hang': whoever asks
- * waits for good. Without it a driver measures nothing. */
+ * waits for good. 'pids=12:500,13:0' in it: these processes compute on the GPU and have so many MiB; 'draws=14:4': this one
+ * only draws. Without it a driver measures nothing. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { OK = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15 };
+enum { OK = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15 };
 
 struct device { int gpu, slice; };
 static struct device gpus[16], slices[16][8];
@@ -114,6 +115,37 @@ int nvmlDeviceGetTotalEccErrors(struct device *d, int type, int counter, unsigne
     int said = type == 1 ? measured(d, "ecc", &count) : NOT_SUPPORTED;
     *errors = count;
     return said;
+}
+
+struct process { unsigned pid; unsigned long long memory; unsigned gpu, slice; };
+
+/* The first call asks how many there are. A slice has what its GPU has. */
+static int listed(struct device *d, const char *name, unsigned *count, struct process *found) {
+    char line[256] = "";
+    unsigned room = found ? *count : 0, number = 0;
+    FILE *file = getenv("FAKE_GPU_FILE") ? fopen(getenv("FAKE_GPU_FILE"), "r") : NULL;
+    for (int at = 0; file && at <= d->gpu; at++)
+        if (!fgets(line, sizeof line, file)) line[0] = 0;
+    if (file) fclose(file);
+    if (strstr(line, "hang")) pause();
+    if (strstr(line, "lost")) return GPU_IS_LOST;
+    char *at = strstr(line, name);
+    for (at = at ? at + strlen(name) : NULL; at && *at >= '0' && *at <= '9'; number++) {
+        struct process one = {strtoul(at, &at, 10), 0, -1u, -1u};
+        if (*at == ':') one.memory = strtoull(at + 1, &at, 10) << 20;
+        if (number < room) found[number] = one;
+        if (*at == ',') at++;
+    }
+    *count = number;
+    return number > room ? INSUFFICIENT_SIZE : OK;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(struct device *d, unsigned *count, struct process *found) {
+    return listed(d, "pids=", count, found);
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v3(struct device *d, unsigned *count, struct process *found) {
+    return listed(d, "draws=", count, found);
 }
 
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char address[32]; };

@@ -187,14 +187,19 @@ class Keeper:
         self.opened.set()
         self.failures: list[OSError] = []
 
+    @property
+    def ready(self) -> bool:
+        return self.whole
+
     def start_now(self, send: Callable[[int], None]) -> bool:
         if self.whole:
             send(self.epoch)
         return self.whole
 
-    async def start(self, send: Callable[[int], None]) -> None:
+    async def start(self, send: Callable[[int], None]) -> bool:
         await self._form("start")
         send(self.epoch)
+        return True
 
     async def ensure(self) -> None:
         await self._form("ensure")

@@ -131,4 +131,5 @@ _KEYS = {
     "ctrl+o": "\x0f",
     "ctrl+r": "\x12",
     "ctrl+c": "\x03",
+    "f4": "\x1bOS",
 }

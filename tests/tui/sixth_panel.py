@@ -18,7 +18,7 @@ from skyward_tui.panels.base import Chosen, RunPanel
 
 ROW = table.Row(
     id="weather",
-    number=7,
+    number=8,
     title="weather",
     help="Go to the weather",
     made_by="tests.tui.sixth_panel:WeatherPanel",
@@ -70,15 +70,15 @@ async def watch() -> None:
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and "3 nodes" in screen_text(app))
         screen = app.screen
         assert isinstance(screen, RunScreen)
-        await pilot.press("7")
+        await pilot.press("8")
         await until(pilot, lambda: ROW.empty in screen_text(app))
-        assert "7 weather" not in screen_text(app) and screen.active != ROW.id
+        assert "8 weather" not in screen_text(app) and screen.active != ROW.id
 
         session.open_run(view)
         await until(
-            pilot, lambda: "╭─ 7 weather" in screen_text(app) and "sunny over rank 0" in screen_text(app)
+            pilot, lambda: "╭─ 8 weather" in screen_text(app) and "sunny over rank 0" in screen_text(app)
         )
-        await pilot.press("7")
+        await pilot.press("8")
         await until(pilot, lambda: app.focused is screen.query_one("#weather") and screen.active == ROW.id)
         await pilot.press("]")
         await until(pilot, lambda: "sunny over rank 1" in screen_text(app))
@@ -94,7 +94,7 @@ async def watch() -> None:
         await pilot.press("?")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
         assert isinstance(app.screen, HelpScreen)
-        assert re.search(rf"6 +Go to the machines\n +7 +{ROW.help}\n", app.screen._text().plain)
+        assert re.search(rf"7 +Go to the queue[^\n]*\n +8 +{ROW.help}\n", app.screen._text().plain)
 
 
 if __name__ == "__main__":

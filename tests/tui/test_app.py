@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from textual.command import CommandPalette
+from textual.widget import Widget
 
 from skyward_core.model.errors import PoolError
 from skyward_core.model.hint import Hint
@@ -86,6 +87,35 @@ async def test_a_screen_that_nobody_touches_is_left_alone_until_something_comes(
         monkeypatch.setattr("skyward_tui.app.STILL_SECONDS", 0.0)
         app._pump()
         assert len(pulses) == before + 2, "what came unheard shows in the end"
+
+
+@pytest.mark.parametrize("keys", ["", "enter", "enter 3", "enter s", "n", "H", "w"])
+async def test_where_nothing_happens_nothing_is_done(
+    app: SkywardApp, session: FakeSession, keys: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = session.pool("llama-ft", 2)
+    run = session.open_run(view)
+    for rank in (0, 1):
+        session.end_rank(view, run, rank)
+    session.end_run(view, run)
+    monkeypatch.setattr("skyward_tui.app.STILL_SECONDS", 3600.0)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "llama-ft" in screen_text(app))
+        await pilot.press(*keys.split())
+        waits = {"n": "_wait", "w": "_looking_since"}.get(keys, "")
+        await until(pilot, lambda: not waits or getattr(app.screen, waits, 1) is None)
+        await pilot.pause()
+        app._lively_until, app._again = 0.0, []
+        app._pump()
+        app._again = []
+        done: list[str] = []
+        monkeypatch.setattr(type(app.screen), "pulse", lambda screen, now: done.append("pulse"))
+        monkeypatch.setattr(Widget, "refresh", lambda widget, *_, **__: done.append(str(widget)))
+        begun = session.now - session.now % 10
+        for second in range(10):
+            session.now = begun + second
+            app._pump()
+        assert len(done) <= 1, "it did more than to look whether ten seconds are over"
 
 
 def test_the_keys_page_is_true() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from skyward_core.model.outcome import ErrorInfo, RootCause
+from skyward_core.views.machines import MachineBook
 from skyward_core.views.views import PoolView, RunView
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_text, until
-from tests.support.fake_session import FakeSession, failed_run
+from tests.support.fake_session import NOW, FakeSession, failed_run
 from tests.tui.conftest import log_of
 
 SIZE = (120, 40)
@@ -89,3 +92,21 @@ async def test_an_exception_stands_below_the_log_of_the_rank_that_raised_it(
         )
         await pilot.press("left_square_bracket")
         await until(pilot, lambda: "return total / count" not in screen_text(app))
+
+
+async def test_beside_the_cause_stands_what_its_machine_was_at(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("p", 4)
+    view.machines = book = MachineBook()
+    node = {"memory_used": 97.0, "memory_total": 100.0}
+    book.feed(2, json.dumps({"at": NOW - 1, "node": node, "gpus": [{"util": 99}]}).encode() + b"\n")
+    failed_run(session, view)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "before it  n2 memory 97 % full" in screen_text(app))
+        await pilot.press("e")
+        await until(pilot, lambda: "its machine n2, 1.0 s before: memory 97 % full" in screen_text(app))
+        # What the kernel's log tells a moment later is of it, too.
+        told = {"at": NOW + 1, "node": node, "gpus": [{"util": 0, "xid": 79}]}
+        book.feed(2, json.dumps(told).encode() + b"\n")
+        await until(pilot, lambda: "GPU 0 Xid 79 (the GPU has fallen off the bus)" in screen_text(app))

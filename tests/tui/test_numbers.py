@@ -157,3 +157,74 @@ async def test_one_rank_of_256_that_is_far_off_is_named_and_drawn(
         await pilot.press("a")
         await until(pilot, lambda: numbers(screen).subject == "! far off: r77  median of 256 ranks")
         await until(pilot, lambda: "900 ┤" in screen_text(app))
+
+
+async def many_numbers(app: SkywardApp, session: FakeSession, pilot: Pilot[None]) -> NumbersPane:
+    """The numbers of two ranks, looked at: four values each, a second apart."""
+    view = session.pool("llama-ft", 2)
+    run = session.open_run(view)
+    for rank in range(2):
+        for step, loss in enumerate((1000.0, 100.0, 10.0, 1.0)):
+            numbers = {"loss": loss * (1 + rank), "lr": 0.1 * (step + 1)}
+            view.metrics.note(run.id, rank, session.now + step, numbers)
+    screen = await opened(app, pilot)
+    await until(pilot, lambda: screen.has_class("-numbers"))
+    await pilot.press("5")
+    await until(pilot, lambda: app.focused is numbers_of(screen))
+    return numbers_of(screen)
+
+
+numbers_of = numbers
+
+
+def hairs(app: SkywardApp) -> int:
+    """How many lines have two upright pieces."""
+    return sum(line.count("⡇") > 1 for line in screen_text(app).splitlines())
+
+
+async def test_a_logarithmic_scale_and_smoothing_have_a_key(app: SkywardApp, session: FakeSession) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        pane = await many_numbers(app, session, pilot)
+        await until(pilot, lambda: "2e+03 ┤" in screen_text(app))
+        linear = screen_text(app)
+        await pilot.press("b")
+        await until(pilot, lambda: "5 numbers  rank 0  log scale" in screen_text(app))
+        assert "2e+03 ┤" in screen_text(app) and "   1 ┤" in screen_text(app)
+        assert screen_text(app) != linear
+        await pilot.press("b", "m")
+        await until(pilot, lambda: "5 numbers  rank 0  smoothed" in screen_text(app))
+        assert pane.smooth and not pane.log_scale
+        await pilot.press("m")
+        await until(pilot, lambda: "smoothed" not in screen_text(app))
+
+
+async def test_one_hairline_goes_through_all_charts_and_their_titles_tell_what_was_then(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        pane = await many_numbers(app, session, pilot)
+        await pilot.press("z", "c")
+        await until(pilot, lambda: " loss 1  1 to 2" in screen_text(app) and " lr 0.4" in screen_text(app))
+        await pilot.press("left")
+        await until(pilot, lambda: "rank 0  at 0:02" in screen_text(app))
+        assert " loss 10  10 to 20" in screen_text(app) and " lr 0.3" in screen_text(app)
+        assert hairs(app) > 30, "through both charts"
+        await pilot.press("right")
+        await until(pilot, lambda: " loss 1  1 to 2" in screen_text(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: pane.instant is None and not hairs(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: "2 log" in screen_text(app))  # the zoom was next
+
+
+async def test_the_mouse_puts_the_hairline_where_it_is(app: SkywardApp, session: FakeSession) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        pane = await many_numbers(app, session, pilot)
+        await until(pilot, lambda: "└ 0:00" in screen_text(app))
+        await pilot.mouse_down(pane, offset=(9, pane.size.height - 3))
+        await pilot.mouse_up(pane, offset=(9, pane.size.height - 3))
+        await until(pilot, lambda: "rank 0  at 0:00" in screen_text(app))
+        assert "loss             1,000 " in screen_text(app)
+        before = pane.instant
+        await pilot.mouse_down(pane, offset=(9, 0))  # a name's row, and no chart
+        assert pane.instant == before

@@ -79,7 +79,7 @@ async def test_a_pool_that_is_over_says_how_long_ago_it_ended(
         (head,) = (line for line in lines if "AGE/ENDED" in line)
         end = head.index("AGE/ENDED") + len("AGE/ENDED")
         shown = {line.split()[1]: line[:end] for line in lines if "●" in line or "○" in line}
-        assert shown["over"].endswith(f" {said}") and shown["up"].endswith(" 2:00:00")
+        assert shown["over"].endswith(f" {said}") and shown["up"].endswith(" 2h 00m")
 
 
 async def test_a_pool_that_nobody_uses_shows_its_end(app: SkywardApp, session: FakeSession) -> None:

@@ -70,6 +70,11 @@ def test_every_action_that_ends_something_is_more_than_a_look() -> None:
     assert {action.id for action in ACTIONS if action.changes} == {
         "history.dismiss",
         "history.dismiss_all",
+        "hosts.trust",
+        "hosts.add",
+        "hosts.group",
+        "hosts.rename",
+        "hosts.remove",
         "launch.launch",
         "launch.save",
         "run.debug",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.model.machine import Check
+from skyward_core.store import kept_hosts
 from skyward_core.views import events as ev
 from skyward_core.views.views import PoolView, RunView
 from skyward_tui.app import SkywardApp
@@ -17,6 +18,7 @@ from tests.support.fake_session import FakeSession, done, failed_run, logged, va
 from tests.support.leftovers import leftovers
 from tests.support.machines import measured
 from tests.support.past import some_comparison, some_past
+from tests.support.shared_hosts import have_looks
 from tests.support.some_stacks import hung
 from tests.support.sweeps import swept
 
@@ -167,6 +169,18 @@ async def test_sweep(app: SkywardApp, session: FakeSession, snap: Snap, size: tu
     session.swept = leftovers()
     session.pool("llama-ft", 2)
     await show(app, snap, "sweep", size, ["w", "down"], "no answer within")
+
+
+@at_every_size
+async def test_hosts(
+    app: SkywardApp, snap: Snap, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_hosts, "own_file", lambda: Path("/home/me/.local/state/skyward/skyward.toml"))
+    groups = {"lab": ["gpu1", "gpu2"], "desk": ["gpu3"]}
+    path = kept_hosts.own_file()
+    monkeypatch.setattr(kept_hosts, "read", lambda: {name: (path, found) for name, found in groups.items()})
+    have_looks(monkeypatch)
+    await show(app, snap, "hosts", size, ["s", "down", "down"], "process 4711")
 
 
 @at_every_size

@@ -185,6 +185,7 @@ def test_several_can_do_for_a_pool_what_one_of_them_can() -> None:
         capabilities.ChecksSettings,
         capabilities.Offers,
         capabilities.SellsBlocks,
+        capabilities.SizesDisk,
         capabilities.Sweeps,
     }
     all_of_them = {each for each in vars(capabilities).values() if getattr(each, "_is_protocol", False)} - {

@@ -56,7 +56,7 @@ def test_a_pools_pip_goes_into_its_image():
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_an_accelerator_cut_by_mig_brings_a_rank_for_each_slice():
     pool = older_names.ComputePool(accelerator=sky.Accelerator.NVIDIA.A100(mig="3g.40gb"))
-    assert [plugin.name for plugin in pool.spec.plugins] == ["mig"]
+    assert [plugin.name for plugin in pool.spec.plugins] == ["automatic", "mig"]
     assert pool.spec.ranks_per_node == 2
     assert older_names.ComputePool(accelerator="A100").spec.ranks_per_node == 1
 

@@ -46,8 +46,8 @@ def test_what_another_version_wrote_can_be_read() -> None:
 def test_journals_of_older_releases_call_events_so() -> None:
     assert set(ev.Event.kinds) == {
         "BudgetNews", "ItemYielded", "LeaseNews", "NodeLink", "NodeNotice", "NodePhase", "OutputFetched", "PoolGone",
-        "PoolOpened", "PoolState", "PriceNews", "RankBegan", "RankEnded", "RankPhase", "RunEnded", "RunOpened",
-        "UnfetchedNews",
+        "PoolOpened", "PoolState", "PriceNews", "QueueNews", "RankBegan", "RankEnded", "RankPhase", "RunEnded",
+        "RunOpened", "RunPlaced", "UnfetchedNews",
     }  # fmt: skip
     ended = ev.PoolEnded(pool="p", at=1.0, receipt={})
     assert ev.to_json(ended)["event"] == "PoolGone" and ev.from_json(ev.to_json(ended)) == ended

@@ -73,6 +73,18 @@ def test_a_pool_from_intent_to_end(ledger: Ledger, path: Path) -> None:
     assert Receipt(**ended.receipt | {"gone": (0, 1)} | lists) == receipt
 
 
+def test_whoever_writes_changes_the_stamp_and_who_reads_does_not(ledger: Ledger, path: Path) -> None:
+    before = ledger.stamp()
+    ledger.live()
+    assert ledger.stamp() == before
+    ledger.intend("t1", "mine", LOCAL, SPEC)
+    mine = ledger.stamp()
+    assert mine != before
+    with closing(Ledger(path)) as other:
+        other.intend("t2", "theirs", LOCAL, SPEC)
+    assert ledger.stamp() != mine
+
+
 def test_how_many_nodes_a_pool_has_is_known_with_its_machines(ledger: Ledger) -> None:
     """Also where somebody else finds them, as who made them died; never of a pool that was up already."""
     for token, name in (("t1", "made"), ("t2", "found"), ("t3", "up")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import pyte
 import pytest
@@ -84,6 +85,9 @@ def test_what_is_printed_stands_above_it_and_nothing_of_it_stays(monkeypatch: py
     block.close()
     block.draw()
     assert shown(screen) == ["a note"]
+    block.open()  # of a job's next step
+    block.draw()
+    assert shown(screen) == ["a note", "two"]
 
 
 def test_more_than_fits_is_cut_and_a_narrower_terminal_leaves_no_rests(
@@ -104,14 +108,24 @@ def test_more_than_fits_is_cut_and_a_narrower_terminal_leaves_no_rests(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--json"], "--watch stays and draws: leave it out, or --json"),
-        (["--detach"], "--watch stays and draws: leave it out, or --detach"),
-        ([], "--watch draws on a terminal, and standard error is none"),
+        (["run", "example:hello", "--json"], "--watch stays and draws: leave it out, or --json"),
+        (["run", "example:hello", "--detach"], "--watch stays and draws: leave it out, or --detach"),
+        (["run", "example:hello"], "--watch draws on a terminal, and standard error is none"),
+        (["attach", "p", "--json"], "--watch stays and draws: leave it out, or --json"),
+        (["attach", "p"], "--watch draws on a terminal, and standard error is none"),
+        (["rerun", "r", "--detach"], "--watch stays and draws: leave it out, or --detach"),
+        (["launch", "t.yaml", "--detach"], "--watch stays and draws: leave it out, or --detach"),
+        (["exec", "--json", "p", "t.yaml"], "--watch stays and draws: leave it out, or --json"),
+        (["torchrun", "t.py"], "--watch draws on a terminal, and standard error is none"),
     ],
 )
 def test_where_it_cannot_be_it_is_refused(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", f"{tmp_path}/home")
-    done = CliRunner().invoke(cli, ["run", "example:hello", "--watch", *options])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.yaml").write_text("run: echo hello\n")
+    (tmp_path / "t.py").write_text("")
+    command, *rest = options
+    done = CliRunner().invoke(cli, [command, "--watch", *rest])
     assert done.exit_code and said in done.output

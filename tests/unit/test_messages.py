@@ -171,7 +171,8 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "stale": ONE, "run": {key: RECORD[key] for key in FROM_AGENT["run"].needs},
         "gang": {"epoch": 1, "broken": ""}, "phase": PHASE,
         "modules": {"files": {"a.py": "0f"}}, "notice": {"kind": "stop", "left": 1.5}, "metrics": {"at": 0},
-        "granted": {"unclean": False}, "held": {"by": ""},
+        "granted": {"unclean": False}, "held": {"by": ""}, "queue": {"waiting": []}, "turn": {"run": "r"},
+        "dropped": {"run": "r", "by": ""},
         "pong": {"lease": None}, "known": ASKED,
         "formed": ASKED | {"epoch": 1, "head_addr": "10.0.0.1", "head_port": 1}, "bye": {"logs": {"r000.out": 1}},
         "wanted": {},
@@ -188,6 +189,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "ports": ASKED, "setup": ASKED, "where": ASKED, "halt": ASKED, "shutdown": {},
         "gang": {"epoch": 1, "info": {}}, "hello": {}, "use": {},
         "warn": {"node": 1, "left": 1.5}, "ping": {}, "lock": {}, "unlock": {}, "form": ASKED,
+        "holds": ASKED, "enqueue": {"run": "r", "name": "f", "nodes": 2, "only": [0, 2]}, "dequeue": {"run": "r"},
     },
     "worker": {
         "hello": {"pid": 7}, "outcome": ONE | {"kind": "returned"}, "item": ONE | {"seq": 0},
@@ -237,6 +239,10 @@ def test_of_every_answer_each_key_is_looked_at(asked: str) -> None:
         "debug": {"over": True},
         "stacks": {"ranks": [{"rank": 0, "number": 0, "at": "idle", "runs": ["r"], "threads": []}]},
         "where": {"runs": {"r": {"calls": 1, "active": 0, "total": 2}}},
+        "holds": {
+            "epoch": 1, "broken": "", "spent": False, "members": [1],
+            "runs": {"r": {"active": 0, "ended": 1, "total": 2, "kept": ""}},
+        },
     }  # fmt: skip
     good = answers[asked] | {"t": "known", "id": 1}
     messages.answer(asked, good)

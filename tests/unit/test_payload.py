@@ -207,7 +207,7 @@ class Method:
         (train(LOCK), "config", ""),
         (train(1, 2, LOCK), "rest[1]", ""),
         (function(max)(1, LOCK), "#1", ""),  # type: ignore[type-var]
-        (train(lr=LOCK), "lr", ""),  # type: ignore[arg-type]
+        (train(lr=LOCK), "lr", ""),  # type: ignore[call-overload]
         (train(extra=LOCK), "extra", ""),
         (train({"db": [1, LOCK]}), "config", " at config['db'][1]"),
         (train(Config({"a": {"b": (0, LOCK)}})), "config", " at config.parts['a']['b'][1]"),

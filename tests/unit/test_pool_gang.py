@@ -22,6 +22,8 @@ class FakeLink:
         self.node = node
         self.up, self.gone = True, False
         self.epoch, self.broken, self.spent = 1, "", False
+        self.members: tuple[int, ...] = ()
+        self.welcome: Header = {}
         self.sent: list[tuple[Header, bytes]] = []
         self.runs: dict[str, Header] = {}
         self.silent: set[str] = set()

@@ -37,7 +37,7 @@ def test_names_that_would_not_do_everywhere(name: str) -> None:
         spec(name=name)
     if name:
         with pytest.raises(sky.UsageError, match="no pool name"):
-            sky.Compute(name=name)
+            sky.Compute(nodes=1, name=name)
 
 
 def test_made_up_names_are_names() -> None:

@@ -20,9 +20,11 @@ from ...store.ledger_rows import Receipt
 from ...tasks import loader
 from ...transport.background_loop import submit
 from ...views.views import PoolView, RunView
+from .active_pool import closed, opened
 from .console import ScriptConsole
 from .dispatch import Dispatching
 from .ending import down
+from .in_thread import in_thread
 
 
 class Attached(Dispatching):
@@ -96,13 +98,24 @@ class Attached(Dispatching):
         self._pool = None
 
     def __enter__(self) -> Attached:
+        opened(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._forked:
+            closed(self)
             self.detach()
+
+    async def __aenter__(self) -> Attached:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._forked:
+            await in_thread(self.detach)
 
 
 def attach(name: str) -> Attached:

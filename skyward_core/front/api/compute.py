@@ -6,19 +6,23 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from ...model.capabilities import RunsHere
-from ...model.errors import TeardownError
+from ...model.capabilities import RunsHere, ServedByAnother
+from ...model.errors import Cancelled, TeardownError, UsageError
 from ...model.hint import Hint
 from ...model.spec import Image, Nodes, Options, Spec, Worker
 from ...runtime.phase import refuse_pool_while_loading
 from ...store import debug_log, home
 from ...tasks import loader
 from ...transport.background_loop import submit
+from .active_pool import closed, opened
 from .dispatch import Dispatching
 from .ending import down, tell
+from .in_thread import in_thread
+from .older_arguments import OlderArguments, taken
 
 if TYPE_CHECKING:
     from ...model.offer import RentalPlan
@@ -32,7 +36,8 @@ class Compute(Dispatching):
             total = sum(part() @ compute)
 
     Safe to use from any thread. Leaving the block tears the pool down and verifies it, also when an exception or
-    ctrl-c leaves it; afterwards ``receipt`` is the proof.
+    ctrl-c leaves it; afterwards ``receipt`` is the proof. Asynchronous code writes ``async with``, and awaits calls:
+    ``await part().on(compute)``.
 
         with sky.Compute(
             sky.Spec(provider=sky.AWS(region="us-east-1"), accelerator="A100:8", max_hourly_cost=30),
@@ -53,6 +58,7 @@ class Compute(Dispatching):
         architecture: "x86_64" or "arm64".
         region: where; several are a list.
         max_hourly_cost: dollars that an hour of one machine may cost, with disk and address.
+        disk_gb: size of each machine's disk in GB.
         allocation: "on-demand", "spot", "spot-if-available" or "cheapest" of both; on demand when None.
         selection: "cheapest" offer first, or those of the "first" spec and region before all others; "cheapest" when
             None.
@@ -60,7 +66,11 @@ class Compute(Dispatching):
         plugins: frameworks to set up, in order of entry.
         worker: how each node runs what it is given; a ``Worker()`` when None.
         options: everything else; ``Options()`` when None.
-        name: the pool's name; made up when None.
+        name: the pool's name; made up when None. With nothing of machines beside it, it names the table
+            ``[pools.NAME]`` of ``skyward.toml``, which says all that.
+        ttl: as of ``Options``, for either to say; 0 for no limit.
+        **older: what older generations take besides (``older_arguments.py`` lists it): heeded, said to go unheeded, or
+            refused in words.
 
     Attributes:
         spec: all that was asked for, checked.
@@ -80,11 +90,12 @@ class Compute(Dispatching):
         provider: Any = None,
         nodes: int | Nodes | str | None = None,
         accelerator: Any = None,
-        vcpus: int | None = None,
+        vcpus: float | None = None,
         memory_gb: float | None = None,
         architecture: str | None = None,
         region: str | Sequence[str] | None = None,
         max_hourly_cost: float | None = None,
+        disk_gb: int | None = None,
         allocation: str | None = None,
         selection: str | None = None,
         image: Image | None = None,
@@ -92,20 +103,44 @@ class Compute(Dispatching):
         worker: Worker | None = None,
         options: Options | None = None,
         name: str | None = None,
+        ttl: float | None = None,
+        **older: Unpack[OlderArguments],
     ) -> None:
-        from ...providers.asked_pool import pool_spec
+        from ...providers.asked_pool import pool_spec, ways_of
 
+        if name is not None and not specs and not older and not plugins:
+            said = (provider, nodes, accelerator, vcpus, memory_gb, architecture, region, max_hourly_cost, disk_gb,
+                    allocation, selection, image, worker, ttl)  # fmt: skip
+            if all(each is None for each in said):
+                from .named_pool import named_pool  # most pools are said where they are wanted
+
+                table = named_pool(name)
+                if options is not None:
+                    if "options" in table:
+                        raise UsageError(f"options= beside [pools.{name}] of skyward.toml, which says them")
+                    table["options"] = options
+                self.__init__(**table)  # type: ignore[misc]  # the same pool, said in full
+                return
+        words = taken(older) if older else {}
         machines = {
-            "provider": provider, "accelerator": accelerator, "vcpus": vcpus, "memory_gb": memory_gb,
-            "architecture": architecture, "region": region, "max_hourly_cost": max_hourly_cost,
+            "provider": provider, "accelerator": accelerator, "vcpus": words.pop("vcpus", vcpus),
+            "memory_gb": memory_gb, "architecture": architecture, "region": region,
+            "max_hourly_cost": max_hourly_cost, "disk_gb": disk_gb,
         }  # fmt: skip
-        if home.provider_override:  # it has what it has, and no offers are looked at
-            way = specs[0] if specs else Spec(accelerator=accelerator)
-            machines = {"provider": home.provider_override, "accelerator": way.accelerator}
-            nodes, specs, allocation, selection = nodes or way.nodes, (), None, None
+        if words:
+            options = replace(options or Options(), **words)
+        ways, self._said = ways_of(specs, machines), list[str]()
+        if home.provider_override or any(isinstance(each.provider, ServedByAnother) for each in ways):
+            from ...providers.serving import serving
+
+            ways = [replace(each, allocation=each.allocation or allocation) for each in ways]
+            ways, self._said = serving(ways, home.provider_override)
+            allocation = None
+            if len(ways) == 1 and not ways[0].chooses:  # who serves has what it has: there is no choice
+                selection, options = None, options and replace(options, selection=None)
         self.spec = pool_spec(
             sys.argv[0] if sys.argv else "",
-            *specs,
+            *ways,
             name=name,
             nodes=nodes,
             image=image,
@@ -114,12 +149,14 @@ class Compute(Dispatching):
             options=options,
             allocation=allocation,
             selection=selection,
-            **machines,
+            ttl=ttl,
         )
         super().__init__()
         self.plugins = self.spec.plugins
         self.receipt: Receipt | None = None
         self._stack = ExitStack()
+        self._coming: Future[None] | None = None
+        self._given_up = False
 
     @property
     def name(self) -> str:
@@ -141,33 +178,63 @@ class Compute(Dispatching):
     # -- life --------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Compute:
+        try:
+            self._bring_up()
+            self._enter_plugins()
+        except BaseException:
+            self._undo()
+            raise
+        return self
+
+    async def __aenter__(self) -> Compute:
+        try:
+            await in_thread(self._bring_up, cancel=self._give_up)
+            self._enter_plugins()  # on this thread: what they set up may be its own
+        except BaseException:
+            await in_thread(self._undo)
+            raise
+        return self
+
+    def _bring_up(self) -> None:
         if loader.loading:
             raise loader.PoolInScript
         refuse_pool_while_loading()
-        coming: Future[None] | None = None
-        try:
-            with self.spec.provider.warm(self.spec):
-                # Imported now, and on this thread: it takes about as long as what the provider has begun meanwhile
-                # on the other one.
-                from ...plugins.base import enter_client
-                from ...pool import pool  # noqa: F401
-                from .console import ScriptConsole
+        for said in self._said:
+            tell(f"pool {self.name}: {said}")
+        with self.spec.provider.warm(self.spec):
+            # Imported now, and on this thread: it takes about as long as what the provider has begun meanwhile
+            # on the other one.
+            from ...pool import pool  # noqa: F401
+            from .console import ScriptConsole
 
-                coming = submit(self._come_up())
-                from ...tasks import payload  # noqa: F401  what the first call needs, while the nodes come up
-
-                coming.result()
-            if self.spec.options.console and sys.stdout is not None:
-                self._stack.callback(ScriptConsole(self.pool.news).close)
-            self._stack.enter_context(enter_client(self.spec.plugins, self))
-        except BaseException:
-            if coming is not None:
+            coming = self._coming = submit(self._come_up())
+            if self._given_up:
                 coming.cancel()
-            # A ctrl-c may have come at any line, even before we knew of the work that had begun.
-            if submit(self._exists()).result():
+            from ...tasks import payload  # noqa: F401  what the first call needs, while the nodes come up
+
+            coming.result()
+        if self.spec.options.console and sys.stdout is not None:
+            self._stack.callback(ScriptConsole(self.pool.news).close)
+
+    def _enter_plugins(self) -> None:
+        from ...plugins.base import enter_client
+
+        self._stack.enter_context(enter_client(self.spec.plugins, self))
+        opened(self)
+
+    def _give_up(self) -> None:
+        self._given_up = True
+        if self._coming is not None:
+            self._coming.cancel()
+
+    def _undo(self) -> None:
+        self._give_up()
+        # A ctrl-c may have come at any line, even before we knew of the work that had begun.
+        if submit(self._exists()).result():
+            try:
                 self._end()
-            raise
-        return self
+            finally:
+                self._stack.close()
 
     async def _come_up(self) -> None:
         from ...pool.pool import Pool
@@ -184,7 +251,11 @@ class Compute(Dispatching):
         self._pool = await Pool.intend(self.spec, Ledger(), working_folder())
         if self.spec.options.console and (news := self._pool.view.detail):
             sys.stderr.write(f"pool {self.name}: {news}\n")
-        await self._pool.start(self.spec)
+        try:
+            await self._pool.start(self.spec)
+        except Cancelled:
+            if not self._given_up:
+                raise
 
     async def _exists(self) -> bool:
         return self._pool is not None
@@ -194,7 +265,26 @@ class Compute(Dispatching):
     ) -> None:
         if self._forked:
             return  # the pool is the parent's, and so is its end
-        receipt = self._end()
+        closed(self)
+        try:
+            receipt = self._end()
+        finally:
+            self._stack.close()
+        self._tell_end(receipt, error)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._forked:
+            return
+        closed(self)
+        try:
+            receipt = await in_thread(self._end, cancel=self._say_it_ends)
+        finally:
+            self._stack.close()
+        self._tell_end(receipt, error)
+
+    def _tell_end(self, receipt: Receipt, error: BaseException | None) -> None:
         if receipt.ok:
             if receipt.kept:
                 tell(f"pool {self.name}: {receipt}; sky.results(run) fetches them")
@@ -210,6 +300,9 @@ class Compute(Dispatching):
             raise failure
         tell(str(failure))
 
+    def _say_it_ends(self) -> None:
+        tell(f"tearing down pool {self.name}; ctrl-c again leaves it to end by itself")
+
     def _end(self) -> Receipt:
         """Tear down, whatever happens meanwhile: a ctrl-c or a signal here must not leave half a teardown."""
         pool, self._pool = self.pool, None
@@ -223,8 +316,7 @@ class Compute(Dispatching):
                 if interrupted is not None:
                     raise
                 interrupted = again
-                tell(f"tearing down pool {self.name}; ctrl-c again leaves it to end by itself")
-        self._stack.close()
+                self._say_it_ends()
         if interrupted is not None:
             raise interrupted
         return self.receipt

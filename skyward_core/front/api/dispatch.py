@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...model.errors import PoolError, UsageError
 from ...model.function import PendingFunction, PendingGroup
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from ...model.stacks import Stacks
     from ...model.written_file import WrittenFile
     from ...pool.pool import Pool
+    from ...pool.runs.map_run import MapRun
     from ...pool.runs.run import Run
     from ...tasks.task import Task
+
+T = TypeVar("T")
 
 
 class Dispatching:
@@ -92,6 +95,7 @@ class Dispatching:
 
         Raises:
             RunError: a rank failed; its cause is the first real failure's own exception.
+            UsageError: the pool has not as many nodes as ``with_nodes`` says.
             NotPicklableError: an argument cannot travel.
             Cancelled: the run was cancelled.
             PoolError: the pool is not up, or has lost a node.
@@ -100,7 +104,7 @@ class Dispatching:
             return self._streams(self._dispatch("broadcast", [self._task(pending)], consumed=True))
         return self._run("broadcast", [self._task(pending)])
 
-    def run_group(self, group: PendingGroup) -> Any:
+    def run_group(self, group: PendingGroup[Any]) -> Any:
         """``group >> compute``: run several calls at the same time, spread over the nodes.
 
         Args:
@@ -116,14 +120,9 @@ class Dispatching:
             Cancelled: the run was cancelled.
             PoolError: the pool is not up, or has no node left to run them.
         """
-        streaming = [item.name for item in group.items if item.streams]
-        if streaming:
-            raise UsageError(f"a group cannot hold generator functions ({streaming[0]}); run each with >>")
-        if not group.items:
+        tasks = self._tasks(group)
+        if not tasks:
             return iter(()) if group.stream else ()
-        from ...tasks.payload import make_tasks
-
-        tasks = list(make_tasks(group.items, self.plugins, self._folder()))
         if group.stream:
             return self._as_they_come(self._dispatch("gather", tasks), ordered=group.ordered)
         return tuple(self._run("gather", tasks))
@@ -141,14 +140,47 @@ class Dispatching:
             NotPicklableError: an argument cannot travel.
             PoolError: the pool is not up.
         """
-        run = self._dispatch("single", [self._task(pending)])
+        return self._future(self._dispatch("single", [self._task(pending)]), lambda run: run.results()[0])
+
+    def submit_all(self, pending: PendingFunction[Any]) -> RunFuture[list[Any]]:
+        """``pending.on_all(compute)``: run a call on every rank, and wait for nothing; raises as ``submit``.
+
+        Args:
+            pending: the call.
+
+        Returns:
+            A future of the values in rank order.
+        """
+        return self._future(self._dispatch("broadcast", [self._task(pending)]), lambda run: run.results())
+
+    def submit_group(self, group: PendingGroup[Any]) -> RunFuture[Any]:
+        """``group.on(compute)``: run several calls at the same time, and wait for nothing.
+
+        Args:
+            group: the calls.
+
+        Returns:
+            A future of a tuple of their values in the order written.
+
+        Raises:
+            UsageError: the group streams, holds a call of a generator function, or has nothing in it.
+            NotPicklableError: an argument cannot travel.
+            PoolError: the pool is not up.
+        """
+        if group.stream or not group.items:
+            what = "a group that streams gives no single value" if group.stream else "the group is empty"
+            raise UsageError(f"{what}; run it with >>")
+        return self._future(self._dispatch("gather", self._tasks(group)), lambda run: tuple(run.results()))
+
+    def _future(self, run: Run, values: Callable[[Run], Any]) -> RunFuture[Any]:
+        """A run as a future of what it gives."""
         future: RunFuture[Any] = RunFuture(run.id, self)
 
         def settle(done: Future[Run]) -> None:
             if not future.set_running_or_notify_cancel():
                 return
             try:
-                future.set_result(done.result().results()[0])
+                future.set_result(values(done.result()))
             except BaseException as error:  # noqa: BLE001  a future carries whatever its work raised
                 future.set_exception(error)
 
@@ -160,6 +192,106 @@ class Dispatching:
         threading.Thread(target=lambda: settle(_finished(run.future)), daemon=True).start()
         future.add_done_callback(forward)
         return future
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        items: Iterable[Any],
+        *,
+        ordered: bool = True,
+        timeout: float | None = None,
+    ) -> Iterator[Any]:
+        """Call a function once for each item, spread over all ranks: one run, however many items there are.
+
+            for area in compute.map(measure, Path("photos").glob("*.jpg")):
+                ...
+
+        Nothing is read of ``items`` before the first value is asked for, and never more than is soon to be worked on,
+        so that they may be endless; it is this thread that reads them. Quick calls travel several at a time.
+
+        Args:
+            fn: a ``@function``, or a plain function, of one argument.
+            items: what it is called with.
+            ordered: whether values come in the order of the items; with False as calls end.
+            timeout: seconds that one item may take; None for the function's own limit. With a limit items travel one
+                by one.
+
+        Returns:
+            An iterator of the values. Closing it, or leaving a loop over it, cancels what still runs. After the first
+            failure nothing more is begun.
+
+        Raises:
+            TypeError: ``fn`` is no function, or does not take one argument.
+            ValueError: ``timeout`` is not more than 0.
+            UsageError: it is a generator function.
+            RunError: a call failed (while values are taken); its cause is the function's own exception.
+            NotPicklableError: an item cannot travel (while values are taken).
+            Cancelled: the run was cancelled (while values are taken).
+            PoolError: the pool is not up.
+        """
+        from .maps import Mapped, OnRanks, function_of  # few scripts have one
+
+        call = function_of(fn, timeout)
+        way = OnRanks(self._start_map, self._cancel, call, self.plugins, self._folder(), self.concurrency)
+        return Mapped(way, call, items, ordered=ordered, single=call.timeout is not None).values()
+
+    # -- the same as the operators, by names -------------------------------------------------------------
+
+    def run(self, pending: PendingFunction[Any] | PendingGroup[Any]) -> Any:
+        """The same as ``pending >> compute``, and raises as ``run_one`` or ``run_group``.
+
+        Args:
+            pending: the call, or a group of calls.
+        """
+        return pending >> self
+
+    def broadcast(self, pending: PendingFunction[T]) -> list[T]:
+        """The same as ``pending @ compute``, and raises as ``run_all``.
+
+        Args:
+            pending: the call.
+        """
+        return pending @ self
+
+    def run_async(self, pending: PendingFunction[T]) -> RunFuture[T]:
+        """The same as ``pending > compute``, and raises as ``submit``.
+
+        Args:
+            pending: the call.
+        """
+        return pending > self
+
+    def current_nodes(self) -> int:
+        """How many of its nodes are there now.
+
+        Raises:
+            PoolError: the pool is not up.
+        """
+        return sum(not link.gone for link in self.pool.context.links)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether calls can be sent to it: it is up, and this process has not left it."""
+        pool = self._pool
+        return (
+            pool is not None and not self._forked and pool.context.ending is None and not pool.context.leaving
+        )
+
+    @property
+    def concurrency(self) -> int:
+        """How many calls all of its nodes run at the same time.
+
+        Raises:
+            PoolError: the pool is not up.
+        """
+        context = self.pool.context
+        return len(context.links) * context.slots_per_node
+
+    def _start_map(self, task: Task) -> MapRun:
+        """Begin a map, whose calls come later; see :mod:`.maps`."""
+        run: Any = self._dispatch("map", [task])
+        begun: MapRun = run
+        return begun
 
     def _start_sweep(self, calls: Sequence[PendingFunction[Any]], run_id: str) -> Run:
         """Begin calls side by side, of which none stops the others; see :mod:`.trials`.
@@ -311,6 +443,14 @@ class Dispatching:
         from ...tasks.payload import make_task
 
         return make_task(pending, self.plugins, self._folder())
+
+    def _tasks(self, group: PendingGroup[Any]) -> list[Task]:
+        streaming = [item.name for item in group.items if item.streams]
+        if streaming:
+            raise UsageError(f"a group cannot hold generator functions ({streaming[0]}); run each with >>")
+        from ...tasks.payload import make_tasks
+
+        return list(make_tasks(group.items, self.plugins, self._folder()))
 
     def _folder(self) -> Path:
         return self.pool.archive.folder

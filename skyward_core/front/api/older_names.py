@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...model.function import Function, function
 from ...plugins.base import Plugin, enter_late
+from ...plugins.support.automatic import BRINGS, Automatic
 
 if TYPE_CHECKING:
     from ...model.accelerators import Factory
@@ -49,7 +50,8 @@ def ComputePool(
     worker: Any = None,
     **options: Any,
 ) -> Compute:
-    """The older name of ``sky.Compute``.
+    """The older name of ``sky.Compute``. A function whose code names ``torch.distributed`` finds the process group made
+    when it is broadcast, as the oldest generation has it.
 
     Args:
         pip: requirements; they go into the image.
@@ -74,6 +76,10 @@ def ComputePool(
         _old("ComputePool(pip=..., env=...)", "sky.Compute(image=sky.Image(pip=[...], env={...}))")
         image = replace(image, pip=(*image.pip, *pip), env=image.env | (env or {}))
     accelerator = resolve(accelerator)
+    plugins = tuple(plugins)
+    names = {getattr(each, "name", "") for each in plugins}
+    if not names & {"torch", "accelerate"} and getattr(options.get("options"), "cluster", True):
+        plugins = (*plugins, Automatic())
     if accelerator is not None and accelerator.mig is not None:
         plugins = (*plugins, mig(profile=accelerator.mig))
         worker = worker or Worker(ranks_per_node=accelerator.slices)
@@ -99,17 +105,21 @@ class _Integrations:
         _old("integrations.torch", "plugins=[sky.plugins.torch()] on the pool")
         return _decorator((torch(backend=backend),), fn)
 
-    def keras(self, fn: Any = None, /, *, backend: str = "jax") -> Any:
-        """The older form of ``plugins=[sky.plugins.keras(backend=...)]``.
+    def keras(self, fn: Any = None, /, *, backend: str = "jax", seed: int | None = None) -> Any:
+        """The older form of ``plugins=[sky.plugins.jax(), sky.plugins.keras(backend="jax")]``: ``model.fit`` trains one
+        model over the devices of all ranks, of which each feeds its own shard. With another backend its own set-up is
+        made.
 
         Args:
             fn: the function.
             backend: as the plugin takes it.
+            seed: as the plugin takes it.
         """
-        from ...plugins import keras
+        from ...plugins import jax, keras
 
-        _old("integrations.keras", "plugins=[sky.plugins.keras(backend=...)] on the pool")
-        return _decorator((keras(backend=backend),), fn)  # type: ignore[arg-type]
+        _old("integrations.keras", "plugins=[sky.plugins.jax(), sky.plugins.keras(backend=...)] on the pool")
+        made = keras(backend=backend, seed=seed)  # type: ignore[arg-type]
+        return _decorator((jax(), made) if made.backend == "jax" else (made,), fn)
 
     def jax(self, fn: Any = None, /) -> Any:
         """The older form of ``plugins=[sky.plugins.jax()]``.
@@ -165,6 +175,7 @@ def _inside(plugins: tuple[Plugin, ...], fn: Any) -> Any:
             enter_late(plugins)
             return (yield from fn(*args, **kwargs))
 
+        setattr(stream, BRINGS, True)
         return stream
 
     @wraps(fn)
@@ -172,6 +183,7 @@ def _inside(plugins: tuple[Plugin, ...], fn: Any) -> Any:
         enter_late(plugins)
         return fn(*args, **kwargs)
 
+    setattr(call, BRINGS, True)
     return call
 
 
@@ -208,7 +220,13 @@ AMD = _Maker("AMD", "AMD")
 
 
 class AcceleratorsByMaker:
-    """The accelerators by maker: ``sky.Accelerator.NVIDIA.A100(mig="3g.40gb")``.
+    """The accelerators by maker: ``sky.Accelerator.NVIDIA.A100(mig="3g.40gb")``; called, those of a name:
+    ``sky.Accelerator("A100", 8)``.
+
+    Args:
+        name: in any spelling that finds it.
+        count: how many per node; less than 1 for a part of one.
+        memory: memory of each, "80GB" or 80; None for whichever there is.
 
     Attributes:
         NVIDIA: those of NVIDIA.
@@ -217,6 +235,25 @@ class AcceleratorsByMaker:
         AWS: those of AWS.
         Intel: those of Intel.
     """
+
+    def __new__(cls, name: str, count: float = 1, *, memory: str | float | None = None) -> Any:
+        from ...model.accelerators import Accelerator
+
+        return Accelerator.from_name(name, count=count, memory=memory or None)
+
+    @staticmethod
+    def from_name(name: str, *, count: float = 1, memory: str | float | None = None) -> Any:
+        """Accelerators of a kind, by its name, as ``sky.accelerators.parse`` gives them.
+
+        Args:
+            name: in any spelling that finds it.
+            count: how many per node; less than 1 for a part of one.
+            memory: memory of each, "80GB" or 80; None for whichever there is.
+
+        Raises:
+            UsageError: no such accelerator or memory size, or a count that is none.
+        """
+        return AcceleratorsByMaker(name, count, memory=memory)
 
     NVIDIA = _Maker("NVIDIA", "Accelerator.NVIDIA")
     AMD = _Maker("AMD", "Accelerator.AMD")

@@ -13,13 +13,17 @@ made from it; ``__init__.pyi``, which editors and type checkers read, is written
 
 from __future__ import annotations
 
-from .catalogue import CudaRange, Entry, Variant, find, nearest, search
+from contextlib import suppress
+
+from ..errors import UsageError
+from .catalogue import CudaRange, Entry, Variant, nearest, search
 from .catalogue import entries as all
-from .model import Accelerator, Factory, factories, factory, parse, resolve
+from .model import Accelerator, Custom, Factory, factories, factory, find, parse, resolve
 
 __all__ = [
     "Accelerator",
     "CudaRange",
+    "Custom",
     "Entry",
     "Factory",
     "Variant",
@@ -36,6 +40,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Factory:
     made = None if name.startswith("_") else factories().get(name)
+    if made is None and name[:1].isupper():
+        with suppress(UsageError):  # as another generation spells it
+            made = factory(name)
     if made is None:
         near = [] if name.startswith("_") else [n.replace("-", "_") for n in nearest(name)]
         hint = f"; did you mean {' or '.join(near)}?" if near else ""

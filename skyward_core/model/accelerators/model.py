@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import UsageError
-from .catalogue import CudaRange, Entry, Variant, entries, find
+from ..older_words import unheeded
+from .catalogue import CudaRange, Entry, Variant, entries, key
+from .catalogue import find as _find
+from .others import named, own
+
+
+def find(name: str) -> Entry:
+    """The entry of a name; case, hyphens, spaces and the maker's name do not matter. Some have no figures, as the
+    catalogue has none of them.
+
+    Args:
+        name: of an accelerator, or one of its aliases.
+
+    Raises:
+        UsageError: no such accelerator; the message names the nearest ones.
+    """
+    return named().get(key(name)) or _find(name)
+
 
 _COUNT = re.compile(r"(?P<rest>.*?)\s*:\s*(?P<count>[^:]*)")
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 _MIG = re.compile(r"(?P<rest>.*?)\s*/\s*(?P<mig>\S+)")
 _MEMORY = re.compile(r"[-_ ]?\b(?P<gb>\d+(?:\.\d+)?)\s*gi?b\b", re.IGNORECASE)
 
@@ -23,6 +41,7 @@ class Accelerator:
         count: how many per node.
         memory_gb: memory of each in GB; None for whichever there is.
         mig: MIG profile that each is cut into; None for whole GPUs.
+        part: of the only one, where less than the whole of it is asked for, such as 0.5; 1 for the whole.
 
     Raises:
         UsageError: no such accelerator, memory size or MIG profile, or a count below one.
@@ -35,13 +54,25 @@ class Accelerator:
     count: int = 1
     memory_gb: float | None = None
     mig: str | None = None
+    part: float = 1.0
 
     def __post_init__(self) -> None:
         entry = find(self.name)
         object.__setattr__(self, "name", entry.name)
+        if not isinstance(self.count, bool) and isinstance(self.count, float):
+            # Upstream's numbers are floats, of which less than one is a part of one.
+            if 0 < self.count < 1:
+                object.__setattr__(self, "part", self.count)
+                object.__setattr__(self, "count", 1)
+            elif self.count == int(self.count):
+                object.__setattr__(self, "count", int(self.count))
+        if not 0 < self.part <= 1 or (self.part < 1 and self.count != 1):
+            raise UsageError(
+                f"{self.part:g} of {self.count} {entry.name}: a part is one of a single accelerator"
+            )
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
             raise UsageError(
-                f"{self.count!r} is no number of {entry.name} per node: use a whole number from 1"
+                f"{self.count!r} is no number of {entry.name} per node: use a whole number from 1, or a part of one"
             )
         sizes = [variant.memory_gb for variant in entry.variants]
         if self.memory_gb is not None and self.memory_gb not in sizes:
@@ -57,6 +88,7 @@ class Accelerator:
         memory = "" if self.memory_gb is None else f"-{self.memory_gb:g}GB"
         mig = "" if self.mig is None else f"/{self.mig}"
         count = "" if self.count == 1 else f":{self.count}"
+        count = count if self.part == 1 else f":{self.part:g}"
         return f"{self.name}{memory}{mig}{count}"
 
     def _no_profile(self) -> str:
@@ -95,7 +127,7 @@ class Accelerator:
     @property
     def has_cuda(self) -> bool:
         """Whether CUDA runs on it."""
-        return self.entry.capability is not None
+        return self.entry.cuda is not None
 
     @property
     def capability(self) -> str | None:
@@ -134,6 +166,34 @@ class Accelerator:
             return self.count
         return self.count * min(variant.mig[self.mig] for variant in self.variants)
 
+    @classmethod
+    def from_name(
+        cls, name: str, *, count: float = 1, memory: str | float | None = None, mig: str | None = None
+    ) -> Accelerator:
+        """Accelerators of a kind, by its name.
+
+        Args:
+            name: in any spelling that finds it.
+            count: how many per node; less than 1 for a part of one.
+            memory: memory of each, "80GB" or 80; None for whichever there is.
+            mig: MIG profile that each is cut into; None for whole GPUs.
+
+        Raises:
+            UsageError: no such accelerator, memory size or MIG profile, or a count that is none.
+        """
+        return cls(name, count, _gigabytes(memory), mig)  # type: ignore[arg-type]  # whole once it is made
+
+    def with_count(self, count: float) -> Accelerator:
+        """The same kind, another number of them.
+
+        Args:
+            count: how many per node; less than 1 for a part of one.
+
+        Raises:
+            UsageError: that is no number of them.
+        """
+        return replace(self, count=count, part=1.0)  # type: ignore[arg-type]  # whole once it is made
+
     def _least(self, figure: Callable[[Variant], float | None]) -> float | None:
         # One size without a figure leaves nothing that could be promised for all of them.
         figures = [figure(variant) for variant in self.variants]
@@ -154,19 +214,29 @@ class Factory:
     name: str
 
     def __call__(
-        self, *, count: int = 1, memory: str | float | None = None, mig: str | None = None
+        self,
+        count: float = 1,
+        *,
+        memory: str | float | None = None,
+        mig: str | None = None,
+        form_factor: str | None = None,
     ) -> Accelerator:
         """Accelerators of this kind.
 
         Args:
-            count: how many per node.
+            count: how many per node; less than 1 for a part of one, which is refused where accelerators are rented
+                whole.
             memory: memory of each, "80GB" or 80; None for whichever there is.
             mig: MIG profile that each is cut into; None for whole GPUs.
+            form_factor: "SXM" or "PCIe"; goes unheeded, and is told of.
 
         Raises:
-            UsageError: no such memory size or MIG profile, or a count below one.
+            UsageError: no such memory size or MIG profile, or a count that is none.
         """
-        return Accelerator(self.name, count, _gigabytes(memory), mig)
+        unheeded("providers do not tell one from the other; the catalogue names some, such as H100_PCIe")(
+            f"sky.accelerators.{self.name}", "form_factor", form_factor
+        )
+        return Accelerator.from_name(self.name, count=count, memory=memory, mig=mig)
 
 
 def factory(name: str) -> Factory:
@@ -201,19 +271,44 @@ def parse(text: str) -> Accelerator:
     Raises:
         UsageError: nothing in the catalogue is meant; the message names what is near.
     """
-    rest, count, mig, memory = text.strip(), 1, None, None
+    rest, count, mig, memory = text.strip(), 1.0, None, None
     if found := _COUNT.fullmatch(rest):
         rest = found["rest"]
-        if not found["count"].isdecimal():
+        if not _NUMBER.fullmatch(found["count"]):
             raise UsageError(
                 f"{text!r}: {found['count']!r} is no number of accelerators; write {rest}:8 for eight"
             )
-        count = int(found["count"])
+        count = float(found["count"])
     if found := _MIG.fullmatch(rest):
         rest, mig = found["rest"], found["mig"]
     if found := _MEMORY.search(rest):
         rest, memory = rest[: found.start()] + rest[found.end() :], float(found["gb"])
-    return Accelerator(rest, count, memory, mig)
+    return Accelerator.from_name(rest, count=count, memory=memory, mig=mig)
+
+
+def Custom(
+    name: str,
+    *,
+    memory: str | float | None = None,
+    count: float = 1,
+    cuda_min: str | None = None,
+    cuda_max: str | None = None,
+) -> Accelerator:
+    """Accelerators that the catalogue does not have, by what you know of them.
+
+    Args:
+        name: what it is called, where machines with it are had.
+        memory: memory of each, "48GB" or 48; None where that does not matter.
+        count: how many per node.
+        cuda_min: the first CUDA toolkit that builds for it; None where CUDA does not run on it.
+        cuda_max: the last one.
+
+    Raises:
+        UsageError: the memory is no size, or the count no number of accelerators.
+    """
+    cuda = CudaRange(cuda_min or "", cuda_max) if cuda_min or cuda_max else None
+    own(name, _gigabytes(memory or None) or 0.0, cuda)
+    return Accelerator.from_name(name, count=count)
 
 
 def resolve(value: Accelerator | Factory | str | None) -> Accelerator | None:

@@ -24,6 +24,7 @@ from .catalogue import find as find
 from .catalogue import nearest as nearest
 from .catalogue import search as search
 from .model import Accelerator as Accelerator
+from .model import Custom as Custom
 from .model import Factory as Factory
 from .model import factories as factories
 from .model import factory as factory
@@ -41,10 +42,11 @@ def stubs() -> str:
 
 
 def _function(entry: Entry) -> str:
-    parameters = ["*", "count: int = 1"]
+    parameters = ["count: float = 1", "*"]
     parameters.append(_parameter("memory", [f"{v.memory_gb:g}GB" for v in entry.variants], " | float"))
     if entry.mig:
         parameters.append(_parameter("mig", entry.mig, ""))
+    parameters.append("form_factor: str | None = None")
     line = f"def {entry.identifier}({', '.join(parameters)}) -> Accelerator:"
     if len(line) > WIDTH or "\n" in line:
         line = "\n".join(

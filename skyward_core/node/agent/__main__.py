@@ -35,7 +35,7 @@ def attempt(request: dict[str, Any], wanted: Callable[[], bool] = lambda: True) 
     """Start the agent that a client asks for; what went wrong is an answer too."""
     try:
         config = AgentConfig.from_json(request)
-        if request.get("ranks_per_node") == "gpu":
+        if request.get("ranks_per_node") == "gpu" and not config.free_gpus:
             from .gpus import per_gpu
 
             config = per_gpu(config)
@@ -74,6 +74,17 @@ def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dic
 
             shutil.rmtree(folder, ignore_errors=True)
         return {"ok": False, "error": "the client has gone"}
+    if config.free_gpus:
+        from .free_gpus import taken
+
+        try:
+            config = taken(config)
+        except ValueError:
+            if not Path(config.paths.state).exists():
+                import shutil
+
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
     for part in (config.spool, config.blobs, Path(config.socket).parent):
         part.mkdir(parents=True, exist_ok=True, mode=0o700)
     readable, writable = os.pipe()

@@ -77,6 +77,10 @@ class Agent:
         finally:
             os.umask(old)
         announce()
+        if config.free_gpus:
+            from .. import gpu_locks
+
+            gpu_locks.answer(loop, config.pool)
         self._look_for_gpus()
         watching = [asyncio.create_task(work) for work in (self._watch_lease(), self._audience.judge())]
         await self._end.wait()

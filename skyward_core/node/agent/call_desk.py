@@ -180,6 +180,8 @@ class CallDesk:
         header["rank"] = call.rank
         header["node"] = self._state.config.node
         header["begun"] = call.given_at is not None
+        if "items" in call.header and header["kind"] == "returned":
+            header["items"] = call.header["items"]
         header["at"] = time.time()
         if logs is not None and call.given_at is not None:
             header["log"] = log = logs.range_of(call)
@@ -286,6 +288,11 @@ class CallDesk:
 
     def acknowledge(self, calls: dict[str, list[int] | None]) -> None:
         """A client has what came of these calls."""
+        for run in [run for run, only in calls.items() if only is None]:
+            record = self._register.records.get(run)
+            if record is not None and record.kind == "map" and not record.over:
+                record.over = True
+                self._audience.broadcast({"t": "run"} | record.to_json())
         for call in self._register.acknowledge(calls):
             if call.outcome is not None and (name := call.outcome.get("file")):
                 (self._state.config.spool / Path(name).name).unlink(missing_ok=True)

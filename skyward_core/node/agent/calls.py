@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ...wire.node_frame_types import Ended, WorkerOutcome
 
 NUMBERS = 16  # names of numbers of an outcome of a sweep, more of which later clients are not told
+KEPT = 10.0  # seconds that a node is kept for the next step of a job
 RECORDS = 64  # runs remembered after they ended, for clients that come later
 
 Key = tuple[str, int]
@@ -111,9 +112,21 @@ class RunRecord:
         # Tasks of a gather; there may be many, so that only failures are remembered one by one. Of a sweep all are:
         # which combinations are still missing matters to whoever comes later.
         self.returned = 0
+        self.over = False  # of a map: its client has said that there is no more of it
+        self.epoch = 0  # of the gang that it was meant for last
+        self.nodes: list[int] = []  # that have it, where these are not all
+        self.job = ""  # the job that it is a step of, where another one follows
+        self.ended_at = 0.0  # of its latest outcome, by the monotonic clock
+
+    @property
+    def kept_for(self) -> str:
+        """The job for whose next step the node is kept; "" for none."""
+        went_well = all(each["kind"] == "returned" for each in self.outcomes.values())
+        late = self.active or not self.outcomes or time.monotonic() - self.ended_at > KEPT
+        return self.job if went_well and not late else ""
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        told = {
             "run": self.run,
             "function": self.function,
             "kind": self.kind,
@@ -124,7 +137,18 @@ class RunRecord:
             "items": list(self.items.values()),
             "active": self.active,
             "returned": self.returned,
+            "over": self.over,
         }
+        return told | {"nodes": self.nodes} if self.nodes else told
+
+    def count(self, call: Call, outcome: AgentOutcome) -> None:
+        """Of a map, which may have endlessly many calls: what a rank has done is told as of a generator."""
+        had = self.items.get(call.rank)
+        done = (0 if had is None else had["seq"] + 1) + outcome.get("items", 0)
+        self.items[call.rank] = {
+            "t": "item", "run": self.run, "i": call.rank, "rank": call.rank, "node": outcome["node"],
+            "seq": max(0, done - 1), "summary": outcome.get("summary"),
+        }  # fmt: skip
 
 
 class Register:
@@ -148,8 +172,17 @@ class Register:
             self.records[call.run] = record
             self._forget()
         record.active += 1
+        record.epoch, record.nodes = call.header.get("epoch", 0), call.header.get("nodes", [])
+        record.job = call.header.get("job", "") if call.header.get("more") else ""
+        self._begun(call.header.get("job", ""), record)
         self.active += 1
         return first
+
+    def _begun(self, job: str, record: RunRecord) -> None:
+        """What was kept here for a job's next step is that one's now."""
+        for other in self.records.values() if job else ():
+            if other.job == job and other is not record:
+                other.job = ""
 
     def end(self, call: Call, outcome: AgentOutcome) -> None:
         call.outcome = outcome
@@ -158,8 +191,13 @@ class Register:
         record = self.records.get(call.run)
         if record is not None:
             record.active -= 1
+            record.ended_at = time.monotonic()
             record.began.pop(call.index, None)
-            record.items.pop(call.index, None)
+            if record.kind != "map":
+                record.items.pop(call.index, None)
+            elif outcome["kind"] == "returned":
+                record.count(call, outcome)
+                return
             if record.kind == "gather" and outcome["kind"] == "returned":
                 record.returned += 1
             else:

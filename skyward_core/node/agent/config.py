@@ -35,6 +35,8 @@ class AgentConfig:
         accelerator: their model, or models.
         devices: for each rank of this node the device that it sees, as ``CUDA_VISIBLE_DEVICES`` has it; empty
             where ranks see all there are.
+        free_gpus: which devices the node may take, as ``of``, and how many it takes, as ``count``, where it shares its
+            machine's with others; see :mod:`.free_gpus`. Empty where it takes none.
         rendezvous: whether ranks of a gang get the variables that torchrun sets.
         grace: seconds between SIGTERM and SIGKILL where a request names none.
         secrets: what is to be blanked beside those of ``env``.
@@ -69,6 +71,7 @@ class AgentConfig:
     accelerators: int | None = None
     accelerator: str = ""
     devices: list[str]
+    free_gpus: dict[str, Any]
     bundle: str = ""
     path_before: list[str]
     path: list[str]
@@ -85,7 +88,9 @@ class AgentConfig:
         Raises:
             TypeError: one is missing, or there is none of that name.
         """
-        empty: dict[str, Any] = {"devices": [], "path_before": [], "path": [], "env": {}, "secrets": []}
+        empty: dict[str, Any] = {
+            "devices": [], "free_gpus": {}, "path_before": [], "path": [], "env": {}, "secrets": [],
+        }  # fmt: skip
         names = self.__annotations__
         given = dict(zip(names, values, strict=False)) | named
         if unknown := given.keys() - names.keys():

@@ -5,6 +5,9 @@ together. When one rank's worker dies or a run fails half way, the epoch is brok
 forms a new one. Starting a gang run means sending a call to every agent; two clients doing so at once could be
 queued in different orders on different nodes and wait for each other for ever. So a client starts gang runs only
 while it holds the head's lock. It keeps the lock until somebody else wants it: one client alone never waits.
+
+A gang may be of some of the pool's nodes only, its *members*: several of them live side by side then, each with an
+epoch of its own, and its ranks know no others.
 """
 
 from __future__ import annotations
@@ -70,12 +73,18 @@ class Gang:
             alone=bool(header.get("alone")),
         )
 
+    @property
+    def members(self) -> list[int]:
+        """The nodes whose ranks it has, where these are not all of the pool."""
+        return list(self.info.get("members", ()))
+
     def state(self) -> Header:
         return {"t": "gang", "epoch": self.epoch} | self.health()
 
     def health(self) -> Header:
         """Whether it takes another broadcast, as clients are told."""
         said: Header = {"broken": self.broken or self.spent}
+        said |= {"members": self.members} if self.members else {}
         return said | {"spent": True} if self.spent and not self.broken else said
 
     def place(self, config: AgentConfig, rank: int) -> Header:
@@ -83,13 +92,15 @@ class Gang:
         world = {"total_nodes": config.nodes, "world_size": config.nodes * config.ranks_per_node}
         unknown: Header = {"head_addr": "", "head_port": 0, "peers": []}
         gpus = config.accelerators or 0
+        local = rank - config.node * config.ranks_per_node
+        node = self.members.index(config.node) if config.node in self.members else config.node
         return (
             {"total_accelerators": gpus}
             | (self.info or world | unknown)
             | {
-                "node": config.node,
-                "rank": rank,
-                "local_rank": rank - config.node * config.ranks_per_node,
+                "node": node,
+                "rank": node * config.ranks_per_node + local,
+                "local_rank": local,
                 "ranks_per_node": config.ranks_per_node,
                 "workers_per_rank": config.slots,
                 "accelerators": gpus,

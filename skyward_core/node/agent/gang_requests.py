@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...wire.frames import Heard
+from ...wire.frames import Header, Heard
+from .audience import Audience
 from .connection import Connection
 from .gang import Gang, GangLock, Port
 from .node_state import NodeState
@@ -14,14 +15,19 @@ from .slots import Slots
 
 if TYPE_CHECKING:
     from ...wire.frame_types import (
+        ClientDequeue,
+        ClientEnqueue,
         ClientForm,
         ClientGang,
+        ClientHolds,
         ClientLock,
         ClientPorts,
         ClientSetup,
         ClientUnlock,
         ClientWhere,
+        QueuedKeys,
     )
+    from .run_queue import RunQueue
 
 MORE_PORTS = 8  # kept behind the gang's own, for plugins after the first
 
@@ -29,9 +35,11 @@ MORE_PORTS = 8  # kept behind the gang's own, for plugins after the first
 class GangRequests:
     """One agent's."""
 
-    def __init__(self, state: NodeState, slots: Slots) -> None:
+    def __init__(self, state: NodeState, slots: Slots, audience: Audience) -> None:
         self._state = state
         self._slots = slots
+        self._audience = audience
+        self._queue: RunQueue | None = None  # while no run was for some nodes only
         self._lock = GangLock()
         self._port: Port | None = None
         self._rank_ports: list[Port] = []
@@ -48,11 +56,37 @@ class GangRequests:
             "setup": self._tell_setup,
             "gang": self._gang,
             "where": self._where,
+            "holds": self._holds,
+            "enqueue": self._enqueue,
+            "dequeue": self._dequeue,
         }
 
     def leave(self, connection: Connection) -> None:
         """A client is gone."""
         self._lock.lost(connection)
+        if self._queue is not None:
+            self._queue.lost(connection)
+
+    @property
+    def waiting(self) -> list[QueuedKeys]:
+        """The runs that wait for nodes."""
+        return self._queue.waiting if self._queue is not None else []
+
+    def drop(self, run: str, who: str) -> None:
+        """A client stops a run, which may wait here for nodes."""
+        if self._queue is not None:
+            self._queue.drop(run, who)
+
+    def _enqueue(self, connection: Connection, header: ClientEnqueue, body: bytes) -> None:
+        if self._queue is None:
+            from .run_queue import RunQueue  # few pools need it
+
+            self._queue = RunQueue(self._audience)
+        self._queue.enter(connection, header)
+
+    def _dequeue(self, connection: Connection, header: ClientDequeue, body: bytes) -> None:
+        if self._queue is not None:
+            self._queue.leave(header["run"], connection)
 
     def begin_anew(self) -> None:
         """Where ranks stand alone, have what plugins had around the node entered once more, if it is gone or failed: no
@@ -161,3 +195,19 @@ class GangRequests:
             if record.kind == "broadcast"
         }
         connection.send({"t": "known", "id": header["id"], "runs": runs})
+
+    def _holds(self, connection: Connection, header: ClientHolds, body: bytes) -> None:
+        """Which gang is here, and what became of its calls: lets a client find nodes that are free."""
+        gang = self._state.gang
+        runs = {
+            record.run: {
+                "active": record.active,
+                "ended": len(record.outcomes),
+                "total": record.total,
+                "kept": record.kept_for,
+            }
+            for record in self._state.register.records.values()
+            if record.kind == "broadcast" and record.epoch == gang.epoch
+        }
+        told: Header = {"epoch": gang.epoch, "members": gang.members, "runs": runs, "spent": False}
+        connection.send({"t": "known", "id": header["id"]} | told | gang.health())

@@ -81,7 +81,7 @@ class Requests:
         self._state, self._audience, self._desk = state, audience, desk
         self._slots, self._phases, self._life = slots, phases, life
         self._register = state.register
-        self._gang = GangRequests(state, slots)
+        self._gang = GangRequests(state, slots, audience)
         self._exchange = Exchange(state.config)
         self._outputs: OutputDesk | None = None
         self._looks: LookDesk | None = None
@@ -165,6 +165,7 @@ class Requests:
                 "cwd": state.config.cwd,
                 "notices": self._life.notices(),
                 "knows": list(KNOWS),
+                "queue": self._gang.waiting,
             }
             | state.gang.health()
         )
@@ -231,7 +232,10 @@ class Requests:
     def _stop(self, connection: Connection, header: ClientStop, body: bytes) -> None:
         state, run = self._state, header["run"]
         reason, grace = header.get("why", "cancel"), header.get("grace", state.config.grace)
-        if header.get("break") and header["break"] == state.gang.epoch:
+        self._gang.drop(run, connection.who)
+        # Who does not know on which nodes a run is tells all of them.
+        is_here = not state.gang.members or run in self._register.records
+        if header.get("break") and header["break"] == state.gang.epoch and is_here:
             self._slots.break_gang(f"run {run} failed")
         for call in self._register.of_run(run):
             if call.outcome is None and header.get("i", call.index) == call.index:

@@ -218,7 +218,12 @@ class Slot:
         if config.knows_env:
             env["SKYWARD_VARIABLES"] = ",".join(config.env.keys() - env.keys())
         try:
-            self.process = Process(spawn(config, "worker", (self.rank, self.number), out, err, env))
+            keeps: list[int] = []
+            if config.free_gpus:
+                from .free_gpus import kept_by
+
+                keeps = kept_by(env["CUDA_VISIBLE_DEVICES"])
+            self.process = Process(spawn(config, "worker", (self.rank, self.number), out, err, env, keeps))
             self.process.says_from = os.fstat(err).st_size
         except OSError as error:  # its working folder is gone, say, or there are no descriptors left
             self.failed_starts += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -65,7 +65,13 @@ MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str
 
 
 def spawn(
-    config: AgentConfig, module: str, place: tuple[int, int], out: int, err: int, env: Mapping[str, str]
+    config: AgentConfig,
+    module: str,
+    place: tuple[int, int],
+    out: int,
+    err: int,
+    env: Mapping[str, str],
+    keeps: Sequence[int] = (),
 ) -> int:
     """Start a fresh interpreter in a session and process group of its own; returns its pid.
 
@@ -74,6 +80,7 @@ def spawn(
         place: two numbers that end its command line, and name the file by which an agent that comes later knows it.
         out, err: descriptors for what it prints.
         env: variables beside the image's.
+        keeps: descriptors that it has, too, and does nothing with.
     """
     path = [*config.path, *filter(_is_private, (config.cwd,))]
     paths = [config.bundle, ":".join(config.path_before), ":".join(path)]
@@ -88,6 +95,7 @@ def spawn(
         cwd=config.cwd or config.folder,
         env=given | kept | {"SKYWARD_PATIENCE": str(config.idle_timeout)} | dict(env) | mark(config.folder),
         start_new_session=True,
+        pass_fds=keeps,
         umask=config.umask,
     )
     if config.nice:

@@ -63,6 +63,11 @@ def do(what: str, wanted: dict[str, Any], root: str, receive: Receive, emit: Emi
         return {"killed": end(Path(pools(root), wanted["folder"]), wanted["socket"])}
     if what == "gpus":
         return {"gpus": gpus()}
+    if what == "look":
+        from ..gpu_look import look_in_child
+
+        seen, why = look_in_child()
+        return {"uses": seen, "why": why}
     if what == "probe":
         from .probe import measure
 

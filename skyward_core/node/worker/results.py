@@ -19,6 +19,7 @@ _open, _os_open = open, os.open  # user code may put something else in the place
 TEXT = 200  # characters of a summary
 JSON_LIMIT = 16 * 1024  # characters of a value that travels in a summary as it is
 DEPTH = 32  # levels of it
+PARTS, PART = 64, 100  # values of a dictionary that are told one by one, and characters of each
 MESSAGE = 8192  # characters of an exception's message
 
 
@@ -76,8 +77,12 @@ class Pickled:
         return header
 
 
-def pickle_result(value: Any, what: str, path: str) -> Pickled:
+def pickle_result(value: Any, what: str, path: str | None) -> Pickled:
     """Pickle a value and say what it looks like.
+
+    Args:
+        what: whose result it is.
+        path: the file that a large one is written to; None to keep it in memory.
 
     Raises:
         NotPicklableError: names the object inside the value that cannot travel.
@@ -141,10 +146,17 @@ def summarise(value: Any, size: int) -> SummaryWords:
     return {
         "type": type(value).__name__,
         "text": _clip(repr(plain) if is_json else _describe(value)),
-        "json": plain if is_json else None,
+        "json": plain if is_json else _parts(value),
         "is_json": is_json,
         "size": size,
     }
+
+
+def _parts(value: Any) -> dict[str, str] | None:
+    """The values of a dictionary that is not JSON, each in few characters, so that ranks can be compared."""
+    if type(value) is not dict or not 0 < len(value) <= PARTS or not all(type(key) is str for key in value):
+        return None
+    return {key[:PART]: _sketch(part, 1)[:PART] for key, part in value.items()}
 
 
 _NOT_JSON = object()
@@ -214,9 +226,11 @@ def _sketch(value: Any, depth: int) -> str:
         return _BRACKETS[kind].format(", ".join(shown + ["…"] * (len(value) > 5)))
     if kind.__module__.partition(".")[0] in _ARRAYS and hasattr(value, "shape"):
         extents = " × ".join(str(n) for n in tuple(value.shape)) or "scalar"
-        return " ".join(
-            str(part) for part in (kind.__name__, getattr(value, "dtype", ""), extents) if str(part)
-        )
+        from .array_content import content_of
+
+        content = content_of(value)
+        parts = (kind.__name__, getattr(value, "dtype", ""), extents, content and f"#{content}")
+        return " ".join(str(part) for part in parts if str(part))
     return f"{kind.__module__}.{kind.__qualname__} object"
 
 

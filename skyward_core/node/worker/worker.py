@@ -223,7 +223,8 @@ class WorkerProcess:
                 sys.exit(128 + signal.SIGTERM)
             except BaseException as error:  # noqa: BLE001  reported as the outcome of every call that needed it
                 self._setup_error = error
-        if self._rendezvous and header["gang"] and info.world_size > 1 and not info.stands_alone:
+        others = info.world_size > 1 or "members" in header["info"]  # which it would have with more nodes
+        if self._rendezvous and header["gang"] and others and not info.stands_alone:
             from ...runtime.torchrun import ForCalls
 
             self._torchrun = ForCalls(info, self._paths.error_file(os.getpid()))

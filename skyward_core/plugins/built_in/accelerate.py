@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from ...model.errors import UsageError
 from ..base import Plugin
+from ..support import accelerate_config
 from ..support.requirements import requirement, with_pip
 from .torch import Torch, process_group
 
@@ -35,9 +36,10 @@ class Accelerate(Plugin):
             ``fsdp_`` in front: ``{"sharding_strategy": "FULL_SHARD"}``; None for none.
         deepspeed: a DeepSpeed configuration; None for none.
         version: "latest", a bare version to pin, or constraints such as ">=1.0".
+        config: all of it in one, as ``accelerate config`` writes it; None where the parameters before say it.
 
     Raises:
-        UsageError: no such precision, or both fsdp and deepspeed.
+        UsageError: no such precision, both fsdp and deepspeed, or a configuration that says what there is not.
     """
 
     name: ClassVar[str] = "accelerate"
@@ -50,8 +52,20 @@ class Accelerate(Plugin):
     )
     deepspeed: Mapping[str, Any] | None = field(default=None, metadata={"help": "a DeepSpeed configuration"})
     version: str = field(default="latest", metadata={"help": "of accelerate"})
+    config: Mapping[str, Any] | None = field(default=None, metadata={"help": "all of it in one"})
+    _variables: Mapping[str, str] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.mixed_precision, Mapping):  # where older generations have it
+            object.__setattr__(self, "config", self.mixed_precision)
+            object.__setattr__(self, "mixed_precision", None)
+        if self.config is not None:
+            parameters, variables = accelerate_config.read(self.config)
+            object.__setattr__(self, "_variables", variables)
+            for name, value in parameters.items():
+                if getattr(self, name) not in (None, value):
+                    raise UsageError(f"{name} is said twice, and config= says another one")
+                object.__setattr__(self, name, value)
         if self.mixed_precision not in (None, *get_args(Precision)):
             choices = ", ".join(get_args(Precision))
             raise UsageError(f"{self.mixed_precision!r} is no mixed precision: use {choices}")
@@ -76,13 +90,17 @@ class Accelerate(Plugin):
 
     def _environment(self) -> dict[str, str]:
         values: dict[str, str] = {}
+        values |= self._variables
         if self.mixed_precision is not None:
             values["ACCELERATE_MIXED_PRECISION"] = self.mixed_precision
         if self.fsdp is not None:
             values["ACCELERATE_USE_FSDP"] = "true"
-            values |= {f"FSDP_{key.upper()}": _text(value) for key, value in self.fsdp.items()}
+            values |= {
+                f"FSDP_{key.upper()}": accelerate_config.text(value) for key, value in self.fsdp.items()
+            }
         if self.deepspeed is not None:
             values["ACCELERATE_USE_DEEPSPEED"] = "true"
+        if self.deepspeed:
             # DeepSpeed takes a configuration in base64 where it expects a file's name.
             config = json.dumps(dict(self.deepspeed)).encode()
             values["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = base64.urlsafe_b64encode(config).decode()
@@ -102,10 +120,6 @@ def _cuda() -> bool:
     import torch
 
     return bool(torch.cuda.is_available())
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 PLUGIN = Accelerate

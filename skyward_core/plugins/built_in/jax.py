@@ -6,6 +6,7 @@ Set up as https://docs.jax.dev/en/latest/multi_process.html wants it.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +28,8 @@ class Jax(Plugin):
     """JAX with its distributed runtime initialised on every rank.
 
     Args:
-        cuda: JAX's extra that brings CUDA, used when the pool's accelerator has it ("cuda12", "cuda13").
+        cuda: JAX's extra that brings CUDA, used when the pool's accelerator has it ("cuda12", "cuda13"); "cu124", as
+            older generations have it, is "cuda12".
         version: "latest", a bare version to pin, or constraints such as ">=0.6".
         init: initialise the distributed runtime before the function runs. Code that calls
             ``jax.distributed.initialize()`` itself finds it done, where its arguments agree. With False that call is
@@ -43,6 +45,10 @@ class Jax(Plugin):
     init: bool = field(
         default=True, metadata={"help": "initialise the runtime; else that is left to the function"}
     )
+
+    def __post_init__(self) -> None:
+        if older := re.fullmatch(r"cu(\d\d)\d?", self.cuda):
+            object.__setattr__(self, "cuda", f"cuda{older[1]}")
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         package = f"jax[{self.cuda}]" if has_cuda(pool_spec) else "jax"

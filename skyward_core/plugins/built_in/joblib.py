@@ -48,7 +48,7 @@ class Joblib(Plugin):
 
         from ..support.joblib_backend import PoolBackend
 
-        slots = pool.pool.view.world_size * pool.spec.worker.concurrency
+        slots = pool.pool.view.world_size * pool.spec.concurrency
         context: AbstractContextManager[object] = parallel_config(
             backend=PoolBackend(pool=pool, slots=slots), n_jobs=self.n_jobs or slots
         )

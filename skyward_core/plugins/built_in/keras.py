@@ -34,6 +34,8 @@ class Keras(Plugin):
 
     Args:
         backend: "jax", "torch" or "tensorflow".
+        seed: of Keras, NumPy and the backend, the same on every rank; None for one that differs from run to run, with
+            ``jax`` over all devices the same on all ranks.
 
     Raises:
         UsageError: no such backend.
@@ -43,6 +45,7 @@ class Keras(Plugin):
     help: ClassVar[str] = "Keras 3 on JAX, PyTorch or TensorFlow"
     place: ClassVar[int] = 3
     backend: Backend = field(default="jax", metadata={"help": "jax, torch or tensorflow"})
+    seed: int | None = field(default=None, metadata={"help": "the same on every rank"})
 
     def __post_init__(self) -> None:
         if self.backend not in get_args(Backend):
@@ -60,12 +63,14 @@ class Keras(Plugin):
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
         os.environ["KERAS_BACKEND"] = self.backend
         if self.backend == "jax":
-            _spread_over_devices()
+            _spread_over_devices(self.seed)
             yield
         elif self.backend == "tensorflow" and "TF_CONFIG" in os.environ:
+            _seed(self.seed)
             yield
         else:
             with self._backend_plugin().around_process(info):
+                _seed(self.seed)
                 yield
 
     def _backend_plugin(self) -> Plugin:
@@ -73,14 +78,23 @@ class Keras(Plugin):
         return plugin
 
 
-def _spread_over_devices() -> None:
+def _seed(seed: int | None) -> None:
+    if seed is not None:
+        import keras
+
+        keras.utils.set_random_seed(seed)
+
+
+def _spread_over_devices(seed: int | None) -> None:
     import jax
 
     if jax.device_count() == 1:
+        _seed(seed)
         return
     import keras
 
-    if jax.process_count() > 1:
+    _seed(seed)
+    if seed is None and jax.process_count() > 1:
         _share_seed()
     devices = keras.distribution.list_devices()
     keras.distribution.set_distribution(

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..links.link import Link
-from .keeper import Keeper
+from .free_nodes import NodeHolds, choose, held
+from .keeper import Keeper, NodesWanted
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentFormed, OfLock, Place, PortsAnswer, WhereAnswer
+    from ...wire.frame_types import AgentFormed, HoldsAnswer, OfLock, Place, PortsAnswer, WhereAnswer
 
 PATIENCE = 1.0  # seconds that a turn may take to come before it is said who has it
 
@@ -48,7 +49,13 @@ class GangKeeper(Keeper):
     def whole(self) -> bool:
         """Whether all ranks live in one unbroken epoch."""
         epoch = self.head.epoch
-        return epoch > 0 and all(link.epoch == epoch and not link.broken for link in self._links)
+        return epoch > 0 and all(
+            link.epoch == epoch and not link.broken and not link.members for link in self._links
+        )
+
+    @property
+    def ready(self) -> bool:
+        return all(link.epoch and not link.broken for link in self._links)
 
     def on_frame(self, link: Link, header: OfLock) -> None:
         """The head's answers about the lock."""
@@ -78,7 +85,7 @@ class GangKeeper(Keeper):
         send(self.epoch)
         return True
 
-    async def start(self, send: Callable[[int], None]) -> None:
+    async def start(self, send: Callable[[int], None]) -> bool:
         """Start a gang run: ``send(epoch)`` hands its calls to the links.
 
         Raises:
@@ -86,20 +93,71 @@ class GangKeeper(Keeper):
         """
         async with self._busy:
             await self._hold()
-            await self._have_whole()
-            send(self.epoch)
+            if started := self.whole or not held(await self._look(), of_parts=True):
+                await self._have_whole()
+                send(self.epoch)
+            if self._wanted:
+                await self._release()
+            return started
+
+    async def start_on(
+        self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = ""
+    ) -> bool:
+        async with self._busy:
+            await self._hold()
+            nodes = choose(wanted, await self._look(), job)
+            if nodes:
+                links = [self._links[node] for node in nodes]
+                epoch = links[0].epoch
+                if any(link.epoch != epoch or link.broken or link.members != nodes for link in links):
+                    epoch = await self._form(nodes)
+                send(epoch, nodes)
+            if self._wanted:
+                await self._release()
+            return bool(nodes)
+
+    async def ensure(self) -> None:
+        """Have all ranks in a gang, for work that is not a gang run but needs the plugins' contexts. Gangs of some of
+        the nodes stay as they are."""
+        async with self._busy:
+            if self.ready:
+                return
+            await self._hold()
+            await self._look()
+            if any(link.members and not link.broken for link in self._links):
+                rest = tuple(link.node for link in self._links if not link.epoch or link.broken)
+                if rest:
+                    await self._form(rest)
+            else:
+                await self._have_whole()
             if self._wanted:
                 await self._release()
 
-    async def ensure(self) -> None:
-        """Have a whole gang, for work that is not a gang run but needs the plugins' contexts."""
-        async with self._busy:
-            if self.whole:
-                return
-            await self._hold()
-            await self._have_whole()
-            if self._wanted:
-                await self._release()
+    async def _look(self) -> list[NodeHolds]:
+        """What the nodes have, as they tell it; another client may have formed gangs there."""
+        links = [
+            link
+            for link in self._links
+            if link.up and not link.gone and "queue" in link.welcome.get("knows", ())
+        ]
+        answers: list[tuple[HoldsAnswer, bytes]]
+        answers = await asyncio.gather(*(link.ask({"t": "holds"}) for link in links))
+        for link, (header, _) in zip(links, answers, strict=True):
+            if header["epoch"] >= link.epoch and not (link.broken and header["epoch"] == link.epoch):
+                link.learn_gang(header)
+        told = {link.node: header["runs"] for link, (header, _) in zip(links, answers, strict=True)}
+        return [
+            NodeHolds(
+                node=link.node,
+                there=link.node in told,
+                gone=link.gone,
+                epoch=link.epoch,
+                broken=bool(link.broken) and not link.spent,
+                members=link.members,
+                runs=told.get(link.node, {}),
+            )
+            for link in self._links
+        ]
 
     async def _have_whole(self) -> None:
         """Form the next epoch where there is need of it; of one that is only spent, ranks may have yet to begin what
@@ -173,7 +231,9 @@ class GangKeeper(Keeper):
         why = "its client went away while it was being started"
         for run, total in totals.items():
             if active[run] and calls[run] < total:
-                for link in links:
+                for link, (header, _) in zip(links, answers, strict=True):
+                    if link.members and run not in header["runs"]:
+                        continue  # it has a gang of some nodes, and the run is on others
                     link.send({"t": "stop", "run": run, "why": why, "break": link.epoch})
                     # Its agent will say so; but what we start next would reach it before we hear of it.
                     link.broken = link.broken or why
@@ -204,22 +264,31 @@ class GangKeeper(Keeper):
         if told:
             self._tell("")
 
-    async def _form(self, *, fresh: bool = False) -> None:
+    async def _form(self, nodes: tuple[int, ...] = (), *, fresh: bool = False) -> int:
+        """Form the next epoch, of all nodes or of these, and give its number."""
         await self._know_plugins()
+        links = [self._links[node] for node in nodes] or self._links
         # Asked of all at once: forming a gang takes one round trip.
         formed: AgentFormed
-        (formed, _), (peers, gpus) = await asyncio.gather(self.head.ask({"t": "form"}), self._with_ports())
+        (formed, _), (peers, gpus) = await asyncio.gather(
+            links[0].ask({"t": "form"}), self._with_ports(links)
+        )
         epoch = max(formed["epoch"], *(link.epoch + 1 for link in self._links))
         rendezvous = {"head_addr": formed["head_addr"], "head_port": formed["head_port"], "peers": peers}
         info = self._facts | rendezvous | {"total_accelerators": gpus}
+        if nodes:
+            each = self._facts["world_size"] // self._facts["total_nodes"]
+            info |= {"members": list(nodes), "total_nodes": len(nodes), "world_size": len(nodes) * each}
+            info["peers"] = [peers[node] | {"node": place} for place, node in enumerate(nodes)]
         header, plugins = self._setup(epoch, info, fresh=fresh)
-        for link in self._links:
+        for link in links:
             if link.send(header, plugins):
-                link.epoch, link.broken, link.spent = epoch, "", False
+                link.epoch, link.broken, link.spent, link.members = epoch, "", False, nodes
+        return epoch
 
-    async def _with_ports(self) -> tuple[list[Place], int]:
-        """The nodes, each with ports that it keeps free for its ranks; and how many GPUs all of them have."""
-        links = [link for link in self._links if link.up]
+    async def _with_ports(self, links: Sequence[Link]) -> tuple[list[Place], int]:
+        """The nodes, each with ports that it keeps free for its ranks; and how many GPUs these have."""
+        links = [link for link in links if link.up]
         answers: list[tuple[PortsAnswer, bytes] | BaseException]
         answers = await asyncio.gather(*(link.ask({"t": "ports"}) for link in links), return_exceptions=True)
         told = {

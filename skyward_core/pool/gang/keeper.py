@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from ...wire.frame_types import ClientGang, OfLock, Place
 
 
+NodesWanted = int | tuple[int, ...]  # how many nodes a run wants, or which
+
+
 class Keeper(ABC):
     """Has the ranks of a pool set up before they are given work; how, depends on whether they are a gang.
 
@@ -92,13 +95,34 @@ class Keeper(ABC):
     def whole(self) -> bool:
         """Whether all ranks are set up, as far as their nodes are there."""
 
+    @property
+    def ready(self) -> bool:
+        """Whether all ranks are set up for calls that need no gang, be it in several gangs."""
+        return self.whole
+
     @abstractmethod
     def start_now(self, send: Callable[[int], None]) -> bool:
         """Start a broadcast without waiting, when nothing stands in the way; says whether it did."""
 
     @abstractmethod
-    async def start(self, send: Callable[[int], None]) -> None:
-        """Start a broadcast: ``send(epoch)`` hands its calls to the links.
+    async def start(self, send: Callable[[int], None]) -> bool:
+        """Start a broadcast: ``send(epoch)`` hands its calls to the links. False where it cannot be yet, for runs on
+        some of the nodes only have not ended.
+
+        Raises:
+            ConnectionError: a node that is needed for that cannot be reached now.
+        """
+
+    @abstractmethod
+    async def start_on(
+        self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = ""
+    ) -> bool:
+        """Start a broadcast on some of the nodes: ``send(epoch, nodes)`` hands its calls to their links. False where
+        not enough of them are free yet.
+
+        Args:
+            wanted: how many, or which.
+            job: that it is a step of; nodes that are kept for that it may have.
 
         Raises:
             ConnectionError: a node that is needed for that cannot be reached now.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .keeper import Keeper
+from .keeper import Keeper, NodesWanted
 
 FIRST = 1  # the epoch that a node begins with; it counts on by itself
 
@@ -26,9 +26,21 @@ class Standalone(Keeper):
             return True
         return False
 
-    async def start(self, send: Callable[[int], None]) -> None:
+    async def start(self, send: Callable[[int], None]) -> bool:
         await self.ensure()
         send(FIRST)
+        return True
+
+    async def start_on(
+        self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = ""
+    ) -> bool:
+        """The nodes with the least to do for this client; where all have some, its calls wait there."""
+        await self.ensure()
+        if isinstance(wanted, int):
+            there = sorted((link.gone, link.load, link.node) for link in self._links)
+            wanted = tuple(sorted(node for *_, node in there[:wanted]))
+        send(FIRST, wanted)
+        return True
 
     async def renew_processes(self) -> None:
         async with self._busy:

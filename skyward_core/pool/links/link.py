@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         ClaimAnswer,
         ClientCall,
         FromAgent,
+        HoldsAnswer,
         OfRuns,
         Timed,
     )
@@ -88,6 +89,7 @@ class Link:
         self._clock = 0.0  # seconds by which our clock is ahead of the node's, where they differ
         self.finished = False  # the agent said goodbye
         self.epoch = 0
+        self.members: tuple[int, ...] = ()  # the nodes of the gang that is there, where these are not all
         self.broken = ""  # why the gang takes no other broadcast
         self.spent = False  # that is: what it has been given goes on
         nothing: Heard = {}
@@ -271,7 +273,7 @@ class Link:
             case "gang":
                 if header["epoch"] < self.epoch:
                     return  # news of an epoch that we have replaced meanwhile
-                self._learn_gang(header)
+                self.learn_gang(header)
             case "welcome":
                 self._greet(header)
                 return
@@ -327,13 +329,15 @@ class Link:
         self.welcome = header
         ahead = time.time() - header.get("now", time.time())
         self._clock = ahead if abs(ahead) > SAME_TIME else 0.0
-        self._learn_gang(header)
+        self.learn_gang(header)
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_result(None)
 
-    def _learn_gang(self, header: AgentGang | AgentWelcome) -> None:
+    def learn_gang(self, header: AgentGang | AgentWelcome | HoldsAnswer) -> None:
+        """Which gang is there, and how it is."""
         self.epoch, self.broken = header["epoch"], header["broken"]
         self.spent = header.get("spent", False)
+        self.members = tuple(header.get("members", ()))
 
     def _lost(self, error: Exception | None) -> None:
         was_up, self.up, self._pipe = self.up, False, None

@@ -340,6 +340,7 @@ class Startup:
             "nodes": len(pool.machines),
             "address": pool.machines[node].private_address,
             "ranks_per_node": worker["ranks_per_node"],
+            "free_gpus": pool.machines[node].extra.get("free_gpus") or {},
             "concurrency": worker["concurrency"],
             "executor": worker["executor"],
             "idle_timeout": pool.options.idle_timeout,

@@ -67,7 +67,11 @@ async def listing(
     links = [link for link in context.links if nodes is None or link.node in nodes]
     told = await asyncio.gather(*(_ask_all(link, context, patterns, run, whole=whole) for link in links))
     view = context.view.runs.get(run or "")
-    if view is not None and view.kind != "broadcast" and not all(each.forgotten for each in told):
+    if (
+        view is not None
+        and (view.kind != "broadcast" or view.nodes)
+        and not all(each.forgotten for each in told)
+    ):
         # Its calls went to some nodes only.
         told = [each._replace(why="") if each.forgotten else each for each in told]
     found = Listing([], sum(each.more for each in told), {}, {})

@@ -23,11 +23,12 @@ from ..links.direct import Direct
 from ..links.link import Link
 from ..links.spread import Spread
 from ..news import News
+from .map_run import MapRun
 from .others_runs import OthersRuns
 from .run import Run, Surroundings
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import OfRuns
+    from ...wire.frame_types import OfRuns, QueuedKeys
 
 OVER = 16_384  # runs: more than end between two words to an agent
 
@@ -62,7 +63,12 @@ class RunBook:
         self, run: str, kind: RunKind, tasks: Sequence[Task], total: int, future: Future[Run] | None = None
     ) -> Run:
         """A run of ours, from now on."""
-        added = self.runs[run] = Run(self._around, run, kind, tasks, total, future)
+        if kind == "map":
+            bring, release = self.blobs.bring, self.blobs.release
+            added: Run = MapRun(self._around, run, tasks[0], total, bring, release)
+        else:
+            added = Run(self._around, run, kind, tasks, total, future)
+        self.runs[run] = added
         return added
 
     async def claim(self, run: str) -> Run:
@@ -80,8 +86,14 @@ class RunBook:
         view = context.view.runs.get(run)
         if view is None:
             raise PoolError(f"pool {context.name} remembers no run {run}")
+        if any(each.run == run for each in context.view.waiting):
+            raise PoolError(f"run {run} waits for nodes, and is its client's until it has them")
+        if view.kind == "map":
+            raise PoolError(
+                f"run {run} is a map: what it gives goes to its caller, item by item, and nowhere else"
+            )
         taken = self.add(run, view.kind, [Task(view.function, NOTHING, NOTHING)], view.total)
-        taken.claim_from(context.links)
+        taken.claim_from(context.links, view.nodes)
         asked = [link for link in context.links if link.up]
         known = await asyncio.gather(*(link.claim(run) for link in asked))
         lacks = view.total - sum(map(len, known))
@@ -146,7 +158,7 @@ class RunBook:
             return
         if header["t"] == "run":
             return  # we know it best
-        if header["i"] >= run.total:
+        if not run.is_call(header["i"]):
             raise WireError(f"run {run.id} has no call {header['i']}")
         if not run.asked_of(link, header["i"]):
             raise WireError(f"node {link.node} speaks of call {header['i']}, which it was not given")
@@ -160,8 +172,8 @@ class RunBook:
             case "began":
                 self._news.emit(
                     ev.RankBegan(
-                        pool=self._context.name, run=run.id, index=header["i"], rank=header["rank"],
-                        node=header["node"], at=link.time_of(header),
+                        pool=self._context.name, run=run.id, index=run.row_of(header["i"], header["rank"]),
+                        rank=header["rank"], node=header["node"], at=link.time_of(header),
                     )
                 )  # fmt: skip
 
@@ -180,6 +192,10 @@ class RunBook:
     def _lose_calls(run: Run, link: Link) -> None:
         for index in run.calls_on(link):
             run.lose(index)
+
+    def others_wait(self, link: Link, queued: QueuedKeys) -> None:
+        """A run of another client waits for nodes; no node but the head knows of it yet."""
+        self._others.waits(link, queued)
 
     def look_again(self) -> None:
         """We use the pool from now on: see to runs that nobody sees to."""

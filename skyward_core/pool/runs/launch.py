@@ -17,6 +17,7 @@ from ...views import events as ev
 from ..background import Background
 from ..context import PoolContext
 from ..edited_modules import EditedModules
+from ..gang.keeper import Keeper
 from ..gang.upkeep import Upkeep
 from ..links.spread import Parcel
 from ..news import News
@@ -24,6 +25,7 @@ from ..nodes.roster import Roster
 from ..setup_knowledge import SetupKnowledge
 from .book import RunBook
 from .run import Run
+from .run_line import RunLine
 from .turns import Turns
 
 
@@ -33,7 +35,11 @@ def new_id() -> str:
 
 
 class Launcher:
-    """Sends the runs of one pool, as one client dispatches them, on their way."""
+    """Sends the runs of one pool, as one client dispatches them, on their way.
+
+    Attributes:
+        line: those that wait for nodes.
+    """
 
     def __init__(
         self, context: PoolContext, news: News, background: Background, book: RunBook, roster: Roster,
@@ -47,6 +53,7 @@ class Launcher:
         self._upkeep = upkeep
         self._knowledge = knowledge
         self._modules = modules
+        self.line = RunLine(context, news, background, book)
         self._turns = Turns(context, book, lambda words: news.complain(words) if words else roster.tell())
 
     def open(
@@ -59,7 +66,8 @@ class Launcher:
         run_id: str = "",
         stays: bool = False,
     ) -> Run:
-        """Dispatch a run: "broadcast" (one task to every rank), "single", "gather", or "sweep".
+        """Dispatch a run: "broadcast" (one task to every rank), "single", "gather", "sweep", or "map" (one task, its
+        function; see :class:`.map_run.MapRun`).
 
         Args:
             run_id: what it is called, where something was written down of it before; as :func:`new_id` makes it.
@@ -70,7 +78,7 @@ class Launcher:
 
         Raises:
             PoolGone: the pool has ended.
-            UsageError: the tasks were pickled by another Python than the pool has.
+            UsageError: the tasks were pickled by another Python than the pool has, or want nodes that it has not.
         """
         context = self._context
         if context.ending is not None:
@@ -78,14 +86,19 @@ class Launcher:
             raise context.ending.error()
         try:
             context.check_interpreter(tasks)
+            wanted = self._wanted(kind, tasks)
         except UsageError:
             _discard(tasks)
             raise
-        total = len(context.links) * context.ranks_per_node if kind == "broadcast" else len(tasks)
+        nodes = len(context.links) if wanted is None else wanted if isinstance(wanted, int) else len(wanted)
+        by_rank = kind in ("broadcast", "map")
+        total = nodes * context.ranks_per_node if by_rank else len(tasks)
         run = self._book.add(run_id or new_id(), kind, tasks, total, future)
+        run.wanted = wanted
         run.consumed, run.stays = consumed, stays
         leaving = kind == "broadcast" and self._roster.expects_losses
-        whole = not (self._roster.under_way or leaving or any(link.gone for link in context.links))
+        parts = wanted is not None and not context.links[0].gone and self._enough(wanted)
+        whole = parts or not (self._roster.under_way or leaving or any(link.gone for link in context.links))
         large = any(blob.path for task in tasks for blob in (task.fn, task.args))
         edited = self._modules.to_renew
         if whole and not large and not edited:
@@ -104,6 +117,38 @@ class Launcher:
             self._start_on_what_is_there(run)
         return run
 
+    def _wanted(self, kind: RunKind, tasks: Sequence[Task]) -> int | tuple[int, ...] | None:
+        """How many nodes a run is to have, or which; None for all.
+
+        Raises:
+            UsageError: the pool has not so many, or not these; or it is no run on all ranks.
+        """
+        if kind != "broadcast":
+            if named := next((task.name for task in tasks if task.nodes is not None), None):
+                raise UsageError(
+                    f"{named} runs on one rank, and cannot be told nodes: send it with @, or leave out with_nodes"
+                )
+            return None
+        wanted, has = tasks[0].nodes, len(self._context.links)
+        if wanted is None:
+            return None
+        if isinstance(wanted, int):
+            if wanted > has:
+                raise UsageError(
+                    f"{tasks[0].name} wants {wanted} nodes, and pool {self._context.name} has {has}"
+                )
+            return None if wanted == has else wanted
+        if wanted[-1] >= has:
+            last = f"0 to {has - 1}" if has > 1 else "0 only"
+            raise UsageError(f"pool {self._context.name} has no node {wanted[-1]}: it has {last}")
+        return None if len(wanted) == has else wanted
+
+    def _enough(self, wanted: int | tuple[int, ...]) -> bool:
+        """Whether there are as many nodes as a run wants, or may be again."""
+        links = self._context.links
+        there = {link.node for link in links if not link.gone or self._roster.hope_for(link.node)}
+        return len(there) >= wanted if isinstance(wanted, int) else there.issuperset(wanted)
+
     def start_anew(self, run: Run) -> None:
         """Have a broadcast of which no rank has begun handed to a whole gang."""
         self._background.spawn(self._start_gang(run))
@@ -111,7 +156,8 @@ class Launcher:
     def gang_broke(self) -> None:
         """A worker died. Work that waits for the plugins' contexts needs a new epoch to go on."""
         context, gang = self._context, self._upkeep.keeper
-        idle = gang is None or gang.whole or not self._book.runs
+        self.line.note()
+        idle = gang is None or gang.ready or not self._book.runs
         if not idle and context.ending is None and not context.observer:
             self._background.spawn(self._mend_gang())
 
@@ -124,14 +170,25 @@ class Launcher:
         if gang is None:
             raise PoolError(f"pool {self._context.name} is not up")
         try:
+            if run.wanted is not None:
+                await self._when_reached([run], lambda: self.line.start(run, gang))
+                return
             async with self._turns.taken(run):
-                await self._when_reached([run], lambda: gang.start(run.send_gang))
+                await self._when_reached([run], lambda: self._start_whole(run, gang))
         except OSError as error:
             self._fail(run, f"the gang could not be formed: {error}")
+        except PoolError as error:
+            self._fail(run, str(error))
+
+    async def _start_whole(self, run: Run, gang: Keeper) -> None:
+        if not (self.line.is_empty and await gang.start(run.send_gang)):
+            await self.line.start(run, gang)
 
     def _record(self, run: Run) -> None:
         now = time.time()
         self._news.records.opened(run.id, run.name, run.kind, run.total, now, ours=True)
+        if run.wanted is not None and not run.nodes:
+            self._news.records.placed(run.id, ())
         self._news.emit(
             ev.RunOpened(
                 pool=self._context.name, run=run.id, function=run.name, kind=run.kind, total=run.total, at=now
@@ -144,6 +201,8 @@ class Launcher:
         """Whether a run needs nodes that are gone and that may come back."""
         links = self._context.links
         gone = [link.node for link in links if link.gone]
+        if run.wanted is not None:
+            return self._enough(run.wanted) and self._roster.hope_for(0)
         if not all(self._roster.hope_for(node) for node in gone):
             return False
         return run.kind == "broadcast" or len(gone) == len(links)
@@ -184,7 +243,13 @@ class Launcher:
         """Start a run, or refuse it, in a pool that may lack nodes."""
         context = self._context
         gone = [link.node for link in context.links if link.gone]
-        if run.kind == "broadcast" and gone and (context.options.fail_fast or not context.alone):
+        parts = run.wanted is not None and 0 not in gone and self._enough(run.wanted)
+        if (
+            run.kind == "broadcast"
+            and gone
+            and not parts
+            and (context.options.fail_fast or not context.alone)
+        ):
             why = self._roster.why_not(gone[0])
             self._refuse(run, f"node {gone[0]} of the pool is gone" + (f": {why}" if why else ""))
         elif any(blob.path for task in run.tasks for blob in (task.fn, task.args)):
@@ -211,11 +276,12 @@ class Launcher:
         gang = self._upkeep.keeper
         waits = self._turns.must_wait(run)
         if run.kind == "broadcast":
-            if gang is None or waits or not gang.start_now(run.send_gang):
+            parts = run.wanted is not None or not self.line.is_empty
+            if gang is None or waits or parts or not gang.start_now(run.send_gang):
                 self._background.spawn(self._start_gang(run))
         elif waits:
             self._background.spawn(self._start_in_turn(run))
-        elif gang is not None and not gang.whole:
+        elif gang is not None and not gang.ready:
             self._background.spawn(self._feed_whole(run))
         else:
             run.feed()
@@ -287,15 +353,15 @@ class Launcher:
     def _refuse(self, run: Run, why: str) -> None:
         """A broadcast lacks nodes for good."""
         _discard(run.tasks)
-        for rank in range(run.total):
-            link = self._context.link_of(rank)
+        for index in range(run.total):
+            link = self._context.links[max(0, run.place_of(index)[1])]
             kind: OutcomeKind = "lost" if link.gone else "collateral"
-            run.refuse(rank, link, kind, ErrorInfo("NodeLost", why))
+            run.refuse(index, link, kind, ErrorInfo("NodeLost", why))
 
     def _fail(self, run: Run, why: str) -> None:
-        for index in range(run.total):
-            link = self._context.link_of(index if run.kind == "broadcast" else 0)
-            run.refuse(index, link, "lost", ErrorInfo("PoolError", why))
+        for index in range(run.total if run.kind != "map" else 1):
+            node = run.place_of(index)[1] if run.kind == "broadcast" else 0
+            run.refuse(index, self._context.links[max(0, node)], "lost", ErrorInfo("PoolError", why))
 
 
 def _discard(tasks: Sequence[Task]) -> None:

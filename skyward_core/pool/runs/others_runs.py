@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...model.errors import LedgerError
@@ -20,7 +21,7 @@ from .root_cause import root_cause
 from .unclaimed import Unclaimed
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentOutcome, OfRuns, Record, Remembered
+    from ...wire.frame_types import AgentOutcome, OfRuns, QueuedKeys, Record, Remembered
 
 
 class OthersRuns:
@@ -35,6 +36,7 @@ class OthersRuns:
         self._returned: dict[
             str, dict[int, int]
         ] = {}  # tasks of a gather that returned while we were not there, by node
+        self._maps: dict[str, dict[int, int]] = {}  # items that are done, by rank
         self._ended: set[str] = set()
         self._latest: dict[str, float] = {}  # Unix time of the latest outcome
         self._unclaimed = Unclaimed(context)
@@ -53,6 +55,8 @@ class OthersRuns:
             for header in record["outcomes"]:
                 self._outcome(record["run"], header, link.time_of(header))
             self._check_end(record["run"], caught_up=True)
+            if record.get("over") and record["run"] in self._maps:
+                self._end_map(record["run"])
         self.ask_ledger(ours)
 
     def ask_ledger(self, ours: Container[str]) -> None:
@@ -71,6 +75,8 @@ class OthersRuns:
     def _tell_lost(self, row: RunRow) -> None:
         """Tell what was lost of a run while nobody was there; the ranks that wait for lost ones are stopped."""
         run, context = row.run, self._context
+        if row.kind == "map":
+            return self._tell_lost_map(row)
         written = self._written_outcomes(run)
         known = self._outcomes.get(run, {}) | written
         returned = sum(self._returned.get(run, {}).values())
@@ -79,7 +85,7 @@ class OthersRuns:
         if not (is_over or lost or any(each.kind == "lost" for each in known.values())):
             return
         if run not in self._totals:
-            self._begin(run, row.function, row.kind, row.total, row.opened_at)
+            self._begin(run, row.function, row.kind, row.total, row.opened_at, row.nodes or ())
         for outcome in written.values():
             self._enter(run, outcome, row.opened_at)
         if returned and lost:  # which tasks these are nobody knows
@@ -94,6 +100,19 @@ class OthersRuns:
                 stop = {"t": "stop", "run": run, "why": "fail-fast", "grace": context.options.grace}
                 link.send(stop | {"break": link.epoch})
         self._check_end(run)
+
+    def _tell_lost_map(self, row: RunRow) -> None:
+        """Nobody gives a map its items any more."""
+        if self._unclaimed.goes_on(row.run):
+            return
+        if row.run not in self._totals:
+            self._begin(row.run, row.function, row.kind, row.total, row.opened_at, ())
+        cause, now = (
+            RootCause(-1, "lost", "PoolError", "its client is gone, who gave it its items"),
+            time.time(),
+        )
+        self._news.records.ended(row.run, "failed", now, cause)
+        self._end(row.run, "failed", now, cause)
 
     def _written_outcomes(self, run: str) -> dict[int, Outcome]:
         try:
@@ -115,12 +134,14 @@ class OthersRuns:
             case "run":
                 self._opened(header, link)
                 self._unclaimed.knows(link, run)
+                if header.get("over") and run in self._maps:
+                    self._end_map(run)
             case "began":
                 self._emit(
                     ev.RankBegan(
                         pool=self._pool,
                         run=run,
-                        index=header["i"],
+                        index=header["i"] if run not in self._maps else header["rank"],
                         rank=header["rank"],
                         node=header["node"],
                         at=at,
@@ -129,12 +150,16 @@ class OthersRuns:
             case "item":
                 summary = Summary.from_wire(header["summary"])
                 if summary is not None:
+                    if run in self._maps:
+                        self._maps[run][header["rank"]] = header["seq"] + 1
                     self._emit(
                         ev.ItemYielded(
                             pool=self._pool, run=run, index=header["i"], rank=header["rank"],
                             seq=header["seq"], summary=summary,
                         )
                     )  # fmt: skip
+            case "outcome" if run in self._maps and header["kind"] == "returned":
+                self._count(run, header)
             case "outcome":
                 self._outcome(run, header, at)
                 self._unclaimed.ended(link, run)
@@ -142,20 +167,65 @@ class OthersRuns:
 
     def _opened(self, record: Record, link: Link) -> None:
         run, at = record["run"], link.time_of({"at": record["opened_at"]})
+        nodes = tuple(record.get("nodes", ()))
         if run in self._totals:
+            if nodes:  # it has waited for them
+                self._emit(ev.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at))
             return
         self._news.records.opened(run, record["function"], record["kind"], record["total"], at)
-        self._begin(run, record["function"], record["kind"], record["total"], at)
+        if nodes:
+            self._news.records.placed(run, nodes)
+        self._begin(run, record["function"], record["kind"], record["total"], at, nodes)
 
-    def _begin(self, run: str, function: str, kind: RunKind, total: int, at: float) -> None:
+    def waits(self, link: Link, queued: QueuedKeys) -> None:
+        """A run waits for nodes, as the head tells."""
+        context = self._context
+        if queued["run"] not in self._totals:
+            total = (queued["nodes"] or len(context.links)) * context.ranks_per_node
+            since = link.by_our_clock(queued["since"])
+            self._begin(queued["run"], queued["name"], "broadcast", total, since, ())
+
+    def _begin(
+        self, run: str, function: str, kind: RunKind, total: int, at: float, nodes: tuple[int, ...]
+    ) -> None:
         self._totals[run] = total
         self._outcomes[run] = {}
+        if kind == "map":
+            self._maps[run] = {}
         self._emit(ev.RunOpened(pool=self._pool, run=run, function=function, kind=kind, total=total, at=at))
+        if nodes:
+            self._emit(ev.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at))
 
     def _outcome(self, run: str, header: AgentOutcome, at: float) -> None:
         outcome = outcome_of(header)
+        if run in self._maps:  # a row for each rank
+            outcome = replace(outcome, index=outcome.rank, items=self._maps[run].get(outcome.rank, 0))
         if self._enter(run, outcome, at):
             self._news.records.outcome(run, outcome, header.get("log", {}))
+
+    def _count(self, run: str, header: AgentOutcome) -> None:
+        """A rank has done some more items of a map."""
+        done = self._maps[run]
+        done[header["rank"]] = done.get(header["rank"], 0) + header.get("items", 0)
+        summary = Summary.from_wire(header.get("summary"))
+        if summary is not None and done[header["rank"]]:
+            self._emit(
+                ev.ItemYielded(
+                    pool=self._pool, run=run, index=header["rank"], rank=header["rank"],
+                    seq=done[header["rank"]] - 1, summary=summary,
+                )
+            )  # fmt: skip
+
+    def _end_map(self, run: str) -> None:
+        """Its client has said that this was all."""
+        if run in self._ended:
+            return
+        for rank in range(self._totals[run]):
+            node = self._context.link_of(rank).node
+            if rank not in self._outcomes[run]:
+                row = Outcome(rank, rank, node, "returned", items=self._maps[run].get(rank, 0))
+                self._enter(run, row, time.time())
+        self._check_end(run)
 
     def _enter(self, run: str, outcome: Outcome, at: float) -> bool:
         """Tell of an outcome, the first time; says whether it was that."""
@@ -169,7 +239,7 @@ class OthersRuns:
 
     def _check_end(self, run: str, *, caught_up: bool = False) -> None:
         outcomes = self._outcomes[run]
-        known = len(outcomes) + sum(self._returned.get(run, {}).values())
+        known = len(outcomes) + (sum(self._returned.get(run, {}).values()) if run not in self._maps else 0)
         if known < self._totals.get(run, known + 1) or run in self._ended:
             return
         at = self._latest.get(run, time.time())

@@ -163,7 +163,11 @@ def describe(function: str, kind: str, outcomes: Iterable[Outcome], culprit: Out
 
 def place_of(kind: str, outcome: Outcome) -> str:
     """Whose outcome it is, in words; ``kind`` is the run's."""
-    return f"rank {outcome.rank} (node {outcome.node})" if kind == "broadcast" else f"task {outcome.index}"
+    return (
+        f"rank {outcome.rank} (node {outcome.node})"
+        if kind in ("broadcast", "map")
+        else f"task {outcome.index}"
+    )
 
 
 def caused(error: RunError, culprit: Outcome, value: Value | None) -> RunError:

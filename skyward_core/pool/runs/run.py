@@ -77,9 +77,32 @@ class Run(RunResults):
 
     # There may be thousands in a second, and they have more parts than Python shares the names of.
     __slots__ = (
-        "_around", "_asked", "_begun", "_broke", "_claimed", "_context", "_fetching", "_flying", "_readings",
-        "_seconds", "_spent", "_stale", "_stopping", "_waiting", "_where", "arrivals", "consumed", "future",
-        "is_script", "logs", "sent", "stays", "stocked", "tasks",
+        "_around",
+        "_asked",
+        "_begun",
+        "_broke",
+        "_claimed",
+        "_context",
+        "_fetching",
+        "_flying",
+        "_readings",
+        "_seconds",
+        "_spent",
+        "_stale",
+        "_stopping",
+        "_waiting",
+        "_where",
+        "arrivals",
+        "consumed",
+        "future",
+        "is_script",
+        "logs",
+        "nodes",
+        "sent",
+        "stays",
+        "stocked",
+        "tasks",
+        "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -117,28 +140,56 @@ class Run(RunResults):
         self._stopping = False
         self._fetching: set[int] = set()  # calls that have ended, and whose values are on their way here
         self._readings: dict[int, Reading] = {}
+        self.wanted: int | tuple[int, ...] | None = tasks[0].nodes if kind == "broadcast" else None
+        self.nodes: tuple[int, ...] = ()  # that it has got, where it wants some only
+
+    @property
+    def links(self) -> Sequence[Link]:
+        """To the nodes that may have something of it."""
+        if self.wanted is None:
+            return self._context.links
+        return [self._context.links[node] for node in self.nodes]
+
+    def place_of(self, index: int) -> tuple[int, int]:
+        """Rank and node of a broadcast's call, in the pool; -1 where it has got no nodes yet."""
+        each = self._context.ranks_per_node
+        if self.wanted is None:
+            return index, index // each
+        if not self.nodes:
+            return -1, -1
+        node = self.nodes[index // each]
+        return node * each + index % each, node
 
     # -- dispatch ----------------------------------------------------------------------------------------
 
-    def send_gang(self, epoch: int) -> None:
-        """Hand a broadcast's calls to all links, if it is still wanted."""
+    def send_gang(self, epoch: int, nodes: tuple[int, ...] = ()) -> None:
+        """Hand a broadcast's calls to all links, or to those of some nodes, if it is still wanted."""
         if self.state != "running":
             return
+        if nodes:
+            self.nodes = nodes
+            self._tell_nodes()
         task = self.tasks[0]
-        new = {link for link in self._context.links if not (link.gone or self._is_stocked(link))}
+        new = {link for link in self.links if not (link.gone or self._is_stocked(link))}
         all_or_none = self._context.options.fail_fast or not self._context.alone
-        for rank in range(self.total):
-            link = self._context.link_of(rank)
+        for index in range(self.total):
+            rank, node = self.place_of(index)
+            link = self._context.links[node]
             if link in new or (new and all_or_none):
-                self._refuse_new(rank, link, new)
+                self._refuse_new(index, link, new)
             else:
-                self._send(link, rank, task, {"gang": True, "rank": rank, "epoch": epoch})
+                how: Heard = {"gang": True, "rank": rank, "epoch": epoch}
+                self._send(link, index, task, how | {"nodes": list(nodes)} if nodes else how)
 
-    def _refuse_new(self, rank: int, link: Link, new: Collection[Link]) -> None:
+    def _tell_nodes(self) -> None:
+        self._around.news.records.placed(self.id, self.nodes)
+        self._around.news.emit(ev.RunPlaced(pool=self.pool, run=self.id, nodes=list(self.nodes)))
+
+    def _refuse_new(self, index: int, link: Link, new: Collection[Link]) -> None:
         """A broadcast's arguments are on no node that came after them, and here neither any more."""
         late = min(each.node for each in new)
         why = f"node {late} got another machine after the arguments had been sent; run it again"
-        self.refuse(rank, link, "lost" if link in new else "collateral", ErrorInfo("NodeLost", why))
+        self.refuse(index, link, "lost" if link in new else "collateral", ErrorInfo("NodeLost", why))
 
     def hold(self) -> None:
         """Wait until the pool can take it; :meth:`release` ends that, and so does a cancellation."""
@@ -197,13 +248,27 @@ class Run(RunResults):
         recent = self._seconds
         return bool(recent) and sum(recent) / len(recent) < QUICK
 
-    def claim_from(self, links: Sequence[Link]) -> None:
-        """Expect the calls of a run that another client dispatched."""
+    def claim_from(self, links: Sequence[Link], nodes: tuple[int, ...] = ()) -> None:
+        """Expect the calls of a run that another client dispatched.
+
+        Args:
+            nodes: that have it, where these are not all.
+        """
         self.sent = self._claimed = True
+        if nodes:
+            self.wanted = self.nodes = nodes
         if self.kind == "broadcast":
-            self._where = {rank: self._context.link_of(rank) for rank in range(self.total)}
+            self._where = {index: links[self.place_of(index)[1]] for index in range(self.total)}
         elif len(links) == 1:
             self._where = dict.fromkeys(range(self.total), links[0])
+
+    def is_call(self, index: int) -> bool:
+        """Whether it has such a call."""
+        return index < self.total
+
+    def row_of(self, index: int, rank: int) -> int:
+        """Where screens show a call that a rank is at."""
+        return index
 
     def asked_of(self, link: Link, index: int) -> bool:
         """Whether a node has been given a call; of another client's calls only the nodes know where they are."""
@@ -228,6 +293,8 @@ class Run(RunResults):
             self._readings[index] = Reading(header)
         if task.script:
             header["script"] = True
+        if task.job:
+            header["job"], header["more"] = task.job, task.more
         if self._context.alone:
             header["alone"] = True
         elif self._context.links[0].gone:
@@ -418,7 +485,7 @@ class Run(RunResults):
         if self.total == len(self.outcomes):
             return
         gang = self.kind == "broadcast" and breaks
-        for link in self._context.links:
+        for link in self.links:
             header: Header = {"t": "stop", "run": self.id, "why": why, "grace": self._context.options.grace}
             link.send(header | ({"break": link.epoch} if gang else {}))
             if breaks and self.calls_on(link):
@@ -431,7 +498,7 @@ class Run(RunResults):
     def _fail_unsent(self, words: str, kind: str = "lost") -> None:
         while self._waiting:
             index = self._waiting.popleft()
-            rank, node = (index, self._context.link_of(index).node) if self.kind == "broadcast" else (-1, -1)
+            rank, node = self.place_of(index) if self.kind == "broadcast" else (-1, -1)
             outcome = Outcome(index, rank, node, kind, error=ErrorInfo("Stopped", words))  # type: ignore[arg-type]
             self._end_without_a_node(outcome)
         self._check_end()
@@ -465,7 +532,9 @@ class Run(RunResults):
         if index in self.outcomes:
             return
         self._begun |= begun
-        rank = index if self.kind == "broadcast" else link.node * self._context.ranks_per_node
+        rank = (
+            self.place_of(index)[0] if self.kind == "broadcast" else link.node * self._context.ranks_per_node
+        )
         self.logs.setdefault(index, {})
         self.values[index] = b""
         self._take(link, Outcome(index, rank, link.node, kind, error=error))
@@ -493,21 +562,21 @@ class Run(RunResults):
             self._stale.clear()
             self._stopping = self.sent = False
             self._broke = ""
-            for link in self._context.links:
+            for link in self.links:
                 link.send({"t": "ack", "calls": {self.id: None}})  # else the agent answers from memory
             self._around.start_anew(self)
             return
         for index in self._stale - self.outcomes.keys():
             why = f": {self._broke}" if self._broke else ""
             info = ErrorInfo("Stopped", f"its gang broke before it began{why}")
-            node = self._context.link_of(index).node
-            self._end_without_a_node(Outcome(index, index, node, "lost", error=info))
+            rank, node = self.place_of(index)
+            self._end_without_a_node(Outcome(index, rank, node, "lost", error=info))
         self._end()
 
     def _end(self) -> None:
         self.root_cause = root_cause(self._arrived)
         if self._spent:
-            for link in self._context.links:
+            for link in self.links:
                 link.broken = link.broken or self._spent
         if all(outcome.kind == "returned" for outcome in self.outcomes.values()):
             self.state = "done"

@@ -68,11 +68,19 @@ class Unclaimed:
             ended: the calls whose ends are known.
             returned: how many more are known to have returned; nobody knows which.
         """
-        if row.kind == "broadcast":
-            for rank in sorted(set(range(row.total)) - set(ended)):
-                link = self._context.link_of(rank)
+        if row.kind == "broadcast" and row.nodes == ():
+            if not self._knows.get(row.run) and all(link.up or link.gone for link in self._context.links):
+                never = ErrorInfo(
+                    "PoolError", "its client went away while it waited for nodes; it was not begun"
+                )
+                yield from (Outcome(index, -1, -1, "lost", error=never) for index in range(row.total))
+        elif row.kind == "broadcast":
+            each = self._context.ranks_per_node
+            for index in sorted(set(range(row.total)) - set(ended)):
+                node = index // each if row.nodes is None else row.nodes[index // each]
+                link = self._context.links[node]
                 if why := self._why_lost(link, row.run):
-                    yield Outcome(rank, rank, link.node, "lost", error=why)
+                    yield Outcome(index, node * each + index % each, node, "lost", error=why)
         elif row.total - len(ended) - returned > 0 and not self.goes_on(row.run):
             where, why = self._one_lost(row.run)
             rank = -1 if where is None else where.node * self._context.ranks_per_node

@@ -16,6 +16,7 @@ from ...model.arrival import Bought
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ...model.machine import Check, Machine
 from ...model.offer import OfferList, RentalPlan, Wish
+from ...model.older_words import takes
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Target
 from ..agents_over_ssh import all_of, end, look
@@ -38,6 +39,7 @@ from .calls import Account, Calls, calls_of, in_thread
 from .failure_scope import is_of_region
 from .launching import MADE_THEN, Attempt, Launch, Wishes, disk_of
 from .offers import DISK, Extras, fitting, known
+from .older_words import OLDER
 from .pool_folder import PoolFolder
 from .settings import SETTINGS
 
@@ -51,6 +53,7 @@ LEAST_DEADMAN = 10  # minutes: shorter ones keep people from logging in
 BEYOND = 5  # minutes for which the deadman waits longer than the lease
 
 
+@takes(OLDER)
 @dataclass(frozen=True)
 class AWS(BlockSales):
     """Machines rented from Amazon EC2.
@@ -126,6 +129,14 @@ class AWS(BlockSales):
             raise UsageError("a subnet is in one region: name only that")
         if self.disk_gb is not None and self.disk_gb < 1:
             raise UsageError(f"disk_gb={self.disk_gb}: a disk has 1 GB or more")
+
+    def with_disk(self, gb: int) -> AWS:
+        """The same provider, with disks of this size.
+
+        Args:
+            gb: in GB.
+        """
+        return replace(self, disk_gb=gb)
 
     # -- the verbs ---------------------------------------------------------------------------------------
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ...model.errors import (
     NoCapacity,
@@ -19,6 +19,7 @@ from ...model.errors import (
     hint_of,
     what_of,
 )
+from ...model.gpu_use import FREE
 from ...model.machine import Check, Machine
 from ...model.spec import PoolSpec
 from ...model.value import Value, value
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from ...model.setting import Setting
     from ...transport.ssh.transport import SSHTransport
     from ...wire.host_fact_types import GpusDone
+    from .shared import HostLook
 
 # What imports asyncssh is imported where it is needed: the hosts are dialled before.
 
@@ -58,6 +60,9 @@ class SSH(Value):
         jump: a host to go through, as ``ssh -J`` takes it; several with commas.
         host_keys: what to do about a host key that is not known: "known" refuses it, "ask" asks the person,
             "accept-new" writes it down. A key that has changed is always refused.
+        gpus: "free" takes of each host only GPUs that nobody uses, a rank for each; other pools of this software leave
+            them alone then. ``Worker(ranks_per_node=)`` and the pool's ``accelerator`` say how many, and of which kind;
+            else all that are free. None takes hosts as they are.
 
     Attributes:
         name: how people name it.
@@ -66,7 +71,7 @@ class SSH(Value):
         settings: what a person may choose, for a form and a command line.
 
     Raises:
-        UsageError: no hosts, an unknown group, a host named twice, or a policy that does not exist.
+        UsageError: no hosts, an unknown group, a host named twice, or a policy, or word for GPUs, that does not exist.
     """
 
     hosts: Sequence[str] | str
@@ -79,6 +84,7 @@ class SSH(Value):
     config: bool = True
     jump: str | None = None
     host_keys: Policy = "known"
+    gpus: Literal["free"] | None = None
 
     name: ClassVar[str] = "ssh"
     about: ClassVar[str] = "hosts of your own"
@@ -88,6 +94,8 @@ class SSH(Value):
     def __post_init__(self) -> None:
         if self.host_keys not in ("known", "ask", "accept-new"):
             raise UsageError(f"host_keys={self.host_keys!r}: choose 'known', 'ask' or 'accept-new'.")
+        if self.gpus not in (None, FREE):
+            raise UsageError(f"gpus={self.gpus!r}: choose {FREE!r}, or leave it out.")
         keys = (self.keys,) if isinstance(self.keys, str) else tuple(self.keys or ())
         object.__setattr__(self, "hosts", _expand(self.hosts))
         object.__setattr__(self, "keys", keys)
@@ -98,6 +106,11 @@ class SSH(Value):
     def default_nodes(self) -> int:
         """Nodes of a pool for which no number is asked: all hosts."""
         return len(self.hosts)
+
+    @property
+    def rank_per_gpu(self) -> bool:
+        """Whether a pool has a rank for each GPU that it takes, unless it says how many."""
+        return self.gpus == FREE
 
     def asking(self) -> SSH:
         """The same hosts; a host key that is not known is shown to the person."""
@@ -139,17 +152,62 @@ class SSH(Value):
                 f"{spec.least_nodes} nodes were asked for, and there are {len(self.hosts)} hosts: "
                 f"{', '.join(self.hosts)}. Ask for fewer nodes, or name more hosts."
             )
-        hosts = self.hosts[: spec.nodes] if isinstance(spec.nodes, int) else await self._there(spec)
+        takes: Mapping[str, Mapping[str, Any]] = {}
+        if self.gpus == FREE:
+            said, takes = await self._free(spec)
+            progress("; ".join(said))
+            hosts: Sequence[str] = list(takes)
+        else:
+            hosts = self.hosts[: spec.nodes] if isinstance(spec.nodes, int) else await self._there(spec)
         return [
             Machine(
                 id=host,
                 node=node,
                 address=host,
                 private_address="",
-                extra={"host": host, "folder": f"{spec.name}.{token[:8]}.{node}"},
+                extra={"host": host, "folder": f"{spec.name}.{token[:8]}.{node}"}
+                | ({"free_gpus": takes[host]} if host in takes else {}),
             )
             for node, host in enumerate(hosts)
         ]
+
+    async def foresee(self, spec: PoolSpec) -> list[str]:
+        """Which GPUs a pool would take now, and who has the others; nothing where it takes hosts as they are.
+
+        Args:
+            spec: all that was asked for.
+
+        Raises:
+            NoCapacity: too few are free.
+        """
+        return (await self._free(spec))[0] if self.gpus == FREE else []
+
+    async def _free(self, spec: PoolSpec) -> tuple[list[str], dict[str, dict[str, Any]]]:
+        from .shared import chosen, in_words, wanted
+
+        wanted(spec)  # before anybody is asked
+        looks = await all_of(map(self.look_at, self.hosts))
+        takes = chosen(looks, spec)
+        return in_words(looks, takes), takes
+
+    async def look_at(self, host: str) -> HostLook:
+        """The GPUs of one of the hosts, and who uses them; nothing is left there.
+
+        Args:
+            host: as it stands in ``hosts``.
+        """
+        from .shared import SEEN, look_at
+
+        question = (host, repr(self.to_json()))
+        if (seen := SEEN.find(question)) is not None:
+            return seen  # type: ignore[no-any-return]
+        transport = self._way(host, patience=CHECK_PATIENCE)
+        try:
+            seen = await look_at(transport, host)
+        finally:
+            await transport.close()
+        SEEN.keep(question, seen)
+        return seen
 
     async def _there(self, spec: PoolSpec) -> Sequence[str]:
         """The hosts that a range of nodes has: as many as answer, in their order."""
@@ -177,13 +235,23 @@ class SSH(Value):
         taken = {machine.extra["host"] for machine in machines}
         had = [machine.extra["host"] for machine in former]
         spares = sorted((host for host in self.hosts if host not in taken), key=had.count)  # in their order
-        asked = await all_of(self._answers(host) for host in spares)
-        for host, why in zip(spares, asked, strict=True):
+        take = former[-1].extra.get("free_gpus")
+        asked = await all_of(self._can_take(host, take) for host in spares)
+        for host, (why, free) in zip(spares, asked, strict=True):
             if not why:
                 folder = f"{former[-1].extra['folder'].rpartition('.')[0]}.{node}-{token[:6]}"
-                return Machine(host, node, host, "", extra={"host": host, "folder": folder})
+                return Machine(host, node, host, "", extra={"host": host, "folder": folder} | free)
         advice = "" if set(spares) - set(had) else "; name more hosts than nodes to have spare ones"
-        raise NoCapacity(f"no host can take node {node}: {'; '.join(asked)}{advice}")
+        raise NoCapacity(f"no host can take node {node}: {'; '.join(why for why, _ in asked)}{advice}")
+
+    async def _can_take(self, host: str, take: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
+        """Why a host cannot be had in another's place; "" if it can, and what of its GPUs it is then."""
+        if take is None:
+            return await self._answers(host), {}
+        from .shared import free_of
+
+        devices, why = free_of(await self.look_at(host), take)
+        return why, {"free_gpus": {**take, "of": devices}}
 
     async def _answers(self, host: str) -> str:
         """Why a host cannot be had now; "" if it can."""
@@ -280,8 +348,8 @@ class SSH(Value):
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:
         """Connect to the hosts that ``create`` will give, and have Python started there."""
-        if self.host_keys == "ask" or not isinstance(spec.nodes, int):
-            yield  # a question comes when its pool is there to be seen; which hosts answer, only asking tells
+        if self.host_keys == "ask" or not isinstance(spec.nodes, int) or self.gpus == FREE:
+            yield  # a question comes when its pool is there to be seen; which hosts it has, only asking tells
             return
         targets = [self.target(host) for host in self.hosts[: spec.nodes]]
         dials = Dials(targets)

@@ -38,6 +38,16 @@ SETTINGS = (
         names_machines=True,
         field=_hosts_field,
     ),
+    Setting(
+        name="gpus",
+        help="free: take only GPUs that nobody uses, a rank for each",
+        example="free",
+        field=lambda: Field(
+            label="GPUs",
+            placeholder="free: only those that nobody uses, a rank for each",
+            suggestions=["free"],
+        ),
+    ),
     Setting(name="user", help="who to log in as where nothing else says"),
     Setting(name="port", help="where SSH servers listen where nothing else says", type=int),
     Setting(name="keys", help="files of private keys", type=words),

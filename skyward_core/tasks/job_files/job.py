@@ -185,10 +185,11 @@ class JobFile(Value):
         """
         if not self.run.strip():
             return None
-        return PendingFunction(self._command(self.run, self.name or "run", cwd, nodes=self.num_nodes))
+        return PendingFunction(self._command(self.run, self.name or "run", cwd)).with_nodes(self.num_nodes)
 
     def calls(self, *, setup: bool = True, cwd: str = "") -> Iterator[PendingFunction[None]]:
-        """All of them, in order; each is to have ended on all nodes before the next one begins.
+        """All of them, in order; each is to have ended on all its nodes before the next one begins. Those of a job
+        without ``setup`` are for as many nodes as it asks for.
 
         Args:
             setup: whether its ``setup`` is among them.
@@ -197,8 +198,20 @@ class JobFile(Value):
         Raises:
             JobFileError: as ``files_call``.
         """
-        made = (self.files_call(), self.setup_call(cwd) if setup else None, self.run_call(cwd))
-        yield from filter(None, made)
+        made = [self.files_call(), self.setup_call(cwd) if setup else None]
+        for call in filter(None, made):
+            yield call if self.sets_all_up(setup=setup) else call.with_nodes(self.num_nodes)
+        if (run := self.run_call(cwd)) is not None:
+            yield run
+
+    def sets_all_up(self, *, setup: bool) -> bool:
+        """Whether what comes before its ``run`` is for all nodes of a pool, not only for those that it gets: a later
+        run of it may get others, and rely on that they are set up.
+
+        Args:
+            setup: whether its ``setup`` is run.
+        """
+        return setup and bool(self.setup.strip())
 
     def run_on(self, pool: Dispatcher, *, setup: bool = True) -> None:
         """Bring its files to the nodes of a pool, set them up, and run it.
@@ -214,14 +227,12 @@ class JobFile(Value):
         for call in self.calls(setup=setup):
             call @ pool
 
-    def _command(
-        self, text: str, name: str, cwd: str, *, as_setup: bool = False, nodes: int | None = None
-    ) -> ShellCommand:
+    def _command(self, text: str, name: str, cwd: str, *, as_setup: bool = False) -> ShellCommand:
         gpus = {
             "SKYPILOT_SETUP_NUM_GPUS_PER_NODE" if as_setup else "SKYPILOT_NUM_GPUS_PER_NODE": str(self.gpus)
         }
         given = {**gpus, **self.envs, **self.secrets}
-        return ShellCommand(PRELUDE + text, name, given, cwd, self.blanked, as_setup=as_setup, nodes=nodes)
+        return ShellCommand(PRELUDE + text, name, given, cwd, self.blanked, as_setup=as_setup)
 
 
 def _judged(document: Document, values: Any, model: type[BaseModel], place: Place) -> Iterator[str]:

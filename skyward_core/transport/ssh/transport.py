@@ -428,6 +428,17 @@ async def send_bundle(channel: CommandChannel) -> str:
     return f"bundle sent ({len(archive) / 1e3:.0f} kB)"
 
 
+async def lend_bundle(channel: CommandChannel) -> None:
+    """Have a bundle used that lies there, or one in the host's memory for as long as this channel is open.
+
+    Raises:
+        PoolError: it cannot be had.
+        ConnectionError: the link is gone.
+    """
+    if not channel.facts.get("bundle"):
+        await channel.ask("lend", bundle_for(channel.facts["nvml"]).archive)
+
+
 async def send_workdir(
     channel: CommandChannel, cwd: str, image: Mapping[str, Any], gate: Gate | None
 ) -> tuple[str, str, Sequence[Item]]:

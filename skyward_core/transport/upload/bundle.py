@@ -68,24 +68,46 @@ COMPILED = (
     "skyward_core/wire/output_names.py",
     "skyward_core/wire/tls_stream.py",
 )
+NVML = "nvml"  # the variant
+# What takes GPUs that are free: where there is no NVIDIA driver it is in the rest.
+WITH_DRIVER = (
+    "skyward_core/model/gpu_use.py",
+    "skyward_core/node/agent/free_gpus.py",
+    "skyward_core/node/gpu_locks.py",
+    "skyward_core/node/gpu_look.py",
+)
 # What they load only where a person asks for it: bytecode is more than twice as large, and all starts would send it.
 SELDOM = (
+    *WITH_DRIVER,
     "skyward_core/node/agent/debug_desk.py",
     "skyward_core/node/agent/looks.py",
     "skyward_core/node/agent/meter.py",
+    "skyward_core/node/agent/notice_desk.py",
+    "skyward_core/node/agent/notice_source.py",
     "skyward_core/node/agent/old_bytecode.py",
     "skyward_core/node/agent/output_file.py",
     "skyward_core/node/agent/outputs.py",
+    "skyward_core/node/agent/run_queue.py",
     "skyward_core/node/agent/stand_still.py",
     "skyward_core/node/boot/markers.py",
     "skyward_core/node/boot/neighbour.py",
     "skyward_core/node/boot/probe.py",
     "skyward_core/node/stacks/",
     "skyward_core/node/worker/around_app_process.py",
+    "skyward_core/node/worker/attempts.py",
     "skyward_core/node/worker/breakpoints.py",
+    # What these load takes seconds.
+    "skyward_core/plugins/built_in/accelerate.py",
+    "skyward_core/plugins/built_in/huggingface.py",
+    "skyward_core/plugins/built_in/joblib.py",
+    "skyward_core/plugins/built_in/keras.py",
     "skyward_core/plugins/built_in/mig.py",
+    "skyward_core/plugins/built_in/sklearn.py",
+    "skyward_core/plugins/built_in/tensorflow.py",
+    "skyward_core/runtime/async_calls.py",
     "skyward_core/runtime/devices.py",
     "skyward_core/runtime/gists.py",
+    "skyward_core/runtime/map_items.py",
     "skyward_core/runtime/post_mortem.py",
     "skyward_core/runtime/sampler.py",
     "skyward_core/runtime/shard.py",
@@ -94,6 +116,13 @@ SELDOM = (
 # what runs commands, and programs that take longer to start than this takes to come.
 REST = (
     "skyward_core/__main__.py",
+    "skyward_core/model/alert.py",
+    "skyward_core/model/arrival.py",
+    "skyward_core/model/curves.py",
+    "skyward_core/model/leftover.py",
+    "skyward_core/model/offer.py",
+    "skyward_core/model/setting.py",
+    "skyward_core/model/written_file.py",
     "skyward_core/node/machine_metrics/",
     "skyward_core/plugins/built_in/ray.py",
     "skyward_core/runtime/placed_files.py",
@@ -104,6 +133,7 @@ REST = (
     ),
 )
 LEVEL = 1  # of compression: more would take longer than it saves, but on the slowest of lines
+REST_LEVEL = 6  # nobody waits for that
 # What only app and command line use; what scripts use of the same folder lies in one of its own.
 STAYS = "skyward_core/front"
 ENDINGS = (".py", ".json")  # the catalogue of accelerators is data
@@ -136,14 +166,18 @@ class Bundle(Value):
 
         One file is written in less time than many, and is there whole or not at all.
         """
-        return self._packed(self.variant, lambda path: not path.startswith(REST))
+        return self._packed(self.variant, lambda path: not path.startswith(self._later))
 
     @cached_property
     def rest(self) -> bytes:
-        """The rest, packed alike; the same on all nodes."""
-        return self._packed("rest", lambda path: path.startswith(REST))
+        """The rest, packed alike."""
+        return self._packed(f"{self.variant}-rest", lambda path: path.startswith(self._later), REST_LEVEL)
 
-    def _packed(self, variant: str, belongs: Callable[[str], bool]) -> bytes:
+    @property
+    def _later(self) -> tuple[str, ...]:
+        return REST if self.variant == NVML else (*REST, *WITH_DRIVER)
+
+    def _packed(self, variant: str, belongs: Callable[[str], bool], level: int = LEVEL) -> bytes:
         if kept := archive_cache.load(self.name, variant):
             return kept
         complete = True
@@ -160,13 +194,13 @@ class Bundle(Value):
                 part[path] = data
             if code:
                 part[path + "c"] = code
-        archive = _archive(loaded, others)
+        archive = _archive(loaded, others, level)
         if complete:  # else bytecode may be here the next time
             archive_cache.store(self.name, variant, archive)
         return archive
 
 
-def _archive(loaded: dict[str, bytes], rest: dict[str, bytes]) -> bytes:
+def _archive(loaded: dict[str, bytes], rest: dict[str, bytes], level: int) -> bytes:
     """A zip file that Python imports from, as it travels: a zlib stream with its beginning, which lies in the file
     uncompressed, to be read in no time; then the rest as it is, compressed file by file."""
     import zipfile  # most starts send no bundle
@@ -177,7 +211,7 @@ def _archive(loaded: dict[str, bytes], rest: dict[str, bytes]) -> bytes:
             archive.writestr(zipfile.ZipInfo(path), data)
         begins = file.tell()
         for path, data in rest.items():
-            archive.writestr(zipfile.ZipInfo(path), data, zipfile.ZIP_DEFLATED, LEVEL)
+            archive.writestr(zipfile.ZipInfo(path), data, zipfile.ZIP_DEFLATED, level)
     whole = file.getvalue()
     return zlib.compress(whole[:begins], LEVEL) + whole[begins:]
 
@@ -200,7 +234,7 @@ def bundle() -> Bundle:
 @cache
 def bundle_with_nvml() -> Bundle:
     """The same, with what asks an NVIDIA driver."""
-    return _bundle("nvml", ["pynvml"], bundle())
+    return _bundle(NVML, ["pynvml"], bundle())
 
 
 def _bundle(variant: str, packages: Sequence[str], more_than: Bundle) -> Bundle:

@@ -1,0 +1,253 @@
+"""A pool as a ``concurrent.futures.Executor``, for libraries that take one, and for ``loop.run_in_executor``."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor, Future
+from concurrent.futures import Executor as _Executor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from ...model.errors import RemoteTraceback, UsageError
+from ...model.function import Function, PendingFunction, check_call, name_of
+from ...node.worker.attempts import Answer, attempt
+from ...pool.runs.map_run import AHEAD
+from ...tasks.payload import map_function, map_share
+from ...transport.background_loop import background
+
+if TYPE_CHECKING:
+    from ...pool.runs.map_run import MapRun
+    from .dispatch import Dispatching
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Executor(_Executor):
+    """Runs plain functions on the ranks of a pool, as ``ProcessPoolExecutor`` does in processes of this machine.
+
+        with sky.Compute(nodes=4) as compute, sky.Executor(compute) as executor:
+            future = executor.submit(pow, 2, 10)
+            values = list(executor.map(measure, paths, chunksize=8))
+
+    All calls of one executor are one run of the pool. A call that raises fails alone. When a rank's process dies, the
+    executor is broken: calls that have not ended get ``BrokenExecutor``, and it takes no others. A call can be
+    cancelled until a node has been given it. Each node is given two calls more than it can work on.
+
+    Args:
+        pool: a pool that is up: ``Compute`` in its block, or what ``sky.attach`` gives.
+
+    Raises:
+        PoolError: the pool is not up.
+    """
+
+    def __init__(self, pool: Dispatching) -> None:
+        self._work = _Work(pool, pool.concurrency)
+        self._ends = weakref.finalize(self, self._work.close)  # nobody can submit any more
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Have a function called on a rank.
+
+        Args:
+            fn: a plain function, an ``async def`` one, or a ``@function`` (its time limit holds).
+            *args: what it is called with.
+            **kwargs: the same, by name.
+
+        Returns:
+            A future of its value. What cannot travel to the nodes, or back, is its exception.
+
+        Raises:
+            RuntimeError: the executor was shut down, or is broken (then a ``BrokenExecutor``).
+            UsageError: it is a generator function.
+            TypeError: it does not take these arguments.
+        """
+        timeout = fn.timeout if isinstance(fn, Function) else None
+        call = PendingFunction(fn.fn if isinstance(fn, Function) else fn, args, kwargs, timeout)
+        if call.streams:
+            raise UsageError(
+                f"{call.name} is a generator function, and a future has one value; use >> with the pool"
+            )
+        check_call(call, call.fn)
+        return self._work.take(call)
+
+    def map(
+        self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:  # fmt: skip
+        """Call a function with each item of the iterables, as the builtin ``map`` does; values come in order.
+
+        Reads all items at once, as executors do; ``compute.map`` reads them as they are needed.
+
+        Args:
+            fn: the function.
+            *iterables: one for each of its arguments.
+            timeout: seconds from now after which the iterator raises TimeoutError.
+            chunksize: calls that travel as one.
+            buffersize: only None; ``compute.map`` reads items as they are needed.
+
+        Raises:
+            ValueError: ``chunksize`` is less than 1.
+            UsageError: a ``buffersize`` was given.
+        """
+        if chunksize < 1:
+            raise ValueError("chunksize must be 1 or more")
+        if buffersize is not None:
+            raise UsageError(
+                "an executor's map reads all its items; compute.map reads them as they are needed"
+            )
+        if chunksize == 1:
+            return super().map(fn, *iterables, timeout=timeout)
+        whole = fn.fn if isinstance(fn, Function) else fn
+        chunks = super().map(partial(_each, whole), _chunks(chunksize, *iterables), timeout=timeout)
+        return itertools.chain.from_iterable(chunks)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls.
+
+        Args:
+            wait: come back when all that were taken have ended.
+            cancel_futures: cancel those that no node has been given yet.
+        """
+        self._ends.detach()
+        self._work.close(cancel_futures=cancel_futures)
+        if wait:
+            self._work.wait()
+
+
+def _each(fn: Callable[..., T], calls: list[tuple[Any, ...]]) -> list[T]:
+    return [fn(*args) for args in calls]
+
+
+def _chunks(size: int, *iterables: Iterable[Any]) -> Iterator[list[tuple[Any, ...]]]:
+    calls = zip(*iterables, strict=False)
+    while chunk := list(itertools.islice(calls, size)):
+        yield chunk
+
+
+@dataclass(eq=False)
+class _Taken:
+    pending: PendingFunction[Any]
+    future: Future[Any] = field(default_factory=Future)
+
+
+class _Work:
+    """The calls of an executor, and the thread that hands them out; lives as long as one of them has not ended."""
+
+    def __init__(self, pool: Dispatching, places: int) -> None:
+        self._pool = pool
+        self._most = places * (1 + AHEAD)
+        self._shared = map_function(attempt, "executor", pool.plugins, pool._folder())
+        self._lock = threading.Lock()
+        self._waiting: deque[_Taken] = deque()
+        self._out: dict[int, _Taken] = {}  # by number; the thread's own
+        self._given = 0
+        self._closed = False
+        self._broken: Exception | None = None
+        self._run: MapRun | None = None
+        self._thread: threading.Thread | None = None
+
+    def take(self, pending: PendingFunction[Any]) -> Future[Any]:
+        call = _Taken(pending)
+        with self._lock:
+            if self._broken is not None:
+                raise BrokenExecutor(f"it takes no calls any more: {self._broken}") from self._broken
+            if self._closed:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            if self._run is None:
+                self._run = self._pool._start_map(self._shared)
+                self._thread = threading.Thread(
+                    target=self._serve, args=(self._run,), name="executor", daemon=True
+                )
+                self._thread.start()
+            self._waiting.append(call)
+        self._run.arrivals.put(("taken",))
+        return call.future
+
+    def close(self, *, cancel_futures: bool = False) -> None:
+        with self._lock:
+            self._closed = True
+            dropped = list(self._waiting) if cancel_futures else []
+            if cancel_futures:
+                self._waiting.clear()
+        for call in dropped:
+            call.future.cancel()
+        if self._run is not None:
+            self._run.arrivals.put(("taken",))
+
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+    # -- the thread's ------------------------------------------------------------------------------------
+
+    def _serve(self, run: MapRun) -> None:
+        finished = False
+        while True:
+            arrival = run.arrivals.get()
+            if arrival[0] == "end":
+                break
+            if arrival[0] == "values":
+                _, number, values, _, _ = arrival
+                self._settle(self._out.pop(number), values)
+            self._hand_out(run)
+            if not finished and self._closed and not self._waiting:
+                finished = True
+                background().call_soon_threadsafe(run.finish)
+        self._end(run)
+
+    def _hand_out(self, run: MapRun) -> None:
+        while len(self._out) < self._most:
+            try:
+                call = self._waiting.popleft()
+            except IndexError:
+                return
+            if not call.future.set_running_or_notify_cancel():
+                continue
+            pending = call.pending
+            item = pending.fn, pending.args, pending.kwargs
+            try:
+                task = map_share(self._shared, self._given, [item], pending.timeout, self._pool._folder())
+            except Exception as error:  # noqa: BLE001  it cannot travel, or its reducer raised: its future says so
+                call.future.set_exception(error)
+                continue
+            self._out[self._given] = call
+            self._given += 1
+            background().call_soon_threadsafe(run.give, task, 1)
+
+    def _settle(self, call: _Taken, values: Callable[[], list[Answer]]) -> None:
+        """User code may run in here: what it returned, or raised, is loaded."""
+        try:
+            (answer,) = values()
+            value = pickle.loads(answer.data)
+        except Exception as error:  # noqa: BLE001  a class's own code may raise anything: its future says so
+            call.future.set_exception(error)
+            return
+        if not answer.traceback:
+            call.future.set_result(value)
+            return
+        if value.__cause__ is None:
+            value.__cause__ = RemoteTraceback(answer.traceback)
+        call.future.set_exception(value)
+
+    def _end(self, run: MapRun) -> None:
+        failure = None if run.state == "done" else run.error()
+        with self._lock:
+            self._broken = failure
+            left = [*self._out.values(), *self._waiting]
+            self._waiting.clear()
+            self._out.clear()
+        for call in left:
+            if call.future.cancelled() or call.future.done():
+                continue
+            if not call.future.running() and not call.future.set_running_or_notify_cancel():
+                continue
+            names = name_of(call.pending.fn)
+            broken = BrokenExecutor(f"{names} did not end: {failure}")
+            broken.__cause__ = failure
+            call.future.set_exception(broken)

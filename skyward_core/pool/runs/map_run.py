@@ -1,0 +1,327 @@
+"""A map: one run, whose calls are made while it goes on, as its reader takes what came of those before.
+
+Nothing of it grows with the number of items: a call that has ended is forgotten, and screens and ledger have a row for
+each rank, which counts the items that it has done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...model.outcome import ErrorInfo, Outcome, Summary
+from ...model.states import OutcomeKind
+from ...tasks.task import Task
+from ...views import events as ev
+from ...wire.frames import Heard
+from ..links.link import Link
+from ..links.spread import Parcel
+from .results import Value, load
+from .root_cause import is_failure, root_cause
+from .run import Run, Surroundings
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import AgentOutcome
+
+AHEAD = 2  # calls that a rank is given besides the one that it is at
+
+
+class Share(NamedTuple):
+    """A call that was not sent yet, or has not ended.
+
+    Attributes:
+        items: how many of the map's it is for.
+        stock: the nodes that have its large arguments; None where it has none.
+    """
+
+    task: Task
+    items: int
+    stock: frozenset[Link] | None = None
+
+
+class Tally:
+    """What one rank has done of a map."""
+
+    def __init__(self) -> None:
+        self.items, self.seconds = 0, 0.0
+        self.last: Summary | None = None
+        self.log: dict[str, list[int]] = {}
+
+    def add(self, items: int, outcome: Outcome, log: dict[str, list[int]]) -> None:
+        self.seconds += outcome.seconds
+        for name, (begin, end) in log.items():
+            had = self.log.setdefault(name, [begin, end])
+            had[:] = min(had[0], begin), max(had[1], end)
+        if outcome.kind == "returned":
+            self.items += items
+            self.last = outcome.summary
+
+
+class MapRun(Run):
+    """See the module.
+
+    Its reader gets by ``arrivals`` ("values", number of the call, what loads its values, how many, seconds that they
+    took), and ("end",).
+
+    Args:
+        task: its function, without arguments.
+        ranks: of the pool.
+        bring: has large arguments on all nodes that are there, under a name.
+        release: makes room where such a name is needed no more.
+    """
+
+    __slots__ = ("_bring_all", "_failed", "_fed", "_given", "_last_call", "_release", "_shares", "_tallies")
+
+    def __init__(
+        self,
+        around: Surroundings,
+        run: str,
+        task: Task,
+        ranks: int,
+        bring: Callable[[str, Sequence[Parcel]], Awaitable[frozenset[Link]]],
+        release: Callable[[str], None],
+    ) -> None:
+        super().__init__(around, run, "map", [task], ranks)
+        self._bring_all, self._release = bring, release
+        self._shares: dict[int, Share] = {}
+        self._tallies: dict[int, Tally] = {}
+        self._failed: dict[int, Outcome] = {}  # by rank
+        self._given = 0
+        self._last_call = False  # there are no more items
+        self._fed = False  # the pool can take it
+
+    def refuse(self, index: int, link: Link, kind: OutcomeKind, error: ErrorInfo) -> None:
+        if index in self._shares:
+            super().refuse(index, link, kind, error)
+            return
+        rank = link.node * self._context.ranks_per_node  # it cannot begin, whatever it would be given
+        self._note_failure(Outcome(index, rank, link.node, kind, error=error))
+        self._stop("it could not begin", breaks=False)
+
+    def _values(self, outcome: Outcome, value: Value) -> list[Any]:
+        """The values of a call; user code may run in here, so never on the loop.
+
+        Raises:
+            RunError: they cannot be loaded here; the cause says why.
+        """
+        try:
+            values: list[Any] = load(value)
+        except Exception as error:
+            self.outcomes[outcome.index] = outcome
+            raise self._unloadable(outcome.index, error) from error
+        return values
+
+    # -- what its reader asks for, on the loop -----------------------------------------------------------
+
+    def give(self, task: Task, items: int) -> None:
+        """One more call, the next by number."""
+        number, self._given = self._given, self._given + 1
+        if self.state != "running" or self._stopping:
+            _discard(task)
+            return
+        self._shares[number] = Share(task, items)
+        if task.args.path is not None:
+            parcel = Parcel(task.args.hash, task.args.path, task.args.size)
+            self._around.background.spawn(self._stock(number, [parcel]))
+        else:
+            self._queue(number)
+
+    def finish(self) -> None:
+        """There are no more items."""
+        self._last_call = True
+        self._check_end()
+
+    async def _stock(self, number: int, parcels: Sequence[Parcel]) -> None:
+        share = self._shares[number]
+        try:
+            stock = await self._bring_all(f"{self.id}.{number}", parcels)
+        except OSError as error:
+            words = f"its arguments could not be sent to the nodes: {error}"
+            self.refuse(number, self._context.links[0], "lost", ErrorInfo("PoolError", words))
+            return
+        finally:
+            _discard(share.task)
+        if number in self._shares:
+            self._shares[number] = share._replace(stock=stock)
+            self._queue(number)
+
+    def _queue(self, number: int) -> None:
+        self._waiting.append(number)
+        self._refill()
+
+    # -- dispatch ----------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """It holds itself until :meth:`feed`."""
+
+    def release(self) -> bool:
+        return self.state == "running"
+
+    def feed(self) -> None:
+        self._fed = True
+        self._refill()
+
+    def _refill(self) -> None:
+        if not self._fed or self._stopping or self.state != "running":
+            return
+        most = self._context.slots_per_node * (1 + AHEAD)
+        while self._waiting:
+            there = [link for link in self._context.links if not link.gone and self._is_stocked(link)]
+            links = self._context.staying(there)
+            number = self._waiting[0]
+            share = self._shares[number]
+            if share.stock is not None:
+                links = [link for link in links if link in share.stock]
+            if not links:
+                self._waiting.popleft()
+                why = (
+                    "every node of the pool is gone"
+                    if share.stock is None
+                    else "no node that had its arguments is left"
+                )
+                self.refuse(number, self._context.links[0], "lost", ErrorInfo("NodeLost", why))
+                continue
+            link = min(links, key=lambda link: self._flying.get(link.node, 0))
+            if self._flying.get(link.node, 0) >= most:
+                return
+            self._waiting.popleft()
+            self._flying[link.node] = self._flying.get(link.node, 0) + 1
+            self._send(link, number, share.task, {"items": share.items})
+
+    def is_call(self, index: int) -> bool:
+        return index < self._given
+
+    def row_of(self, index: int, rank: int) -> int:
+        return rank
+
+    # -- what comes back ---------------------------------------------------------------------------------
+
+    def asked_of(self, link: Link, index: int) -> bool:
+        where = self._where.get(index)
+        return where is None or where.node == link.node  # of what has ended it may be told once more
+
+    def on_outcome(self, link: Link, header: AgentOutcome, body: bytes) -> None:
+        if header["i"] in self._shares and header["i"] in self._where:
+            super().on_outcome(link, header, body)
+
+    def _take(self, link: Link, outcome: Outcome) -> None:
+        number = outcome.index
+        share = self._shares.pop(number, None)
+        if share is None or self.state == "left" or self._ending is not None:
+            return
+        if self._where.pop(number, None) is not None:
+            self._flying[link.node] = max(0, self._flying.get(link.node, 0) - 1)
+            link.acknowledge(self.id, number)
+        if share.stock is not None:
+            self._release(f"{self.id}.{number}")
+        value, log = self.values.pop(number, b""), self.logs.pop(number, {})
+        tally = self._tallies.setdefault(outcome.rank, Tally())
+        tally.add(share.items, outcome, log)
+        if outcome.kind == "returned":
+            self._tell_progress(outcome.rank, tally)
+            self.arrivals.put(
+                ("values", number, partial(self._values, outcome, value), share.items, outcome.seconds)
+            )
+        else:
+            self._note_failure(outcome)
+            self.values[number] = value
+            if is_failure(outcome):
+                self._stop("fail-fast", breaks=False)
+        self._refill()
+        self._check_end()
+
+    def _tell_progress(self, rank: int, tally: Tally) -> None:
+        if tally.items and tally.last is not None:
+            self._around.news.emit(
+                ev.ItemYielded(
+                    pool=self.pool,
+                    run=self.id,
+                    index=rank,
+                    rank=rank,
+                    seq=tally.items - 1,
+                    summary=tally.last,
+                )
+            )
+
+    def _note_failure(self, outcome: Outcome) -> None:
+        self._arrived.append(outcome)
+        self.outcomes[outcome.index] = outcome
+        if outcome.rank not in self._failed or not is_failure(self._failed[outcome.rank]):
+            self._failed[outcome.rank] = outcome
+
+    def calls_on(self, link: Link) -> list[int]:
+        return [i for i, where in self._where.items() if where is link and i not in self._fetching]
+
+    # -- ending ------------------------------------------------------------------------------------------
+
+    def cancel(self, why: str) -> None:
+        if self.state == "running" and not self.cancelled:
+            self.cancelled = why
+            self._stop("cancel", breaks=False)
+
+    def leave(self) -> None:
+        """Nobody would give it its items, or take what comes of them."""
+        self.cancel("its client left the pool")
+        if self.state == "running":
+            self.state = "left"
+            self._tell()
+
+    def _stop(self, why: str, *, breaks: bool = True) -> None:
+        if self._stopping or self.state != "running":
+            return
+        self._stopping = True
+        for number in self._waiting:
+            _discard(self._shares.pop(number).task)
+        self._waiting.clear()
+        for number in [n for n in self._shares if n not in self._where]:  # on their way to be stocked
+            del self._shares[number]
+        stop: Heard = {"t": "stop", "run": self.id, "why": why, "grace": self._context.options.grace}
+        for link in self._context.links:
+            if self.calls_on(link):
+                link.send(stop)
+                link.broken = link.broken or "a run was stopped"  # its process goes, and its gang with it
+        self._check_end()
+
+    def _check_end(self) -> None:
+        if self.state == "running" and not self._shares and (self._last_call or self._stopping):
+            self._end()
+
+    def _end(self) -> None:
+        self.root_cause = root_cause(self._arrived)
+        if self.cancelled:
+            self.state = "cancelled"
+        else:
+            self.state = "failed" if self._arrived else "done"
+        self._around.background.later(self._close)
+        self._tell()
+
+    def _close(self) -> None:
+        """Its rows, for screens and ledger; and nodes may forget it."""
+        for rank in range(self.total):
+            tally = self._tallies.get(rank, Tally())
+            row = self._row(rank, tally)
+            self._around.news.emit(ev.RankEnded(pool=self.pool, run=self.id, outcome=row))
+            self._around.news.records.outcome(self.id, row, tally.log)
+        for rank in sorted(self._failed.keys() - range(self.total)):  # no node had got it
+            self._around.news.records.outcome(self.id, self._failed[rank], {})
+        self._wind_up()
+
+    def _row(self, rank: int, tally: Tally) -> Outcome:
+        node = self._context.link_of(rank).node
+        failed = self._failed.get(rank)
+        if failed is None:
+            return Outcome(rank, rank, node, "returned", tally.seconds, items=tally.items, last=tally.last)
+        return Outcome(
+            rank, rank, node, failed.kind, tally.seconds, error=failed.error, exit_code=failed.exit_code,
+            signal=failed.signal, items=tally.items, last=tally.last,
+        )  # fmt: skip
+
+    def pool_ended(self, ending: object) -> None:
+        self._shares.clear()
+        super().pool_ended(ending)  # type: ignore[arg-type]
+
+
+def _discard(task: Task) -> None:
+    if task.args.path is not None:
+        task.args.path.unlink(missing_ok=True)

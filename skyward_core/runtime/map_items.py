@@ -1,0 +1,33 @@
+"""What a rank does with its share of a map: a function's calls, one for each of a few items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class EachOf:
+    """A function that takes one item, as one that takes a few.
+
+    Args:
+        fn: the function.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+
+    def __call__(self, first: int, items: Sequence[Any]) -> list[Any]:
+        """What the function makes of each item; whatever it raises comes through, with a note that says of which.
+
+        Args:
+            first: the number of the first of them, among all items of the map.
+            items: those of this call.
+        """
+        values: list[Any] = []
+        for item in items:
+            try:
+                values.append(self.fn(item))
+            except BaseException as error:
+                error.add_note(f"while it worked on item {first + len(values):,} of the map")
+                raise
+        return values

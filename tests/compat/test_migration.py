@@ -1,0 +1,63 @@
+"""``docs/migration.md`` is true: every name of three generations is there, with a verdict that holds."""
+
+from __future__ import annotations
+
+import re
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from tests.compat.upstream import FIRST, SECOND, THIRD
+
+PAGE = Path(__file__).parents[2] / "docs" / "migration.md"
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.read_text(encoding="utf-8").splitlines()
+    if line.startswith("|") and not line.startswith(("|---", "| first "))
+]
+VERDICTS = ("same", "ours instead", "not, because")
+# Has to be imported where torch is, and is tested there.
+ELSEWHERE = {"sky.DistributedSampler"}
+
+
+def names(cell: str) -> list[str]:
+    return re.findall(r"`(sky\.[\w.]+)`", cell)
+
+
+def is_here(name: str) -> bool:
+    try:
+        attrgetter(name.removeprefix("sky."))(sky)
+    except AttributeError:
+        return False
+    return True
+
+
+def test_no_row_is_without_a_verdict() -> None:
+    assert len(ROWS) > 50
+    assert [row for row in ROWS if len(row) != 4 or not row[3].startswith(VERDICTS)] == []
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_what_is_the_same_is_here_and_what_is_not_is_not() -> None:
+    wrong = []
+    for row in ROWS:
+        older = [name for cell in row[:3] for name in names(cell) if name not in ELSEWHERE]
+        if row[3].startswith("same"):
+            wrong += [f"{name} is not here" for name in older if not is_here(name)]
+        elif row[3].startswith("not, because"):
+            wrong += [f"{name} is here" for name in older if is_here(name)]
+        wrong += [f"{name} is not here" for name in names(row[3]) if not is_here(name)]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(("column", "generation"), [(0, FIRST), (1, SECOND), (2, THIRD)])
+def test_every_name_of_a_generation_is_told_of(column: int, generation: list[str]) -> None:
+    told = {name for row in ROWS for name in names(row[column])}
+    also = {"sky.plugins", "sky.function", "sky.accelerators", "sky.Image"}  # of which the rows name parts
+    missing = {f"sky.{name}" for name in generation} - told - also
+    assert missing == set()
+    assert {name for name in told if name.removeprefix("sky.") not in generation} <= {
+        "sky.AMD", "sky.Pool", "sky.accelerators.Custom"
+    }  # fmt: skip

@@ -1,0 +1,121 @@
+# mypy: ignore-errors
+"""The spellings of three generations, each as an attribute."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.plugins.base import enter_late
+from skyward_core.plugins.support import accelerate_config
+from skyward_core.runtime import info as place
+from skyward_core.runtime import torchrun
+from tests.compat.upstream import ACCELERATORS
+
+
+def test_every_spelling_of_an_accelerator():
+    missing = [name for name in ACCELERATORS if not hasattr(sky.accelerators, name)]
+    assert missing == []
+    made = {name: getattr(sky.accelerators, name)() for name in ACCELERATORS if name != "Custom"}
+    assert made["RTX_4070TISUPER"] == made["RTX_4070_Ti_Super"] == sky.accelerators.RTX_4070_Ti_SUPER()
+    assert made["GAUDI2"].name == "Gaudi2" and made["TRAINIUM1"].name == "Trainium"
+    assert made["B100"].has_cuda and not made["RX_7900XTX"].has_cuda
+    assert all(sky.accelerators.parse(str(each)) == each for each in made.values())
+    with pytest.raises(AttributeError, match="did you mean"):
+        _ = sky.accelerators.A10O
+
+
+def test_parts_of_an_accelerator():
+    half = sky.accelerators.L4(count=0.5)
+    assert (half.count, half.part, half.slices, str(half)) == (1, 0.5, 1, "L4:0.5")
+    assert sky.accelerators.parse("l4:0.5") == half
+    assert sky.accelerators.L4(2.0) == sky.accelerators.L4(count=2)
+    assert half.with_count(4) == sky.accelerators.L4(count=4)
+    assert sky.Compute(provider=sky.Local(), accelerator=half).spec.accelerator == half
+    with pytest.raises(sky.UsageError, match=r"aws rents accelerators whole, and L4:0\.5 is a part of one"):
+        sky.Compute(provider=sky.AWS(region="us-east-1"), accelerator=half)
+    for wrong in (0, -1, 1.5, True):
+        with pytest.raises(sky.UsageError, match="no number of L4"):
+            sky.accelerators.L4(count=wrong)
+
+
+def test_accelerators_by_name_and_your_own():
+    assert sky.Accelerator("A100", 4) == sky.accelerators.A100(count=4)
+    assert sky.Accelerator.from_name("h100", count=8, memory="80GB") == sky.accelerators.H100(
+        count=8, memory="80GB"
+    )
+    assert sky.accelerators.Accelerator.from_name("T4") == sky.accelerators.T4()
+    own = sky.accelerators.Custom("My-GPU", memory="48GB", count=2, cuda_min="12.0", cuda_max="13.1")
+    assert (own.name, own.count, own.min_memory_gb, own.has_cuda) == ("My-GPU", 2, 48, True)
+    assert pickle.loads(pickle.dumps(own)) == own
+    assert not sky.accelerators.Custom("My-TPU").has_cuda
+    with pytest.warns(FutureWarning, match="form_factor=...\\) goes unheeded"):
+        assert sky.accelerators.H100(form_factor="SXM") == sky.accelerators.H100()
+
+
+def test_a_place_by_the_words_of_three_generations():
+    info = sky.InstanceInfo(
+        node=1, total_nodes=2, rank=3, world_size=4, local_rank=1, ranks_per_node=2, head_addr="10.0.0.1",
+        peers=(place.Peer(0, "10.0.0.1"), place.Peer(1, "10.0.0.2")), pool="p", worker=1, workers_per_rank=3,
+        network=place.Network("eth0", 10.0),
+    )  # fmt: skip
+    assert (info.job_id, info.compute, info.nodes, info.head, info.host) == (
+        "p",
+        "p",
+        2,
+        "10.0.0.1",
+        "10.0.0.2",
+    )
+    assert (info.workers_per_node, info.total_workers, info.global_worker_index) == (6, 12, 10)
+    assert info.peers[1]["private_ip"] == "10.0.0.2" and info.network["bandwidth_gbps"] == 10.0
+    assert sky.InstanceInfo.current() is None
+    with place.using(info):
+        assert sky.Info.current() == info
+
+
+def test_the_configuration_of_accelerate():
+    config = {
+        "mixed_precision": "fp16",
+        "distributed_type": "FSDP",
+        "fsdp": {"sharding_strategy": "FULL_SHARD", "sync_module_states": True},
+        "debug": True,
+    }
+    plugin = sky.plugins.accelerate(config=config)
+    assert plugin == sky.plugins.Accelerate(config) or plugin.config == sky.plugins.Accelerate(config).config
+    assert plugin._environment() == {
+        "ACCELERATE_MIXED_PRECISION": "fp16", "ACCELERATE_USE_FSDP": "true", "FSDP_SHARDING_STRATEGY": "FULL_SHARD",
+        "FSDP_SYNC_MODULE_STATES": "true", "ACCELERATE_DEBUG_MODE": "true",
+    }  # fmt: skip
+    told = sky.plugins.accelerate(config={"deepspeed_config": {"zero_stage": 2, "gradient_clipping": 1.0}})
+    assert told._environment() == {
+        "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2", "ACCELERATE_DEEPSPEED_GRADIENT_CLIPPING": "1.0",
+        "ACCELERATE_USE_DEEPSPEED": "true",
+    }  # fmt: skip
+    for wrong, why in [
+        ({"mixed_precison": "no"}, "has no mixed_precison"),
+        ({"distributed_type": "FSDP"}, "needs a table 'fsdp'"),
+        ({"fsdp": {}, "fsdp_config": {}}, "is one table"),
+        ({"deepspeed": {"zero_stage": 2, "train_batch_size": 8}}, "has no train_batch_size"),
+    ]:
+        with pytest.raises(sky.UsageError, match=why):
+            accelerate_config.read(wrong)
+    with pytest.warns(FutureWarning, match="num_processes=...\\) goes unheeded: the pool's ranks"):
+        accelerate_config.read({"num_processes": 2})
+
+
+def test_what_joins_all_ranks_refuses_a_call_of_one(monkeypatch):
+    monkeypatch.setattr(torchrun, "_together", False)
+    with (
+        place.using(sky.InstanceInfo(total_nodes=2, world_size=2, pool="p")),
+        pytest.raises(
+            sky.UsageError, match=r"plugin tensorflow joins all 2 ranks, .* this call runs on one of them"
+        ),
+    ):
+        enter_late((sky.plugins.tensorflow(),))
+
+
+def test_cuda_of_jax_by_the_older_word():
+    assert sky.plugins.jax(cuda="cu124").cuda == "cuda12"
+    assert sky.plugins.Jax(cuda="cuda13").cuda == "cuda13"

@@ -1,0 +1,44 @@
+"""A host of a lab with GPUs of its own, which people use: the driver's stand-in, and real processes."""
+
+from __future__ import annotations
+
+from tests.support.fake_driver import compiled
+
+from .host import Host
+from .options import HostOptions
+
+
+def gpu_host(layout: str) -> HostOptions:
+    """The quirks of a host with GPUs of 80 GiB.
+
+    Args:
+        layout: a letter for each, as ``fake_nvml.c`` has it.
+    """
+    return HostOptions(
+        variables={
+            "FAKE_GPUS": layout,
+            "FAKE_GPU_MIB": "81920",
+            "FAKE_GPU_FILE": "/run/lab/gpus",
+            "LD_LIBRARY_PATH": "/run/lab",
+        },
+        # Where a driver is, there is this folder.
+        before_sshd="mount -n -t tmpfs tmpfs /proc/driver && mkdir -p /proc/driver/nvidia/gpus",
+    )
+
+
+def put_driver(host: Host) -> None:
+    """Have the driver there, and all GPUs idle."""
+    compiled(host.root / "etc")
+    measure(host)
+
+
+def measure(host: Host, *lines: str) -> None:
+    """What the driver says of each GPU from now on, as ``fake_nvml.c`` has it."""
+    (host.root / "etc" / "gpus").write_text("".join(f"{line}\n" for line in lines))
+
+
+def user_process(host: Host, command: str = "sleep 600") -> int:
+    """A process of user nobody on the host, which goes on until the host is healed; its number there."""
+    return int(
+        host.run(f"setpriv --reuid=65534 --clear-groups {command} </dev/null >/dev/null 2>&1 & echo $!")
+    )

@@ -1,0 +1,245 @@
+"""Asynchronous code around calls, and ``async def`` functions in them; a pool as an executor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import BrokenExecutor, Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from tests.support.waiting import wait_until
+
+
+@sky.function
+async def plus(a: int, b: int = 1) -> int:
+    await asyncio.sleep(0.001)
+    return a + b
+
+
+@sky.function
+async def counted(count: int, told: str = "") -> AsyncIterator[int]:
+    try:
+        for number in range(count):
+            await asyncio.sleep(0)
+            yield number
+    finally:
+        await asyncio.sleep(0)
+        if told:
+            Path(told).write_text("closed")
+
+
+@sky.function
+@sky.stdout(only="head")
+async def said() -> str:
+    await asyncio.sleep(0)
+    print("said")
+    return "said"
+
+
+@sky.function
+async def for_ever(started: str) -> None:
+    Path(started).touch()
+    await asyncio.Event().wait()
+
+
+class Model:
+    @sky.function
+    async def grown(self, by: int) -> int:
+        return by + 1
+
+
+def refuse(number: int) -> None:
+    raise LookupError(f"no {number}")
+
+
+def locked() -> Any:
+    return threading.Lock()
+
+
+def twice(number: int) -> int:
+    return 2 * number
+
+
+def after(path: str) -> str:
+    while not Path(path).exists():
+        time.sleep(0.01)
+    return path
+
+
+# -- async def functions in ranks ----------------------------------------------------------------------------
+
+
+def test_an_async_function_gives_what_it_returns(pool: sky.Compute) -> None:
+    assert plus(1) >> pool == 2
+    assert plus(1, b=2) @ pool == [3] * 4
+    assert Model().grown(1) >> pool == 2
+    assert list(pool.map(plus, range(3))) == [1, 2, 3]
+    assert said() @ pool == ["said"] * 4
+    with pytest.raises(TypeError, match=r"plus\(a: .* cannot be called so"):
+        plus() >> pool  # type: ignore[call-overload]
+
+
+def test_an_async_generator_gives_its_values_and_is_closed(pool: sky.Compute, tmp_path: Path) -> None:
+    assert list(counted(3) >> pool) == [0, 1, 2]
+    assert [list(values) for values in counted(2) @ pool] == [[0, 1]] * 4
+    told = tmp_path / "told"
+    values: Any = counted(10_000, str(told)) >> pool
+    assert next(values) == 0
+    values.close()
+    wait_until(told.exists, what="the generator's finally block has run")
+
+
+def test_an_async_generator_is_not_silenced_by_halves() -> None:
+    with pytest.raises(TypeError, match="values is an async generator function"):
+
+        @sky.stdout
+        async def values() -> AsyncIterator[int]:
+            yield 1
+
+
+# -- asynchronous code around calls --------------------------------------------------------------------------
+
+
+def test_calls_are_awaited(pool: sky.Compute, tmp_path: Path) -> None:
+    async def main() -> None:
+        assert await plus(1).on(pool) == 2
+        assert await plus(1).on_all(pool) == [2] * 4
+        assert await (plus(1) & plus(2)).on(pool) == (2, 3)
+        assert await asyncio.gather(*(plus(n).on(pool) for n in range(6))) == [1, 2, 3, 4, 5, 6]
+        with pytest.raises(LookupError, match="no 3"):
+            await sky.function(refuse)(3).on(pool)
+        with pytest.raises(sky.UsageError, match="run it with >>"):
+            sky.gather(plus(1), stream=True).on(pool)
+
+    asyncio.run(main())
+
+
+def test_who_is_cancelled_cancels_the_run(pool: sky.Compute, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+
+    async def main() -> str:
+        future = for_ever(str(started)).on(pool)
+        waiting = asyncio.ensure_future(future)
+        while not started.exists():
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        return future.run
+
+    run = asyncio.run(main())
+    wait_until(lambda: pool.pool.view.runs[run].state == "cancelled", what="the run is cancelled")
+    assert plus(1) >> pool == 2
+
+
+def test_a_pool_of_async_with(world: Path) -> None:
+    async def main() -> sky.Compute:
+        async with sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
+            assert await plus(1).on(compute) == 2
+            async with sky.attach(compute.name) as attached:
+                assert await plus(2).on(attached) == 3
+        return compute
+
+    receipt = asyncio.run(main()).receipt
+    assert receipt is not None and receipt.ok and len(receipt.gone) == 1
+
+
+@pytest.mark.parametrize("ready", [False, True], ids=["at once", "while nodes come up"])
+def test_a_start_that_is_cancelled_leaves_nothing(
+    world: Path, ready: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    compute = sky.Compute(nodes=2, options=sky.Options(console=False))
+
+    async def start() -> None:
+        async with compute:
+            raise AssertionError("it was cancelled before it was up")
+
+    async def main() -> None:
+        starting = asyncio.create_task(start())
+        await asyncio.sleep(0)
+        while ready and compute._pool is None:
+            await asyncio.sleep(0.001)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    asyncio.run(main())
+    assert compute._pool is None
+    assert compute.receipt is None or compute.receipt.ok
+    assert "never retrieved" not in capfd.readouterr().err
+
+
+# -- a pool as an executor -----------------------------------------------------------------------------------
+
+
+def test_an_executor_runs_plain_functions(pool: sky.Compute) -> None:
+    with sky.Executor(pool) as executor:
+        assert executor.submit(pow, 2, 10).result() == 1024
+        assert executor.submit(plus, 1, b=3).result() == 4
+        assert list(executor.map(twice, range(50))) == [2 * n for n in range(50)]
+        assert list(executor.map(max, range(9), [4] * 9, chunksize=4)) == [max(n, 4) for n in range(9)]
+        assert asyncio.run(_in_executor(executor)) == 8
+        refused = executor.submit(refuse, 3)
+        with pytest.raises(LookupError, match="no 3") as raised:
+            refused.result()
+        assert "in refuse" in str(raised.value.__cause__)
+        with pytest.raises(sky.NotPicklableError, match=r"the result of locked\(\) cannot travel back"):
+            executor.submit(locked).result()
+        with pytest.raises(sky.NotPicklableError, match="cannot travel to the nodes"):
+            executor.submit(abs, threading.Lock()).result()  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="cannot be called so"):
+            executor.submit(twice)  # type: ignore[call-arg]
+        with pytest.raises(sky.UsageError, match="generator function"):
+            executor.submit(counted, 3)
+        assert executor.submit(twice, 4).result() == 8  # what failed took nobody along
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(twice, 1)
+    (run,) = [run for run in pool.pool.view.runs.values() if run.function == "executor"]
+    wait_until(lambda: run.state == "done", what="its run has ended")
+
+
+async def _in_executor(executor: sky.Executor) -> int:
+    return await asyncio.get_running_loop().run_in_executor(executor, twice, 4)
+
+
+def test_what_no_node_has_been_given_can_be_cancelled(pool: sky.Compute, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    executor = sky.Executor(pool)
+    futures = [executor.submit(after, str(gate)) for _ in range(40)]
+    wait_until(futures[0].running, what="the first is at work")
+    assert futures[-1].cancel() and not futures[0].cancel()
+    executor.shutdown(wait=False, cancel_futures=True)
+    assert sum(future.cancelled() for future in futures) >= 20
+    gate.touch()
+    assert all(future.result(timeout=60) == str(gate) for future in futures if not future.cancelled())
+
+
+def test_a_rank_that_dies_breaks_an_executor(pool: sky.Compute, tmp_path: Path) -> None:
+    executor = sky.Executor(pool)
+    dies: Future[Any] = executor.submit(os._exit, 3)
+    left = [executor.submit(after, str(tmp_path / "never")) for _ in range(30)]
+    for future in [dies, *left]:
+        with pytest.raises(BrokenExecutor, match="exited with status 3"):
+            future.result(timeout=60)
+    with pytest.raises(BrokenExecutor, match="takes no calls any more"):
+        executor.submit(twice, 1)
+    executor.shutdown()
+    with sky.Executor(pool) as another:
+        assert another.submit(twice, 1).result() == 2
+
+
+def test_the_end_of_the_pool_is_the_end_of_its_executors(world: Path, tmp_path: Path) -> None:
+    with sky.Compute(nodes=1, options=sky.Options(console=False, grace=1.0)) as compute:
+        executor = sky.Executor(compute)
+        future = executor.submit(after, str(tmp_path / "never"))
+        wait_until(future.running, what="it is at work")
+    with pytest.raises(BrokenExecutor):
+        future.result(timeout=60)
+    executor.shutdown()

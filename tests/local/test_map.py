@@ -1,0 +1,143 @@
+"""A function over items, on real processes: lazily, in order, as one run."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import skyward_core as sky
+from tests.support.waiting import wait_until
+
+
+@sky.function
+def square(number: int) -> int:
+    return number * number
+
+
+@sky.function
+def refuses(number: int) -> int:
+    if number == 40:
+        raise LookupError(f"no {number}")
+    return number
+
+
+@sky.function
+def where(number: int) -> int:
+    print("item", number)
+    return sky.instance_info().rank
+
+
+@sky.function
+def length(array: Any) -> int:
+    return len(array)
+
+
+@sky.function
+def slowly(number: int) -> int:
+    time.sleep(0.02)
+    return number
+
+
+@sky.function
+def endless(number: int) -> None:
+    while True:
+        time.sleep(0.01)
+
+
+def test_values_come_in_the_order_of_the_items_and_it_is_one_run(pool: sky.Compute) -> None:
+    before = set(pool.pool.view.runs)
+    assert list(pool.map(square, range(3000))) == [number * number for number in range(3000)]
+    assert sorted(pool.map(square, (n for n in range(50)), ordered=False)) == sorted(n * n for n in range(50))
+    assert list(pool.map(lambda x: x + 1, [1, 2])) == [2, 3] and list(pool.map(square, [])) == []
+    runs = [run for run in pool.pool.view.runs.values() if run.id not in before]
+    assert [run.kind for run in runs] == ["map"] * 4
+    wait_until(lambda: {run.state for run in runs} == {"done"}, what="their ends")
+    assert runs[0].counts == {"returned": 4} and set(runs[0].tasks) == set(range(4))
+    assert sum(task.items for task in runs[0].tasks.values()) == 3000
+
+
+def test_no_more_is_read_of_endless_items_than_is_soon_needed(pool: sky.Compute) -> None:
+    read = itertools.count()
+
+    def items() -> Iterator[int]:
+        for number in itertools.count():
+            next(read)
+            yield number
+
+    values = pool.map(slowly, items())
+    assert [next(values) for _ in range(3)] == [0, 1, 2]
+    assert next(read) < 100
+    values.close()  # type: ignore[attr-defined]
+    assert (square(3) >> pool) == 9
+
+
+def test_calls_within_its_loop_find_ranks_that_are_free(pool: sky.Compute) -> None:
+    assert [square(n) >> pool for n in pool.map(square, range(20))] == [n**4 for n in range(20)]
+    assert {rank for rank in pool.map(where, range(200))} == {0, 1, 2, 3}
+
+
+def test_the_first_failure_ends_it_with_its_cause(pool: sky.Compute) -> None:
+    got: list[int] = []
+    with pytest.raises(LookupError, match="no 40") as caught:
+        got.extend(pool.map(refuses, range(10_000)))
+    assert isinstance(caught.value, sky.RunError) and isinstance(caught.value.__cause__, LookupError)
+    assert caught.value.__cause__.__notes__ == ["while it worked on item 40 of the map"]
+    run = pool.pool.view.runs[caught.value.run]
+    wait_until(lambda: run.state == "failed", what="its end")
+    assert run.root_cause is not None and run.root_cause.type == "LookupError"
+
+    def broken() -> Iterator[int]:
+        yield 1
+        raise OSError("no more items")
+
+    with pytest.raises(OSError, match="no more items"):
+        list(pool.map(square, broken()))
+    with pytest.raises(sky.NotPicklableError, match="lock"):
+        list(pool.map(square, [__import__("threading").Lock()]))
+    assert (square(2) @ pool) == [4] * 4
+
+
+def test_an_item_that_takes_too_long_is_stopped(pool: sky.Compute) -> None:
+    with pytest.raises(TimeoutError, match=r"timeout of 0\.2 s"):
+        list(pool.map(endless, range(2), timeout=0.2))
+    with pytest.raises(ValueError, match="timeout must be more than 0"):
+        pool.map(square, [], timeout=0)
+    for wrong in (square(3), 3):
+        with pytest.raises(TypeError, match="map"):
+            pool.map(wrong, [])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="cannot be called so"):
+        list(pool.map(lambda: 1, [1]))
+
+
+def test_large_items_travel_and_leave_no_files(pool: sky.Compute) -> None:
+    arrays = (np.zeros(20_000 + number) for number in range(6))
+    assert list(pool.map(length, arrays)) == [20_000 + number for number in range(6)]
+    assert not list(Path(pool.pool.archive.folder).glob("blob*"))
+    assert list(pool.map(lambda n: np.full(20_000, n), range(3)))[2][7] == 2
+
+
+def test_a_rank_that_dies_is_named_and_another_client_sees_one_run(pool: sky.Compute) -> None:
+    with sky.attach(pool.name) as other:
+        assert len(list(pool.map(where, range(300)))) == 300
+        newest = next(reversed(pool.pool.view.runs))
+        wait_until(lambda: other.view.runs[newest].state == "done", what="the end of it elsewhere")
+        assert sum(task.items for task in other.view.runs[newest].tasks.values()) == 300
+        with pytest.raises(sky.PoolError, match="is a map"):
+            other.wait(newest)
+        with pytest.raises(sky.RunError, match="status 7"):
+            list(pool.map(lambda number: os._exit(7), range(3)))
+        wait_until(lambda: other.runs[-1].state == "failed", what="its failure elsewhere")
+
+
+def test_the_same_by_names(pool: sky.Compute) -> None:
+    assert pool.run(square(3)) == 9 and pool.broadcast(square(3)) == [9] * 4
+    assert pool.run(square(2) & square(3)) == (4, 9) and pool.run_async(square(4)).result() == 16
+    assert pool.current_nodes() == 4 and pool.concurrency == 4 and pool.is_active
+    assert not sky.Compute(provider=sky.Local()).is_active

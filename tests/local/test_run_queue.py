@@ -1,0 +1,145 @@
+"""Jobs on some of a pool's nodes: side by side on others, in a queue where they do not fit, whoever sent them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.cli import Cli
+from tests.support.waiting import wait_until
+
+# Goes on until there is a file of its name.
+JOB = """
+name: {name}
+num_nodes: {nodes}
+workdir: .
+run: |
+  echo "$SKYPILOT_NODE_RANK of $SKYPILOT_NUM_NODES and $(echo "$SKYPILOT_NODE_IPS" | wc -l) of $SKYWARD_WORLD_SIZE"
+  while [ ! -e {name}.end ]; do sleep 0.05; done
+"""
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    made = Cli(tmp_path_factory.mktemp("queue"))
+    made.write("up.yaml", "num_nodes: 3\nrun: 'true'\n")
+    made("launch", "up.yaml", "-c", "q")
+    yield made
+    made("down", "--all", "-y", status=None)
+
+
+def job(cli: Cli, name: str, nodes: int) -> Any:
+    """It, launched by a process of its own."""
+    cli.write(f"{name}.yaml", JOB.format(name=name, nodes=nodes))
+    return cli.start("exec", "q", f"{name}.yaml")
+
+
+def end(cli: Cli, *names: str) -> None:
+    for name in names:
+        (cli.folder / f"{name}.end").touch()
+
+
+def rows(cli: Cli) -> dict[str, Any]:
+    return {each["name"]: each for each in cli.json("queue", "q")["runs"]}
+
+
+def becomes(cli: Cli, **states: str) -> dict[str, Any]:
+    """Wait until the queue has these, and no others."""
+    found: dict[str, Any] = {}
+
+    def there() -> bool:
+        found.clear()
+        found.update(rows(cli))
+        return {name: row["state"] for name, row in found.items()} == states
+
+    wait_until(there, what=lambda: found)
+    return found
+
+
+def test_two_jobs_run_side_by_side_and_who_does_not_fit_waits_its_turn(cli: Cli) -> None:
+    with job(cli, "first", 1) as first:
+        becomes(cli, first="running")
+        with job(cli, "second", 2) as second:
+            both = becomes(cli, first="running", second="running")
+            assert sorted(both["first"]["nodes"] + both["second"]["nodes"]) == [0, 1, 2]
+            with job(cli, "wide", 2) as wide:
+                becomes(cli, first="running", second="running", wide="waiting")
+                with job(cli, "late", 1) as late:
+                    found = becomes(cli, first="running", second="running", wide="waiting", late="waiting")
+                    held = both["first"]["nodes"][0]
+                    assert found["wide"]["reason"].startswith("waits for 2 nodes: 0 free, first (")
+                    assert f") has node {held} for 0:" in found["wide"]["reason"]
+                    assert f"; wide ({found['wide']['run']}) is before it" in found["late"]["reason"]
+                    # A node is free, and would do for the one that came later: it waits its turn all the same.
+                    end(cli, "first")
+                    out = first.communicate()[0]
+                    assert "r00" in out and "| 0 of 1 and 1 of 1" in out
+                    found = becomes(cli, second="running", wide="waiting", late="waiting")
+                    assert found["wide"]["reason"].startswith("waits for 2 nodes: 1 free, second (")
+                    # Who was taken out is told so, and the next one has the turn.
+                    assert cli.json("cancel", found["wide"]["run"])["state"] == "cancelled"
+                    said = wide.communicate()[1]
+                    assert f"run {found['wide']['run']} waits for 2 nodes: 0 free, first (" in said
+                    assert f"run {found['wide']['run']} was cancelled" in said and wide.returncode != 0
+                    becomes(cli, second="running", late="running")
+                    end(cli, "late", "second")
+                    assert late.wait() == 0
+                    lines = second.communicate()[0].splitlines()
+                    assert sorted(line.split("| ")[1] for line in lines if "| " in line) == [
+                        "0 of 2 and 2 of 2",
+                        "1 of 2 and 2 of 2",
+                    ]
+    assert rows(cli) == {}
+
+
+def test_what_a_killed_client_had_waiting_is_dropped_and_what_runs_goes_on(cli: Cli) -> None:
+    with job(cli, "held", 2) as held:
+        becomes(cli, held="running")
+        with job(cli, "gone", 2) as gone:
+            found = becomes(cli, held="running", gone="waiting")
+            with job(cli, "next", 1) as following:
+                becomes(cli, held="running", gone="waiting", next="waiting")
+                gone.kill()
+                gone.wait()
+                becomes(cli, held="running", next="running")
+                held.kill()
+                held.wait()
+                end(cli, "next")
+                assert following.wait() == 0
+            becomes(cli, held="running")
+    # All nodes are wanted: that is in the queue, too, behind the job whose client is gone.
+    with cli.start("exec", "q", "echo", "all") as every:
+        found = becomes(cli, held="running", echo="waiting")
+        assert found["echo"]["wants"] == 3
+        end(cli, "held")
+        assert every.wait() == 0
+
+
+def test_a_rank_that_fails_ends_its_own_job_only(cli: Cli) -> None:
+    cli.write("bad.yaml", "num_nodes: 2\nrun: '[ $SKYPILOT_NODE_RANK = 0 ] || exit 7; sleep 60'\n")
+    with job(cli, "stays", 1) as stays:
+        becomes(cli, stays="running")
+        failed = cli("exec", "q", "bad.yaml", status=7)
+        assert "ended with status 7" in failed.stderr
+        assert cli("exec", "--nodes", "1", "q", "true").returncode == 0
+        becomes(cli, stays="running")
+        end(cli, "stays")
+        assert stays.wait() == 0
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("exec", "--nodes", "4", "q", "true"), "true wants 4 nodes, and pool q has 3"),
+        (("exec", "--nodes", "0,3", "q", "true"), "pool q has no node 3: it has 0 to 2"),
+        (("exec", "--nodes", "1,1", "q", "true"), "neither a number of nodes nor a list of them"),
+        (("exec", "--nodes", "1", "q", "up.yaml"), "hodes"),
+        (("queue", "none"), "no pool 'none' is up"),
+    ],
+)
+def test_what_cannot_be_is_refused(cli: Cli, words: tuple[str, ...], said: str) -> None:
+    cli.write("up.yaml", "num_nodes: 3\nrun: 'true'\n")
+    done = cli(*words, status=None)
+    assert done.returncode != 0 and said.replace("hodes", "leave out --nodes") in done.stderr

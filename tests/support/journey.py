@@ -1,0 +1,115 @@
+"""A person's way through the app, whoever gives the machines: launch, watch, kill a rank, read the cause, run it again,
+tear it down."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from .terminal import Terminal
+from .waiting import wait_until
+
+# The ranks wait when they are on a machine for the first time; one can be told from all other processes there.
+_SCRIPT = """\
+import time
+from pathlib import Path
+
+import skyward_core as sky
+
+
+@sky.function
+def work() -> str:
+    been_here = Path.home() / "NAME"
+    if been_here.exists():
+        return "the second time"
+    been_here.touch()
+    rank = sky.instance_info().rank
+    Path("/proc/self/comm").write_text(f"NAME-{rank}")
+    print("rank", rank, "waits", flush=True)
+    time.sleep(600)
+    return "nobody came"
+"""
+
+
+def journey(folder: Path, provider: str, settings: Mapping[str, str], typed: str = "") -> None:
+    """Go that way with two nodes, by keys alone.
+
+    Args:
+        folder: to work in; the home is one in it.
+        provider, settings: where the machines come from.
+        typed: what has to be typed before the pool is torn down.
+    """
+    name = f"v{secrets.token_hex(4)}"
+    (folder / "work.py").write_text(_SCRIPT.replace("NAME", name))
+    (folder / "home").mkdir(mode=0o700, exist_ok=True)
+    listed = ", ".join(f"{key} = {json.dumps(text)}" for key, text in settings.items())
+    lines = ["[presets.mine]", 'script = "work.py"', f'provider = "{provider}"', "nodes = 2", "keep = true"]
+    preset = "\n".join([*lines, f"settings = {{ {listed} }}", ""])
+    (folder / "home" / "skyward.toml").write_text(preset)
+    terminal = Terminal(folder / "home", cwd=folder)
+    try:
+        terminal.until("No pools yet")
+        terminal.press("n")
+        terminal.until("pools › launch")
+        terminal.press("f4")
+        terminal.until("Pick a preset")
+        terminal.press("enter")
+        terminal.until("runs     work() on all 2 ranks")
+        terminal.press("ctrl+r")
+        terminal.until("pools › work › ")
+        terminal.until("rank 0 waits")
+        terminal.press("a")
+        terminal.until("rank 1 waits")
+        os.kill(_process(f"{name}-1"), signal.SIGKILL)
+        terminal.until("✗ FAILED")
+        terminal.press("e")
+        terminal.until(lambda text: "ROOT CAUSE" in text and "SIGKILL" in text)
+        terminal.press("q")
+        terminal.until("pools › work › ")
+        terminal.press("A")
+        terminal.until("runs     work() on all 2 ranks")
+        terminal.press("ctrl+r")
+        terminal.until("✓ DONE 2/2")
+        terminal.until("the second time")
+        terminal.press("X")
+        terminal.until(lambda text: "Tear down work?" in text and "Cancel" in text)
+        _confirm(terminal, typed)
+        terminal.until("created 2, verified gone 2, unaccounted 0")
+        terminal.press("enter", "q")
+        terminal.until("0 pools up")
+        terminal.press("q")
+        assert terminal.ended() == 0
+    finally:
+        terminal.close()
+
+
+def _confirm(terminal: Terminal, typed: str) -> None:
+    if typed:
+        terminal.press(*typed)
+        terminal.until(typed)
+    else:
+        focused = terminal.look("Cancel")
+        terminal.press("tab")
+        terminal.until(lambda _: terminal.look("Cancel") != focused)
+    terminal.press("enter")
+
+
+def _process(name: str) -> int:
+    """The one process of this machine, and of all hosts made of its namespaces, that calls itself so."""
+    found: list[int] = []
+
+    def there() -> bool:
+        for comm in Path("/proc").glob("[0-9]*/comm"):
+            try:
+                if comm.read_text().strip() == name:
+                    found.append(int(comm.parent.name))
+            except OSError:
+                continue  # it has just ended
+        return bool(found)
+
+    wait_until(there)
+    return found[0]

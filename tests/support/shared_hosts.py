@@ -1,0 +1,72 @@
+"""Hosts of some groups as looks find them: for tests of what shows them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from skyward_core.front import host_groups
+from skyward_core.front.host_groups import HostLook
+from skyward_core.model.gpu_use import GpuProcess, GpuUse
+from skyward_core.model.machine import Check
+
+GROUPS = """\
+[hosts]
+lab = ["gpu1", "gpu2"]  # the big ones
+desk = ["gpu3"]
+"""
+MODEL = "NVIDIA H100 80GB HBM3"
+
+
+def _gpu(number: int, *processes: GpuProcess, used: float = 0.0, util: int = 0, holder: str = "") -> GpuUse:
+    total = 85_520_000_000
+    return GpuUse(str(number), f"GPU-{number}", MODEL, int(used * 1e9), total, util, processes, holder)
+
+
+LOOKS = {
+    "gpu1": HostLook(
+        "gpu1",
+        (
+            _gpu(0, GpuProcess(4711, "bob", "python", 71_200_000_000, True), used=71.2, util=98),
+            _gpu(1, used=12.0, util=40, holder="pool llama-ft of ann"),
+            _gpu(2),
+        ),
+        "",
+        True,
+    ),
+    "gpu2": HostLook("gpu2", (), "Host gpu2 does not answer: connection refused", False),
+    "gpu3": HostLook("gpu3", (), "there is no NVIDIA driver", True),
+}
+
+
+def put_groups(text: str = GROUPS) -> Path:
+    """Have these groups in the state folder."""
+    path = Path(os.environ["SKYWARD_HOME"], "skyward.toml")
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def have_looks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Hosts are as above, and no others answer; gives which were looked at, time after time."""
+    asked: list[list[str]] = []
+
+    def look(hosts: Sequence[str], said: Callable[[HostLook], None]) -> list[HostLook]:
+        asked.append([*hosts])
+        found = [LOOKS.get(host) or HostLook(host, (), "no such host", False) for host in hosts]
+        for each in found:
+            said(each)
+        return found
+
+    def check(host: str) -> list[Check]:
+        return [
+            Check(host, "ok", "Python 3.11.7"),
+            Check(host, "fail" if host == "gpu2" else "ok", "its disk"),
+        ]
+
+    monkeypatch.setattr(host_groups, "look", look)
+    monkeypatch.setattr(host_groups, "check", check)
+    return asked

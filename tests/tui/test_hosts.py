@@ -1,0 +1,146 @@
+"""The screen of a person's hosts: who uses their GPUs, checks, keys, and groups that are edited in skyward.toml."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from skyward_core.front import hosts
+from skyward_tui.app import SkywardApp
+from skyward_tui.dialogs.ask import AskScreen, ChoiceScreen
+from skyward_tui.dialogs.host_key import HostKeyScreen
+from skyward_tui.screens.hosts import HostsScreen
+from tests.support.app_driver import screen_text, typed, until
+from tests.support.host_key import shown
+from tests.support.shared_hosts import GROUPS, have_looks, put_groups
+
+SIZE = (120, 30)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    return have_looks(monkeypatch)
+
+
+@asynccontextmanager
+async def opened(app: SkywardApp) -> AsyncIterator[Pilot[None]]:
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        await pilot.press("s")
+        await until(pilot, lambda: isinstance(app.screen, HostsScreen) and "looked" in screen_text(app))
+        yield pilot
+
+
+async def shows(app: SkywardApp, pilot: Pilot[None], *texts: str) -> None:
+    await until(pilot, lambda: all(text in screen_text(app) for text in texts))
+
+
+async def answer(app: SkywardApp, pilot: Pilot[None], question: str, text: str) -> None:
+    await until(pilot, lambda: isinstance(app.screen, AskScreen) and question in screen_text(app))
+    await pilot.press("end", "ctrl+u")
+    await typed(app, pilot, text)
+    await pilot.press("enter")
+
+
+async def test_who_uses_which_gpu_and_what_works_there(app: SkywardApp, asked: list[list[str]]) -> None:
+    put_groups()
+    async with opened(app) as pilot:
+        await shows(
+            app, pilot, "1 of 3 free", "used by bob (python, 71.2 GB)", "taken by pool llama-ft of ann",
+            "✗ Host gpu2 does not answer", "there is no NVIDIA driver", "✗ 1 host not reached",
+        )  # fmt: skip
+        await pilot.press("down", "down")
+        await shows(app, pilot, "process 4711: bob (python, 71.2 GB)")
+        await pilot.press("c")
+        await shows(app, pilot, "gpu1: all that a pool needs is there")
+        await pilot.press("up")
+        await shows(app, pilot, "✓ Python 3.11.7")
+        await pilot.press("r")
+        await until(pilot, lambda: asked == [["gpu1", "gpu2", "gpu3"]] * 2)
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, HostsScreen))
+
+
+async def test_groups_are_edited_by_keys_and_the_file_stays_a_persons(
+    app: SkywardApp, asked: list[list[str]]
+) -> None:
+    file = put_groups()
+    async with opened(app) as pilot:
+        await pilot.press("a")
+        await answer(app, pilot, "Host to add to lab", "gpu9")
+        await shows(app, pilot, "gpu9 is in lab now", "no such host")
+        assert asked[-1] == ["gpu9"]
+        await pilot.press("e")
+        await answer(app, pilot, "Another name for lab", "cave")
+        await shows(app, pilot, "lab is called cave now")
+        await pilot.press("end", "d")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
+        await pilot.press("right", "enter")
+        await shows(app, pilot, "gpu3 is the last host of desk: remove the group")
+        await pilot.press("up", "d")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
+        await pilot.press("right", "enter")
+        await shows(app, pilot, "group desk is gone")
+        await pilot.press("n")
+        await answer(app, pilot, "Name of the new group", "far")
+        await answer(app, pilot, "First host of far", "10.0.0.7")
+        await shows(app, pilot, "far has 10.0.0.7")
+    assert (
+        file.read_text() == '[hosts]\ncave = ["gpu1", "gpu2", "gpu9"]  # the big ones\nfar = ["10.0.0.7"]\n'
+    )
+
+
+async def test_a_file_that_cannot_be_used_is_said_and_a_refusal_changes_nothing(
+    app: SkywardApp, asked: list[list[str]]
+) -> None:
+    file = put_groups()
+    async with opened(app) as pilot:
+        await pilot.press("a")
+        await answer(app, pilot, "Host to add", "gpu1")
+        await shows(app, pilot, "gpu1 is in lab already")
+        file.write_text("[hosts")
+        await pilot.press("r")
+        await shows(app, pilot, "does not parse")
+        assert file.read_text() == "[hosts" != GROUPS
+
+
+async def test_without_a_group_it_says_how_to_begin_one(app: SkywardApp) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        await pilot.press("s")
+        await shows(app, pilot, "No groups of hosts yet: n begins one")
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+async def test_a_hosts_key_is_shown_and_accepted(
+    app: SkywardApp, asked: list[list[str]], monkeypatch: pytest.MonkeyPatch, accepts: bool
+) -> None:
+    written: list[str] = []
+
+    class Shown:
+        key = shown("gpu1")
+
+        def is_known(self) -> bool:
+            return bool(written)
+
+        def accept(self) -> Path:
+            written.append("gpu1")
+            return Path("/k/known_hosts")
+
+    monkeypatch.setattr(hosts, "shown_key", lambda host: Shown())
+    put_groups()
+    async with opened(app) as pilot:
+        await pilot.press("down", "t")
+        await until(pilot, lambda: isinstance(app.screen, HostKeyScreen))
+        assert "start" not in screen_text(app), "no pool waits for it"
+        await pilot.press("A" if accepts else "escape")
+        await shows(app, pilot, "written to /k/known_hosts" if accepts else "it was not accepted")
+        assert written == ["gpu1"] * accepts
+        if accepts:
+            await until(pilot, lambda: asked[-1] == ["gpu1"])
+            await pilot.press("t")
+            await shows(app, pilot, "the key of gpu1 is known")

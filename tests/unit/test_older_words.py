@@ -1,0 +1,323 @@
+# mypy: ignore-errors
+"""What scripts of three generations write for a pool: each word is heeded, said to go unheeded, or refused."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.front.api import active_pool
+from skyward_core.providers import by_name
+from skyward_core.providers.elsewhere import names
+from skyward_core.providers.elsewhere.stand_in import StandIn
+from skyward_core.store import home
+
+STAND_INS = [
+    name for name, kind in vars(names).items() if isinstance(kind, type) and issubclass(kind, StandIn)
+    and kind is not StandIn
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STAND_INS)
+def test_a_provider_of_elsewhere_keeps_what_it_is_given_and_says_who_serves(name, monkeypatch, capsys):
+    provider = getattr(sky, name)(region="x", api_key="very-secret-1")
+    assert (provider.region, provider.api_key) == ("x", "very-secret-1")
+    assert "very-secret-1" not in repr(provider)
+    assert "region='x'" in repr(provider)
+    assert pickle.loads(pickle.dumps(provider)) == provider
+    with pytest.raises(AttributeError, match="was given no 'zone'"):
+        _ = provider.zone
+    if name == "Container":
+        compute = sky.Compute(provider=provider, vcpus=4)
+        assert "Local() serves for sky.Container(" in compute._said[0]
+        assert "vcpus go unheeded" in compute._said[0]
+    else:
+        with pytest.raises(sky.UsageError, match=r"--provider local SCRIPT"):
+            sky.Compute(provider=provider)
+        with pytest.raises(sky.UsageError, match=f"sky.{name} names machines of"):
+            sky.Compute(provider=getattr(sky, name))
+    monkeypatch.setattr(home, "provider_override", "local")
+    compute = sky.Compute(provider=provider, region="r", allocation="spot", disk_gb=50, nodes=2)
+    assert isinstance(compute.spec.provider, sky.Local)
+    assert compute.spec.nodes == 2
+    (said,) = compute._said
+    assert f"--provider local in place of sky.{name}(region='x', api_key=…)" in said
+    assert said.endswith(": region, api_key, disk_gb, allocation go unheeded")
+
+
+def test_of_several_specs_those_are_left_out_that_nobody_serves():
+    compute = sky.Compute(
+        sky.Spec(provider=sky.VastAI(), accelerator="A100"),
+        sky.Spec(provider=sky.AWS(region="us-east-1"), accelerator="A100"),
+    )
+    assert isinstance(compute.spec.provider, sky.AWS)
+    assert compute._said == ["sky.VastAI() is left out: machines of Vast.ai are not rented here"]
+    with pytest.raises(sky.UsageError, match="machines of RunPod"):
+        sky.Compute(sky.Spec(provider=sky.RunPod()), sky.Spec(provider=sky.Verda()))
+
+
+def test_a_word_for_a_provider_of_elsewhere_is_told_of_too():
+    with pytest.raises(sky.UsageError, match="machines of RunPod, which are not rented here"):
+        by_name("runpod")
+    with pytest.raises(sky.UsageError, match="no provider is called 'elsewhere'"):
+        by_name("elsewhere")
+
+
+def test_aws_by_the_older_words():
+    provider = sky.AWS(
+        region="us-east-1",
+        subnet_id="subnet-1",
+        security_group_id="sg-1",
+        username="me",
+        ubuntu_version="24.04",
+    )
+    assert (provider.subnet, provider.security_group, provider.ssh_user) == ("subnet-1", "sg-1", "me")
+    with pytest.warns(FutureWarning, match=r"sky\.AWS\(exclude_burstable=...\) goes unheeded") as caught:
+        sky.AWS(exclude_burstable=True)
+    assert caught[0].filename == __file__
+    with pytest.raises(sky.UsageError, match=r"access_key_id: .* is not to be had: keys are those"):
+        sky.AWS(access_key_id="AKIA")
+    with pytest.raises(TypeError):
+        sky.AWS(regoin="x")
+
+
+def test_options_by_the_older_words():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        options = sky.Options(
+            provision_timeout=600,
+            bootstrap_timeout=300,
+            retry_on_interruption=0,
+            cluster=None,
+            console="silent",
+        )
+        assert (options.start_timeout, options.cluster, options.console) == (900, True, False)
+        assert sky.Options(provision_timeout=60).start_timeout == 300
+        assert sky.Options(ready_timeout=50).start_timeout == 50
+        assert sky.Options(provision_timeout=600, start_timeout=20).start_timeout == 20
+    with pytest.warns(
+        FutureWarning, match=r"sky\.Options\(retry_on_interruption=...\) goes unheeded"
+    ) as caught:
+        sky.Options(retry_on_interruption=3)
+    assert caught[0].filename == __file__
+    with pytest.raises(sky.UsageError, match="say the same, and differ"):
+        sky.Options(ready_timeout=3, start_timeout=4)
+    with pytest.raises(TypeError):
+        sky.Options(retry_on_interuption=3)
+    said = sky.Compute(options=sky.Options(worker=sky.Worker(concurrency=3)))
+    assert said.spec.worker.concurrency == 3
+    assert said.spec.options.worker is None
+    with pytest.raises(sky.UsageError, match="worker: is said twice"):
+        sky.Compute(worker=sky.Worker(), options=sky.Options(worker=sky.Worker(concurrency=3)))
+
+
+def test_nodes_of_three_generations():
+    for four in (sky.Nodes(4), sky.Nodes(initial=4), sky.Nodes(desired=4, max=None), (4, 4)):
+        assert sky.Compute(nodes=four).spec.nodes == 4
+    assert sky.Compute(nodes=sky.Nodes(min=2, max=8)).spec.nodes == sky.Nodes(min=2, max=8)
+    for grows in (lambda: sky.Nodes(initial=2, min=2, max=8), lambda: sky.Nodes(desired=2, max=8)):
+        with pytest.raises(
+            sky.UsageError, match=r"begins with some machines .* nodes=sky\.Nodes\(min=2, max=8\)"
+        ):
+            grows()
+    with pytest.raises(sky.UsageError, match="begins with some machines"):
+        sky.Compute(nodes=(2, 8))
+
+
+def test_workers_and_images_of_three_generations():
+    worker = sky.Worker(executor="auto", buffer=0, reuse_processes=True)
+    assert (worker.executor, sky.Worker(executor="loky").executor) == ("process", "process")
+    with pytest.warns(FutureWarning, match="buffer=...\\) goes unheeded"):
+        sky.Worker(buffer=4)
+    auto = sky.Worker(concurrency="auto")
+    a100 = sky.accelerators.A100
+    assert sky.Compute(worker=auto, accelerator=a100(count=4)).spec.concurrency == 4
+    assert sky.Compute(worker=auto, accelerator=a100(mig="3g.40gb")).spec.concurrency == 2
+    assert sky.Compute(worker=auto).spec.concurrency >= 1
+    with pytest.raises(sky.UsageError, match='concurrency: "auto" goes by'):
+        sky.Compute(provider=sky.SSH(hosts=["h"]), worker=auto)
+    assert sky.Image(python="auto", skyward_source="local").python is None
+    with pytest.raises(sky.UsageError, match="shell_vars"):
+        sky.Image(shell_vars={"A": "date"})
+
+
+def test_compute_by_the_older_words():
+    image = sky.Image(env={"A": "1"})
+    compute = sky.Compute(
+        sky.Spec(sky.Local(), image=image, ttl=60, plugins=[sky.plugins.Torch()]), console=False
+    )
+    assert compute.spec.image == image
+    assert (compute.spec.options.ttl, compute.spec.options.console) == (60, False)
+    assert [plugin.name for plugin in compute.plugins] == ["torch"]
+    assert sky.Compute(ttl=0).spec.options.ttl is None
+    assert sky.Compute(volumes=[], ports=(), retry=None, delete_on_exit=True).spec.nodes == 1
+    for refused in ({"volumes": ["v"]}, {"ports": [1]}, {"delete_on_exit": False}, {"url": "http://x"}):
+        with pytest.raises(sky.UsageError, match="is not to be had"):
+            sky.Compute(**refused)
+    with pytest.raises(TypeError, match=r"sky\.Compute takes no nodse"):
+        sky.Compute(nodse=3)
+    with pytest.raises(sky.UsageError, match="disk_gb"):
+        sky.Compute(provider=sky.Local(), disk_gb=50)
+    rented = sky.Compute(provider=sky.AWS(region="us-east-1"), cpus=0.5, disk_gb=50, region="us-east-1")
+    assert (rented.spec.wish.vcpus, rented.spec.provider.disk_gb) == (1, 50)
+
+
+def test_the_newest_names_of_plugins_are_the_same_plugins():
+    for newest, ours in [
+        ("Torch", "torch"), ("Jax", "jax"), ("Keras", "keras"), ("HuggingFace", "huggingface"),
+        ("Accelerate", "accelerate"), ("Joblib", "joblib"), ("Sklearn", "sklearn"), ("Mig", "mig"),
+    ]:  # fmt: skip
+        assert getattr(sky.plugins, newest) is getattr(sky.plugins, ours)
+    with pytest.raises(AttributeError):
+        _ = sky.plugins.TORCH
+
+
+class Pool:
+    def run_one(self, pending):
+        return (self, pending.name)
+
+    run_all = run_group = submit = run_one
+
+
+@sky.function
+def work():
+    return 1
+
+
+def test_the_open_pool_stands_right_of_an_operator_by_the_name_of_the_library():
+    with pytest.raises(sky.PoolError, match="no block is open"):
+        work() >> sky
+    outer, inner = Pool(), Pool()
+    active_pool.opened(outer)
+    active_pool.opened(inner)
+    try:
+        assert work() >> sky == (inner, "work")
+        assert work() @ sky.sky == (inner, "work")
+        assert (work() > sky) == (inner, "work")
+        assert "2 blocks are open, and none in this thread" in str(of_another_thread())
+    finally:
+        active_pool.closed(inner)
+    assert of_another_thread() == (outer, "work")
+    active_pool.closed(outer)
+    with pytest.raises(sky.PoolError, match="no block is open"):
+        work() >> sky.sky
+
+
+def of_another_thread():
+    """What becomes of a call there."""
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(lambda: work() >> sky)
+        return done.exception() or done.result()
+
+
+def test_streams_and_heads_and_what_is_printed():
+    @sky.stream
+    def numbers(n):
+        yield from range(n)
+
+    assert numbers(3).streams
+    assert list(numbers.local(3)) == [0, 1, 2]
+    with pytest.raises(TypeError, match="has no yield: write @function"):
+        sky.stream(len)
+    assert sky.is_head()
+    assert sky.Info is sky.InstanceInfo
+    assert not sky.is_head(sky.InstanceInfo(rank=1, world_size=2))
+    said = []
+    with sky.redirect_output(said.append) as (out, err):
+        print("in", end="")
+        assert out is err and isinstance(out, sky.CallbackWriter)
+        with sky.redirect_output(lambda text: said.append(text.upper())):
+            print("deeper", end="")
+    print("out")
+    assert said == ["in", "DEEPER"] or said == ["in", "", "DEEPER", ""]
+
+
+POOLS = """
+[providers.cheap]
+type = "runpod"
+cloud_type = "secure"
+
+[providers.mine]
+type = "aws"
+region = "us-east-1"
+
+[pools.train]
+provider = "local"
+nodes = 2
+ttl = 60
+provision_timeout = 600
+selection = "cheapest"
+
+[pools.train.image]
+pip = ["numpy"]
+env = { A = "1" }
+
+[pools.train.worker]
+concurrency = 2
+
+[pools.train.plugins]
+torch = { backend = "gloo" }
+jax = true
+
+[pools.my_cheap]
+provider = "cheap"
+accelerator = "A100:8"
+
+[pools.rented]
+provider = "mine"
+accelerator = "T4"
+max_hourly_cost = 3.0
+
+[pools.grows]
+nodes = [2, 8]
+
+[pools.wrong]
+nodse = 3
+
+[pools.empty]
+"""
+
+
+def test_a_name_alone_is_a_table_of_the_settings(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "home" / "skyward.toml").write_text("[pools.train]\nnodes = 7\nmax_hourly_cost = 9.0\n")
+    folder = tmp_path / "work"
+    folder.mkdir(mode=0o700)
+    monkeypatch.chdir(folder)
+    (folder / "skyward.toml").write_text(POOLS)
+    with pytest.raises(sky.UsageError, match="has no offers to choose from by max_hourly_cost"):
+        sky.Compute(name="train")
+    (tmp_path / "home" / "skyward.toml").write_text("[pools.train]\nnodes = 7\n")
+    (folder / "skyward.toml").write_text(POOLS.replace('selection = "cheapest"\n', ""))
+    spec = sky.Compute(name="train").spec
+    assert (spec.name, spec.nodes, spec.worker.concurrency, spec.image.env) == ("train", 2, 2, {"A": "1"})
+    assert (spec.options.ttl, spec.options.start_timeout) == (60, 600)
+    assert spec.plugins == (sky.plugins.torch(backend="gloo"), sky.plugins.jax())
+    assert sky.Compute(provider=sky.Local(), name="train").spec.nodes == 1
+    assert isinstance(sky.Compute(name="empty").spec.provider, sky.Local)
+    rented = sky.Compute(name="rented").spec
+    assert (rented.provider.region, rented.wish.max_hourly) == (("us-east-1",), 3.0)
+    with pytest.raises(sky.UsageError, match="machines of RunPod"):
+        sky.Compute(name="my_cheap")
+    monkeypatch.setattr(home, "provider_override", "local")
+    cheap = sky.Compute(name="my_cheap")
+    assert (cheap.spec.name, str(cheap.spec.accelerator)) == ("my-cheap", "A100:8")
+    assert "in place of sky.RunPod(cloud_type='secure')" in cheap._said[0]
+    for name, why in [
+        (
+            "tain",
+            r"\[pools\.tain\] of a skyward\.toml, .* did you mean 'train'\? a pool that is to be called 'tain'",
+        ),
+        (
+            "wrong",
+            r"\[pools\.wrong\] of skyward\.toml: it has 'nodse', which no pool has; did you mean 'nodes'\?",
+        ),
+        ("grows", "begins with some machines"),
+    ]:
+        with pytest.raises(sky.UsageError, match=why):
+            sky.Compute(name=name)
