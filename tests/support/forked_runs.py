@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from execnet import gateway_io  # type: ignore[import-untyped]
+from execnet import gateway_io
+from execnet.gateway_base import Popen2IO
 
 from tests.support.forked import Loaded
 
@@ -38,7 +39,7 @@ def fork_runs(config: pytest.Config) -> None:
     first = FIRST.format(folder=str(given.dir), path=sys.path, arguments=list(map(str, given.args)))
     loaded = Loaded([sys.executable, "-u"], first, gateway_io.popen_bootstrapline)
 
-    class Forked(gateway_io.Popen2IOMaster):  # type: ignore[misc]
+    class Forked(gateway_io.Popen2IOMaster):
         def __init__(self, args: Sequence[str], execmodel: Any) -> None:
             plain = [sys.executable, "-u", "-c", gateway_io.popen_bootstrapline]
             pipe = execmodel.subprocess.PIPE
@@ -50,6 +51,6 @@ def fork_runs(config: pytest.Config) -> None:
                 super().__init__(args, execmodel)
                 return
             self.popen = process
-            gateway_io.Popen2IO.__init__(self, self.popen.stdin, self.popen.stdout, execmodel)
+            Popen2IO.__init__(self, self.popen.stdin, self.popen.stdout, execmodel)
 
-    gateway_io.Popen2IOMaster = Forked
+    gateway_io.Popen2IOMaster = Forked  # type: ignore[misc]
