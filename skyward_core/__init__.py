@@ -208,7 +208,12 @@ def __getattr__(name: str) -> Any:
         return import_module(f"{__name__}.{_MODULES[name]}")
     where = _WHERE.get(name)
     if where is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        why = ""
+        if not name.startswith("_"):
+            from .model.not_here import why_not
+
+            why = why_not(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{why}")
     value = getattr(import_module(f"{__name__}.{where}"), name)
     globals()[name] = value
     return value

@@ -369,7 +369,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("numbers.charts", "c", "charts", "charts", "A chart of each number, or of the chosen one"),
     Action("numbers.scale", "b", "scale", "log scale", "A logarithmic scale, or a linear one again"),
     Action(
-        "numbers.smooth", "m", "smooth", "smooth", "Smooth the lines, with what was sent behind them, or not"
+        "numbers.smooth", "x", "smooth", "smooth", "Smooth the lines, with what was sent behind them, or not"
     ),
     # Log pane
     Action("log.up", "up,k", "move(-1)", "", "Up a line"),

@@ -27,6 +27,7 @@ def _patterns(patterns: Sequence[str]) -> str:
 _WRITTEN: Mapping[str, Callable[[Any], Any]] = {
     "arguments": shlex.join,
     "one": bool,
+    "sweep": bool,
     "keep": bool,
     "provider": lambda name: name or DEFAULT,
     "ranks_per_node": lambda ranks: _written(ranks or 1),

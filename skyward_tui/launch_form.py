@@ -48,6 +48,7 @@ OTHER_IDS = frozenset(
         "wait-label",
     ]
 )
+_BOXES = ("keep", "one", "sweep")  # fields that are boxes of one
 _NUMBERS = {
     "nodes": ("nodes", 1024),
     "ranks": ("ranks per node", 64),
@@ -116,6 +117,7 @@ class Form:
         settings: of providers, by their fields' ids.
         allocation, max_hourly, selection, budget, wait: heeded where the provider has offers, or costs something.
         nodes: a number, or a range such as "2:8"; empty for all hosts, where the provider has hosts.
+        sweep: whether arguments' values are lists, of which each combination is run.
         packages: as :func:`.launch_packages.choice_of` writes it.
         timeout, debug_wait: of a launch that the form was filled with; no field of the screen shows them, its plan
             does.
@@ -143,6 +145,7 @@ class Form:
     outputs: str = ""
     keep: bool = True
     one: bool = False
+    sweep: bool = False
     timeout: str = ""
     debug_wait: str = ""
 
@@ -265,6 +268,7 @@ _ROWS: dict[str, _Row] = {
     "arguments": _Row("arguments", _pairs),
     "python": _Row("python"),
     "one": _Row("one", bool),
+    "sweep": _Row("sweep", bool),
     "keep": _Row("keep", bool),
     "timeout": _Row("timeout", _seconds),
 }
@@ -418,6 +422,8 @@ def _id_of(field: str, form: Form) -> str:
     if field == "provider" or field.startswith("settings."):
         return of_setting.get(field, next(iter(own), "provider"))
     row = rows_of(form.provider).get(field)
+    if row is not None and row.field in _BOXES:
+        return "options"
     return row.field if row else "script"
 
 

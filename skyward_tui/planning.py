@@ -87,14 +87,14 @@ class Wait:
         return f"{self.what}, {duration(lasts)}{heard}"
 
 
-async def loaded(plan: LaunchPlan, wait: Wait) -> Task:
-    """Load the plan's script; not to wait any longer ends it, and all that it has started.
+async def loaded(plan: LaunchPlan, wait: Wait) -> list[Task]:
+    """Load the plan's script, and make its calls; not to wait any longer ends it, and all that it has started.
 
     Args:
         wait: hears what whoever makes the script's environment says.
 
     Raises:
-        SkywardError: as :meth:`~skyward_core.front.launch_plan.LaunchPlan.task`.
+        SkywardError: as :meth:`~skyward_core.front.launch_plan.LaunchPlan.tasks`.
     """
     from skyward_core.front.scripts import Stop
     from skyward_core.wire.safe_text import field
@@ -104,6 +104,6 @@ async def loaded(plan: LaunchPlan, wait: Wait) -> Task:
 
     stop = Stop()
     try:
-        return await beside(lambda: plan.task(said=hear, stop=stop))
+        return await beside(lambda: plan.tasks(said=hear, stop=stop))
     finally:
         stop.ask()

@@ -182,12 +182,6 @@ class LaunchPlan:
         has = {plugin.name for plugin in self.plugins}
         return [name for name in gang_frameworks_of(self.script, whole=self.whole) if name not in has]
 
-    def task(
-        self, *, echo: bool = False, said: Callable[[str], None] | None = None, stop: Stop | None = None
-    ) -> Task:
-        """The one task that the launch is, as :meth:`tasks` makes it."""
-        return self.tasks(echo=echo, said=said, stop=stop)[0]
-
     def tasks(
         self,
         *,

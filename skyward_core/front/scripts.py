@@ -12,6 +12,7 @@ from ..model.interpreter import Interpreter
 from ..store.working_folder import workdir
 from ..tasks.argument_fields import ArgumentField, argument_fields
 from ..tasks.arguments import Text
+from ..tasks.combinations import values_of
 from ..tasks.inline_metadata import inline_metadata
 from ..tasks.interpreter import OfferedPython, interpreter_of, offered
 from ..tasks.known_pythons import NoPython
@@ -65,6 +66,7 @@ __all__ = [
     "parse_arguments",
     "parsed",
     "split_target",
+    "values_of",
 ]
 
 

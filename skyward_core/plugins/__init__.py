@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from .built_in.accelerate import Accelerate as accelerate
+    from .built_in.dask import Dask as dask
     from .built_in.huggingface import HuggingFace as huggingface
     from .built_in.jax import Jax as jax
     from .built_in.joblib import Joblib as joblib
@@ -188,7 +189,9 @@ def __getattr__(name: str) -> Any:
     if found is not None and name not in (found.name, found.__name__):
         found = None
     if found is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from ..model.not_here import why_not
+
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{why_not(name, plugin=True)}")
     globals()[name] = found
     return found
 
@@ -205,6 +208,7 @@ __all__ = [
     "available",
     "by_name",
     "check_plugins",
+    "dask",
     "factory",
     "huggingface",
     "jax",

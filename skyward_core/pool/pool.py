@@ -227,7 +227,7 @@ class Pool:
                     self.launch.line.note()
             case "gang":
                 self.launch.gang_broke()
-            case "outcome" | "item" | "began" | "stale" | "run":
+            case "outcome" | "item" | "began" | "stale" | "run" | "want":
                 self.book.on_frame(link, header, body)
                 if header["t"] == "outcome":
                     self.launch.line.note()

@@ -32,7 +32,7 @@ def serving(ways: Sequence[Spec], override: str | None) -> tuple[list[Spec], lis
     if override is not None:
         first = ways[0]
         stand_ins = [each for each in named if isinstance(each, StandIn)]
-        asked = " or ".join(dict.fromkeys(f"sky.{each!r}" for each in named if each is not None))
+        asked = " or ".join(dict.fromkeys(_spelled(each) for each in named if each is not None))
         lost = _unheeded(ways, stand_ins)
         notes = [f"--provider {override} in place of {asked or 'its own'}{lost}"] if stand_ins or lost else []
         return [Spec(provider=override, accelerator=first.accelerator, nodes=first.nodes)], notes
@@ -58,6 +58,14 @@ def serving(ways: Sequence[Spec], override: str | None) -> tuple[list[Spec], lis
 def _called(provider: Any) -> Any:
     """A provider, made where only its class was named."""
     return provider() if isinstance(provider, type) and issubclass(provider, StandIn) else provider
+
+
+def _spelled(provider: Any) -> str:
+    if isinstance(provider, StandIn):
+        return f"sky.{provider!r}"
+    if isinstance(provider, str):
+        return provider
+    return f"sky.{(provider if isinstance(provider, type) else type(provider)).__name__}"
 
 
 def _unheeded(ways: Sequence[Spec], stand_ins: Sequence[StandIn]) -> str:

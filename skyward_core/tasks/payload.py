@@ -34,6 +34,7 @@ from ..wire.pickling import (
     reduce_code,
 )
 from .cloudpickle_import import cloudpickle
+from .fed_arguments import fed_arguments
 from .pickled_functions import PickledFunctions
 from .source_texts import sources_of
 from .stdout_lines import is_stdout
@@ -56,13 +57,16 @@ def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | N
     """
     fn = decorated(plugins, plain(pending.fn))
     check_call(pending, fn)
+    sent, feeds = fed_arguments(pending)
     return Task(
         pending.name,
         _function_blob(fn, pending.name, folder),
-        args_blob(pending, folder),
+        args_blob(sent, folder),
         pending.timeout,
         pending.streams,
         pending.is_script,
+        feeds=feeds,
+        pickled=dumps,
         nodes=pending.nodes,
     )
 
@@ -85,7 +89,16 @@ def make_tasks(
         blob, streams, fn = made
         check_call(pending, fn)
         about = pending.timeout, streams, pending.is_script
-        yield Task(pending.name, blob, args_blob(pending, folder), *about, nodes=pending.nodes)
+        sent, feeds = fed_arguments(pending)
+        yield Task(
+            pending.name,
+            blob,
+            args_blob(sent, folder),
+            *about,
+            feeds=feeds,
+            pickled=dumps,
+            nodes=pending.nodes,
+        )
 
 
 def map_function(fn: Callable[..., Any], name: str, plugins: Any, folder: Path | None) -> Task:
@@ -256,6 +269,8 @@ class _Spill(io.RawIOBase):
 
 def dumps(value: Any) -> bytes:
     """A value's pickle, as a call's arguments are pickled."""
+    if is_plain(value):
+        return pickle.dumps(value, protocol=5)
     file = io.BytesIO()
     _Pickler(file, protocol=5).dump(value)
     return file.getvalue()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ class Blob(Value):
 class Task(Value):
     """One call, pickled. ``timeout``: seconds per rank, or None. ``stream``: a generator function. ``script``: a whole
     script, which leaves its rank no process. ``interpreter``: the one that pickled it; None for the one that runs this.
+    ``feeds``: arguments that travel value by value while the call goes on, each with its parameter's name; ``pickled``
+    pickles a value.
     ``portable``: nothing in it is of that one alone, as of a command. ``nodes``: how many nodes run it, or which, where
     it runs on all ranks; None for all. ``job``: id of the job that it is a step of; ``more``: whether another step of
     that follows, for which its nodes are kept a while.
@@ -65,6 +67,8 @@ class Task(Value):
     script: bool = False
     interpreter: Interpreter | None = None
     portable: bool = False
+    feeds: tuple[tuple[str, Iterable[Any]], ...] = ()
+    pickled: Callable[[Any], bytes] = pickle.dumps
     nodes: int | tuple[int, ...] | None = None
     job: str = ""
     more: bool = False

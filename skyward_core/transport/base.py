@@ -220,6 +220,16 @@ class Transport(Protocol):
             PoolError: it cannot travel, or the node cannot be reached.
         """
 
+    async def way_to(self, address: str, port: int) -> tuple[str, int]:
+        """Address and port here at which a port of the node is reached, until ``close``: on loopback, or its own.
+
+        Args:
+            address: at which the node listens there.
+
+        Raises:
+            OSError: there is no way to it.
+        """
+
     async def settle(self) -> None:
         """Have done, in bounded time, what ``prepare`` has put off until nobody waits for it; ``close`` gives it up."""
 

@@ -104,7 +104,7 @@ def value_at(trace: Trace, at: float | None) -> float | None:
     return trace.values[place - 1] if place else None
 
 
-def smoothed(line: Line, weight: float = SMOOTHING) -> Line:
+def smoothed(line: Line) -> Line:
     """The exponential moving average, which begins at the first value and not at 0. What is no finite number is a gap,
     and has no part in it."""
     found: list[tuple[float, float]] = []
@@ -113,8 +113,8 @@ def smoothed(line: Line, weight: float = SMOOTHING) -> Line:
         if not isfinite(value):
             found.append((at, nan))
             continue
-        mean = weight * mean + (1 - weight) * value
-        share *= weight
+        mean = SMOOTHING * mean + (1 - SMOOTHING) * value
+        share *= SMOOTHING
         found.append((at, mean / (1 - share)))
     return found
 

@@ -119,6 +119,21 @@ class AgentStale(Timed):
     spent: NotRequired[bool]
 
 
+class Want(TypedDict):
+    """Which values of an argument that its client feeds a call waits for: from ``next`` up to ``until``."""
+
+    t: Literal["want"]
+    run: str
+    i: int
+    arg: int
+    next: int
+    until: int
+    again: NotRequired[bool]
+
+
+class AgentWant(Want): ...
+
+
 class Record(TypedDict):
     """What a run is."""
 
@@ -423,6 +438,7 @@ class CallKeys(TypedDict):
     kind: NotRequired[RunKind]
     epoch: NotRequired[int]
     gang: NotRequired[bool]
+    fed: NotRequired[bool]
     stream: NotRequired[bool]
     script: NotRequired[bool]
     alone: NotRequired[bool]
@@ -467,6 +483,22 @@ class Credit(TypedDict):
 
 
 class ClientCredit(Credit): ...
+
+
+class Feed(TypedDict):
+    """A value of an argument that its client feeds, or a part of one; see :class:`...runtime.fed.FedItems`."""
+
+    t: Literal["fed"]
+    run: str
+    i: int
+    arg: int
+    seq: int
+    part: int
+    more: NotRequired[bool]
+    ends: NotRequired[Literal["end", "error"]]
+
+
+class ClientFeed(Feed): ...
 
 
 ClientStop = TypedDict(
@@ -615,7 +647,7 @@ class ClientForm(TypedDict):
 
 # -- all that one side says ------------------------------------------------------------------------------
 
-OfRuns = AgentOutcome | AgentItem | AgentBegan | AgentStale | AgentRun
+OfRuns = AgentOutcome | AgentItem | AgentBegan | AgentStale | AgentRun | AgentWant
 OfLock = AgentGranted | AgentHeld | AgentWanted
 OfQueue = AgentQueue | AgentTurn | AgentDropped
 FromAgent = (
@@ -645,6 +677,7 @@ FromClient = (
     | ClientClaim
     | ClientAck
     | ClientCredit
+    | ClientFeed
     | ClientStop
     | ClientFetch
     | ClientWritten

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-VERSION = 7  # another one where client and agent of before and after would not understand each other
+VERSION = 8  # another one where client and agent of before and after would not understand each other
 CHUNK = 1 << 20  # bytes of a large thing in one frame, so that small frames never wait long behind it
 INLINE = 64 * 1024  # larger payloads and results travel as files
 SHORT = 1024  # characters of a text that is worth no second look

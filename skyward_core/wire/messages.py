@@ -90,6 +90,9 @@ _SET_UP: Checks = {"epoch": is_count} | _OF_PLUGINS
 _SPANS = each_of(names_log, is_span)
 _SIZES = each_of(names_log, is_count)
 _CALL: Checks = {"run": is_run, "i": is_call}
+_WANT: Checks = _CALL | {"arg": is_count, "next": is_count, "until": is_count}
+_FEED: Checks = _CALL | {"arg": is_count, "seq": is_count, "part": is_count}
+_FEED_MORE: Checks = {"more": is_flag, "ends": one_of("end", "error")}
 _PLACE: Checks = {"rank": is_rank, "node": is_rank}
 _ASKED: Checks = {"id": is_count}
 _PAPERS: Checks = {"authority": is_text, "certificate": is_text, "key": is_text}
@@ -129,6 +132,7 @@ _HOW_TO_RUN: Checks = {
     "epoch": is_count,
     "gang": is_flag,
     "stream": is_flag,
+    "fed": is_flag,
     "script": is_flag,
     "alone": is_flag,
     "headless": is_flag,
@@ -234,6 +238,12 @@ FROM_AGENT: Forms = {
         _ITEM | {"rank": is_rank},
         {"node": is_rank} | _TOLD | _WHEN,
         body=INLINE,
+    ),
+    "want": FrameForm(
+        "A call waits for values of an argument that its client feeds, from `next` up to `until`; `again` where those "
+        "before may have been lost on their way.",
+        _WANT,
+        {"again": is_flag},
     ),
     "began": FrameForm(
         "A call's function has begun; `log` is how long the log files were then.",
@@ -382,6 +392,13 @@ FROM_CLIENT: Forms = {
     "credit": FrameForm(
         "A generator may go on until it has yielded so many values.", _CALL | {"next": is_count}
     ),
+    "fed": FrameForm(
+        "The `seq`-th value of an argument that is fed, or a part of it, behind which `more` come. Where it `ends`, "
+        'there are no more values; with "error" the body is the exception that stands for them.',
+        _FEED,
+        _FEED_MORE,
+        body=INLINE,
+    ),
     "stop": FrameForm(
         "End a run's calls, or the one call `i`: SIGTERM, then SIGKILL. `break` names the gang's epoch that this ends.",
         {"run": is_run},
@@ -493,6 +510,7 @@ FROM_WORKER: Forms = {
             "env": each_of(is_text, is_text),
             "info": is_place,
             "modules": _MODULES,
+            "wants": all_of(made_of({"t": one_of("want")} | _WANT, {"again": is_flag})),
         }
         | _SET_UP,
         body=PLUGINS,
@@ -510,6 +528,7 @@ FROM_WORKER: Forms = {
         _TOLD,
         body=INLINE,
     ),
+    "want": FrameForm("The call waits for values; as from an agent to clients.", _WANT, {"again": is_flag}),
     "phase": FrameForm("It does something that takes long.", {"phase": is_text}),
     "modules": FrameForm("What it has loaded; as from an agent to clients.", {"files": _MODULES}),
     "secrets": FrameForm("What to blank from now on.", {"values": all_of(is_text)}),
@@ -537,6 +556,9 @@ TO_WORKER: Forms = {
     ),
     "credit": FrameForm(
         "The generator may go on until it has yielded so many values.", _CALL | {"next": is_count}
+    ),
+    "fed": FrameForm(
+        "A value of an argument that is fed; as from a client to an agent.", _FEED, _FEED_MORE, body=INLINE
     ),
     "exit": FrameForm("End, as a process ends that has done its work."),
 }

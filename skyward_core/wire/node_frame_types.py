@@ -13,10 +13,12 @@ from .frame_types import (
     ClientPeers,
     Credit,
     ErrorWords,
+    Feed,
     Kind,
     Place,
     Sizes,
     Told,
+    Want,
 )
 
 
@@ -82,6 +84,9 @@ Written = Given | AgentOutcome | ClientAck
 # -- what workers, and the process around them, say to their agent ---------------------------------------
 
 
+class WorkerWant(Want): ...
+
+
 class WorkerHello(TypedDict):
     t: Literal["hello"]
     pid: int
@@ -92,6 +97,7 @@ class WorkerHello(TypedDict):
     epoch: NotRequired[int]
     info: NotRequired[Place]
     modules: NotRequired[dict[str, str]]
+    wants: NotRequired[list[WorkerWant]]
     secrets: NotRequired[list[str]]
     hooks: NotRequired[bool]
     apps: NotRequired[bool]
@@ -175,6 +181,9 @@ class ToWorkerCall(CallKeys): ...
 class ToWorkerCredit(Credit): ...
 
 
+class ToWorkerFeed(Feed): ...
+
+
 class ToWorkerExit(TypedDict):
     t: Literal["exit"]
 
@@ -182,6 +191,6 @@ class ToWorkerExit(TypedDict):
 # -- all that one side says ------------------------------------------------------------------------------
 
 OfApp = WorkerEntering | WorkerFailed | WorkerEntered
-OfRank = WorkerOutcome | WorkerItem | WorkerPhase | WorkerModules | WorkerSecrets | WorkerReady
+OfRank = WorkerOutcome | WorkerItem | WorkerWant | WorkerPhase | WorkerModules | WorkerSecrets | WorkerReady
 FromWorker = WorkerHello | OfRank | OfApp
-ToWorker = ToWorkerSetup | ToWorkerPlace | ToWorkerCall | ToWorkerCredit | ToWorkerExit
+ToWorker = ToWorkerSetup | ToWorkerPlace | ToWorkerCall | ToWorkerCredit | ToWorkerFeed | ToWorkerExit

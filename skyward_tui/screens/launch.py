@@ -36,6 +36,7 @@ from ..launch_packages import choices_for
 from ..packaged import named
 from ..planning import Planned, Planner, Wait, loaded, planned
 from ..recent import recent, remember
+from ..several_values import mean_a_sweep
 from ..styles import beside
 from ..widgets.call_fields import CallFields
 from ..widgets.chrome import Crumbs, Panel
@@ -104,6 +105,8 @@ class LaunchScreen(BaseScreen[None]):
         self._functions: list[FunctionInfo] = []
         self._readable = False  # whether there is a script
         self._plugins_touched = False
+        self._sweeps = False
+        self._swept = ""  # arguments of which the person, or we, have said whether they are those of a sweep
         self._planner = Planner()
         self._checks = ProviderChecks(self)
         self._shown: Form | None = None  # what the plan is about
@@ -161,7 +164,9 @@ class LaunchScreen(BaseScreen[None]):
                         choices_for(None, ""), value="", allow_blank=False, id="packages", compact=True
                     )
                     yield row("Packages", packages, inner("outputs"), line("outputs", "such as out/** *.pt"))
-                    options = [("keep", "keep the pool afterwards"), ("one", "one rank only")]
+                    options = [
+                        ("keep", "keep the pool afterwards"), ("one", "one rank"), ("sweep", "sweep"),
+                    ]  # fmt: skip
                     yield row("Options", Toggles(options, {"keep"}, id="options"))
                 with Horizontal(id="last"):
                     yield Button("Launch", id="launch", variant="primary", compact=True)
@@ -234,6 +239,7 @@ class LaunchScreen(BaseScreen[None]):
             outputs=self._text("outputs"),
             keep="keep" in chosen,
             one="one" in chosen,
+            sweep="sweep" in chosen,
             timeout=self._carried.timeout,
             debug_wait=self._carried.debug_wait,
         )
@@ -261,7 +267,7 @@ class LaunchScreen(BaseScreen[None]):
                 form.provider if form.provider in provider_choices() else DEFAULT
             )
             self.query_one("#options", Toggles).chosen = {
-                name for name, on in (("keep", form.keep), ("one", form.one)) if on
+                name for name, on in (("keep", form.keep), ("one", form.one), ("sweep", form.sweep)) if on
             }
             self.query_one("#plugins", Toggles).chosen = set(form.plugins)
         self._filled, self._plugins_touched = form.arguments, True
@@ -377,11 +383,29 @@ class LaunchScreen(BaseScreen[None]):
         for field in (*_OF_POOL, *self._settings()):
             self.query_one(f"#{field}").disabled = bool(form.pool)
         called = next((info for info in self._functions if info.name == form.function), None)
+        if called is not None and self._begins_sweep(called, form):
+            form = self.form()
         script = path_of(form.script) if self._readable else Path()
-        self.query_one(CallFields).show(called, script, whole=form.whole)
+        self.query_one(CallFields).show(called, script, whole=form.whole, sweep=form.sweep)
         self._checks.look(form)
         self._wait = self._wait or Wait("looking for the Python of the script")
         self._plan(form)
+
+    def _begins_sweep(self, called: FunctionInfo, form: Form) -> bool:
+        """Several values where one makes sense are a sweep, unless the person has said that they are none."""
+        from skyward_core.front.scripts import argument_fields
+
+        if self._sweeps and not form.sweep:
+            self._swept = form.arguments
+        self._sweeps = form.sweep
+        is_known = form.sweep or form.arguments == self._swept
+        if is_known or not mean_a_sweep(argument_fields(called), form.arguments):
+            return False
+        self._swept, self._sweeps = form.arguments, True
+        options = self.query_one("#options", Toggles)
+        options.chosen = (options.chosen | {"sweep"}) - {"one"}
+        options.refresh()
+        return True
 
     @work(exclusive=True, group="plan")
     async def _plan(self, form: Form) -> None:
@@ -478,12 +502,12 @@ class LaunchScreen(BaseScreen[None]):
 
     async def _begin(self, form: Form, plan: LaunchPlan) -> None:
         self._wait = Wait(f"loading {plan.script.name}")
-        task = await loaded(plan, self._wait)
+        tasks = await loaded(plan, self._wait)
         self._wait = Wait(f"creating pool {plan.pool.name}" if plan.spec else "launching")
         self._creating = True  # from here on there is something to tear down
         try:
             with self.app.host_keys.held():
-                self._leave_for(form, plan, task, await create(self.app, plan))
+                self._leave_for(form, plan, tasks, await create(self.app, plan))
         finally:
             self._creating = False
 
@@ -494,14 +518,14 @@ class LaunchScreen(BaseScreen[None]):
         if focus is not None:
             focus.focus()
 
-    def _leave_for(self, form: Form, plan: LaunchPlan, task: Task, begun: BegunPool) -> None:
+    def _leave_for(self, form: Form, plan: LaunchPlan, tasks: Sequence[Task], begun: BegunPool) -> None:
         app = self.app
         app.unlaunched = None if form.pool else form
         try:
             remember(form)
         except OSError as error:
             app.flash(f"this launch is not remembered: {error}", "error")
-        app.run_worker(follow(app, plan, task, begun, request_of(form)), name="launch", exclusive=False)
+        app.run_worker(follow(app, plan, tasks, begun, request_of(form)), name="launch", exclusive=False)
         app.show_pool(begun.key)
 
     def action_files(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -51,16 +52,24 @@ async def create(app: AppFace, plan: LaunchPlan) -> BegunPool:
 
 
 async def follow(
-    app: AppFace, plan: LaunchPlan, task: Task, begun: BegunPool, request: LaunchRequest
+    app: AppFace, plan: LaunchPlan, tasks: Sequence[Task], begun: BegunPool, request: LaunchRequest
 ) -> None:
-    """Launch when the pool is ready; a pool that is not to be kept is torn down when the run has ended."""
+    """Launch when the pool is ready; a pool that is not to be kept is torn down when the run has ended.
+
+    Args:
+        tasks: one, or of a sweep one for each combination.
+    """
     session, joined = app.session, plan.spec is None
     if session is None:
         return
     try:
         if begun.created is not None and not await _is_up(app, plan, begun.created):
             return
-        run = await settled(session.launch(begun.key, task, one=plan.one, request=request, joined=joined))
+        if plan.sheet is not None:
+            launched = session.launch_sweep(begun.key, tasks, plan.sheet, request, joined=joined)
+        else:
+            launched = session.launch(begun.key, tasks[0], one=plan.one, request=request, joined=joined)
+        run = await settled(launched)
         await _keep(app, session, begun.key, run, request, joined=joined)
         if plan.keep or plan.spec is None:
             return

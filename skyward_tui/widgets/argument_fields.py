@@ -18,6 +18,7 @@ from textual.widgets import Input, Label, Select, Static
 from skyward_core.wire.safe_text import field
 
 from ..argument_line import given, with_argument
+from ..several_values import amiss, values_of
 from ..styles import beside
 from .form_fields import Choice, line
 from .toggles import Toggles
@@ -45,6 +46,7 @@ class ArgumentRow(Vertical):
         self._field = _field_of(asked, id, text)
         self._under = Static(classes="under", markup=False)
         self._amiss, self._warning = "", ""
+        self._many = 0  # values that are given
 
     def compose(self) -> ComposeResult:
         yield Horizontal(self.label, self._field, classes="row argument")
@@ -74,10 +76,17 @@ class ArgumentRow(Vertical):
         elif isinstance(self._field, Input) and (text or "") != self._field.value:
             self._field.value = text or ""
 
-    def tell(self, text: str | None, script: Path) -> None:
-        """Tell what is amiss with what is given."""
-        self._amiss = "" if text is None else self.asked.amiss(text)
-        self._warning = "" if text is None or self._amiss else self.asked.missing(text, script)
+    def tell(self, text: str | None, script: Path, *, sweep: bool) -> None:
+        """Tell what is amiss with what is given; with ``sweep`` that are values between commas."""
+        if text is not None and sweep:
+            self._amiss = amiss(self.asked, text)
+            values = [] if self._amiss else values_of(self.asked.name, text)
+        else:
+            self._amiss = "" if text is None else self.asked.amiss(text)
+            values = [] if text is None or self._amiss else [text]
+        missing = (said for value in values if (said := self.asked.missing(value, script)))
+        self._warning = next(missing, "")
+        self._many = len(values)
         self._show_under()
 
     def on_descendant_focus(self) -> None:
@@ -91,6 +100,8 @@ class ArgumentRow(Vertical):
             said = Content.styled(field(f"✗ {self._amiss}"), "$text-error")
         elif self._warning:
             said = Content.styled(field(f"! {self._warning}"), "$text-warning")
+        elif self._many > 1:
+            said = Content.styled(f"{self._many:,} values", "$text-accent")
         elif self._field.has_focus:
             said = Content.styled(field(_about(self.asked)), "$muted")
         else:
@@ -122,7 +133,7 @@ class ArgumentFields(Vertical):
         self._own: list[str] = []  # lines that fields made of it, and that are still to come back
         self._made = 0  # times that there were other fields; ids of those that go are still taken
 
-    def show(self, asked: Sequence[ArgumentField], line: str, script: Path) -> None:
+    def show(self, asked: Sequence[ArgumentField], line: str, script: Path, *, sweep: bool) -> None:
         """Have fields for these arguments, which say what the line says."""
         # Whoever types in a field is ahead of what comes back of it.
         is_own = line in self._own
@@ -149,7 +160,7 @@ class ArgumentFields(Vertical):
                     text = texts.get(each.asked.name)
                     if is_new:
                         each.fill(text)
-                    each.tell(text, script)
+                    each.tell(text, script, sweep=sweep)
 
     @on(Input.Changed)
     @on(Select.Changed)

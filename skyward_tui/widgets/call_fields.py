@@ -31,12 +31,13 @@ class CallFields(Vertical):
         yield Static(id="hint", markup=False)
         yield ArgumentFields(id="argument-fields")
 
-    def show(self, called: FunctionInfo | None, script: Path, *, whole: bool) -> None:
+    def show(self, called: FunctionInfo | None, script: Path, *, whole: bool, sweep: bool) -> None:
         """Have fields for a function.
 
         Args:
             called: None where none is chosen.
             whole: whether all of the script is run, and called with words.
+            sweep: whether values are lists.
         """
         from skyward_core.front.scripts import argument_fields
 
@@ -49,7 +50,7 @@ class CallFields(Vertical):
         hint.display = bool(said)
         text = self.query_one("#arguments", Input)
         text.placeholder = WORDS if whole else ARGUMENTS
-        self.query_one(ArgumentFields).show(asked, text.value, script)
+        self.query_one(ArgumentFields).show(asked, text.value, script, sweep=sweep)
 
     @on(ArgumentFields.Edited)
     def _argument_edited(self, event: ArgumentFields.Edited) -> None:

@@ -14,7 +14,7 @@ from ..styles import beside
 from .log_pane import LogPane
 
 MOST = 4
-NARROWEST = 36  # cells that a log beside others has at least, where there is room for two of that
+NARROWEST = 32  # cells that a log beside others has at least, where there is room for two of that
 
 
 class LogColumn(Vertical):

@@ -23,6 +23,7 @@ NAMES = (
     "environments",
     "aws",
     "jobs",
+    "dask",
 )
 
 

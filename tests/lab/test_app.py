@@ -18,7 +18,16 @@ from skyward_core.transport.ssh.asyncssh_import import asyncssh
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.host_key import HostKeyScreen
 from skyward_tui.screens.launch import LaunchScreen
-from tests.support.app_driver import screen_text, settled, typed, until
+from tests.support.app_driver import (
+    ask_who_is_busy,
+    paint_on_demand,
+    parse_once,
+    screen_text,
+    settled,
+    typed,
+    until,
+)
+from tests.support.quick_styles import match_once
 
 from . import Lab
 from .tools import wait_until
@@ -40,6 +49,8 @@ def person(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setenv("HOME", str(tmp_path / "person"))
     for module in ("textual.app", "textual.pilot"):
         monkeypatch.setattr(f"{module}.wait_for_idle", settled)
+    for spare in (parse_once, match_once, ask_who_is_busy, paint_on_demand):
+        spare(monkeypatch)
     for name in ("SSH_AUTH_SOCK", "SSH_CONNECTION"):
         monkeypatch.delenv(name, raising=False)
     known = tmp_path / "person" / ".ssh" / "known_hosts"

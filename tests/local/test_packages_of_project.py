@@ -93,7 +93,7 @@ def run_script(project: Path, lock: str) -> Any:
     assert plan.interpreter.source == lock and plan.spec is not None
     session = Session()
     try:
-        task = plan.task()
+        (task,) = plan.tasks()
         begun: Future[PoolView] = Future()
         printed: list[bytes] = []
         begun.add_done_callback(
@@ -196,7 +196,7 @@ async def test_hosts_have_them_and_the_packages_that_lie_here(
         where = provider(host, known)
         session = Session()
         try:
-            task = await asyncio.to_thread(plan.task)
+            (task,) = await asyncio.to_thread(plan.tasks)
             spec = replace(plan.spec, provider=where, options=QUIET)
             await asyncio.wrap_future(session.create(spec))
             run = await asyncio.wrap_future(session.launch("p", task))

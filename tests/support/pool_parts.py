@@ -139,6 +139,9 @@ class Transport:
         pipe = self.world.pipes[self.machine.id] = Pipe(self, on_data, on_lost)
         return pipe
 
+    async def way_to(self, address: str, port: int) -> tuple[str, int]:
+        return address, port
+
     async def settle(self) -> None:
         return None
 

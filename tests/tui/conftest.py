@@ -24,6 +24,7 @@ from tests.support.app_driver import (
     settled,
 )
 from tests.support.fake_session import FakeSession
+from tests.support.quick_styles import match_once
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
@@ -42,9 +43,15 @@ def _own_world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("skyward_tui.app.LIVELY_SECONDS", 3600.0)
     time.tzset()
     parse_once(monkeypatch)
+    match_once(monkeypatch)
     ask_who_is_busy(monkeypatch)
-    if not getattr(request.module, "PAINTS", False):
+    if not getattr(request.module, "PAINTS", False) and "painted" not in request.fixturenames:
         paint_on_demand(monkeypatch)
+
+
+@pytest.fixture
+def painted() -> None:
+    """For a test whose widgets learn from being painted, as where they are scrolled to; a module of them has PAINTS."""
 
 
 @pytest.fixture

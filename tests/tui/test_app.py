@@ -32,8 +32,6 @@ from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession, failed_run
 from tests.support.own_home import set_own
 
-PAINTS = True  # what is painted is looked at, or changes what a widget knows
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -167,6 +165,7 @@ async def test_keys_are_remapped_by_the_settings(app: SkywardApp, session: FakeS
         assert screen.merged
 
 
+@pytest.mark.usefixtures("painted")
 @pytest.mark.parametrize("size", [(59, 24), (80, 14), (1, 1)])
 async def test_too_small_says_so(app: SkywardApp, session: FakeSession, size: tuple[int, int]) -> None:
     session.pool("llama-ft")
@@ -181,6 +180,7 @@ async def test_too_small_says_so(app: SkywardApp, session: FakeSession, size: tu
         await until(pilot, lambda: "2 log" in screen_text(app))
 
 
+@pytest.mark.usefixtures("painted")
 async def test_any_size_can_be_painted(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("wide", 10, 8)
     failed_run(session, view)
@@ -218,6 +218,7 @@ async def test_without_colour_every_state_is_still_told(
         assert colours == set()
 
 
+@pytest.mark.usefixtures("painted")
 async def test_a_flood_leaves_the_app_alive_and_loses_nothing(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 8)
     session.open_run(view)

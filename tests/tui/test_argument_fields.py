@@ -11,6 +11,7 @@ from skyward_tui.app import SkywardApp
 from skyward_tui.widgets.argument_fields import ArgumentRow
 from skyward_tui.widgets.toggles import Toggles
 from tests.support.app_driver import launch_form, screen_text, typed, until
+from tests.support.fake_session import FakeSession
 
 SCRIPT = '''
 import enum
@@ -104,3 +105,36 @@ async def test_what_a_script_calls_its_values_is_no_markup(app: SkywardApp, fold
         await until(pilot, lambda: "[red]x" in screen_text(app))
         await pilot.press("tab")
         await until(pilot, lambda: "[/u] of it" in screen_text(app))
+
+
+async def test_several_values_are_a_sweep(app: SkywardApp, session: FakeSession) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        line, options = screen.query_one("#arguments", Input), screen.query_one("#options", Toggles)
+        line.value = "epochs=3"
+        await until(pilot, lambda: len(screen.query(ArgumentRow)) == 6)
+        await pilot.press("tab", "tab", "tab", "tab", "tab")  # lr
+        await typed(app, pilot, "0.1,0.01")
+        await until(pilot, lambda: "sweep" in options.chosen and "2 values" in screen_text(app))
+        assert line.value == "epochs=3 lr=0.1,0.01" and screen.form().sweep
+        line.value = "epochs=1..5 lr=0.1,0.01"
+        await until(pilot, lambda: "as 10 combinations" in screen_text(app))
+        assert "--sweep" in screen_text(app)
+        line.value = "epochs=1..5 lr=0.1,x"
+        await until(pilot, lambda: "✗ wants float, not 'x'" in screen_text(app))
+        # What the person switches off stays off, and is then no number.
+        line.value = "epochs=1..5 lr=0.1"
+        await until(pilot, lambda: "as 5 combinations" in screen_text(app))
+        options.focus()
+        await pilot.press("right", "right", "space")
+        await until(pilot, lambda: "✗ wants int, not '1..5'" in screen_text(app))
+        assert "sweep" not in options.chosen
+        await pilot.press("space", "left", "space")
+        await until(pilot, lambda: "each combination of a sweep runs on one rank anyway" in screen_text(app))
+        assert options.has_class("-wrong")
+        await pilot.press("space", "ctrl+r")
+        await until(
+            pilot, lambda: any(run.kind == "sweep" for view in session.views for run in view.runs.values())
+        )
+        (run,) = session.views[-1].runs.values()
+        assert run.total == 5 and session.boards[run.id].sheet.rows[4] == ("5", "0.1")

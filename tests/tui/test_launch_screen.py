@@ -532,7 +532,7 @@ async def test_hosts_are_a_list_or_a_group(
         wanted = "skyward-tui run train.py:train --arg epochs=1 --provider ssh --hosts lab --keep"
         await pilot.press("ctrl+y")
         assert app.clipboard == wanted
-        await pilot.press("tab", "2")
+        await pilot.press("tab", "tab", "2")
         await until(pilot, lambda: "2 hosts × 1 rank" in screen_text(app))
         await pilot.press("ctrl+r")
         await until(pilot, lambda: bool(session.created))

@@ -191,10 +191,10 @@ async def test_a_logarithmic_scale_and_smoothing_have_a_key(app: SkywardApp, ses
         await until(pilot, lambda: "5 numbers  rank 0  log scale" in screen_text(app))
         assert "2e+03 ┤" in screen_text(app) and "   1 ┤" in screen_text(app)
         assert screen_text(app) != linear
-        await pilot.press("b", "m")
+        await pilot.press("b", "x")
         await until(pilot, lambda: "5 numbers  rank 0  smoothed" in screen_text(app))
         assert pane.smooth and not pane.log_scale
-        await pilot.press("m")
+        await pilot.press("x")
         await until(pilot, lambda: "smoothed" not in screen_text(app))
 
 

@@ -13,7 +13,7 @@ from skyward_core.views import events as ev
 from skyward_core.views.views import PoolView, RunView
 from skyward_tui.app import SkywardApp
 from skyward_tui.widgets.chrome import FLASH_SECONDS
-from tests.support.app_driver import Snap, at_every_size, screen_text, until
+from tests.support.app_driver import Snap, at_every_size, screen_text, typed, until
 from tests.support.fake_session import FakeSession, done, failed_run, logged, value
 from tests.support.leftovers import leftovers
 from tests.support.machines import measured
@@ -21,8 +21,6 @@ from tests.support.past import some_comparison, some_past
 from tests.support.shared_hosts import have_looks
 from tests.support.some_stacks import hung
 from tests.support.sweeps import swept
-
-PAINTS = True  # what is painted is looked at, or changes what a widget knows
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SETTLING = 5  # seconds after which a picture is what it is
@@ -48,14 +46,20 @@ def training(session: FakeSession, nodes: int = 4, ranks_per_node: int = 1) -> t
     return view, run
 
 
+class Text(str):
+    """What is typed at once, where a key is a string of its own."""
+
+
 async def show(
     app: SkywardApp, snap: Snap, name: str, size: tuple[int, int], keys: list[str], ready: str
 ) -> None:
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: "▶" in screen_text(app) or "No pools yet" in screen_text(app))
         for key in keys:
-            await pilot.press(key)
-            await pilot.pause()
+            if isinstance(key, Text):
+                await typed(app, pilot, key)
+            else:
+                await pilot.press(key)
         await until(pilot, lambda: ready in screen_text(app))
         wanted = SNAPSHOTS / f"{name}-{size[0]}x{size[1]}.txt"
         began = time.monotonic()
@@ -245,7 +249,14 @@ async def test_launch(app: SkywardApp, session: FakeSession, snap: Snap, size: t
     session.check_ups["local"] = done(
         [Check("local", "ok", "8 cores"), Check("local disk", "ok", "52 GB free")]
     )
-    await show(app, snap, "launch", size, ["n", "ctrl+o", *"train", "enter", *"epochs=3"], "train(epochs=3)")
+    await show(
+        app,
+        snap,
+        "launch",
+        size,
+        ["n", "ctrl+o", Text("train"), "enter", Text("epochs=3")],
+        "train(epochs=3)",
+    )
 
 
 @at_every_size
@@ -258,18 +269,18 @@ async def test_launch_on_hosts(
     session.check_ups["ssh"] = done([Check("gpu2", "fail", "no answer within 5 s")])
     keys = [
         "n",
-        *"train.py",
+        Text("train.py"),
         "tab",
         "tab",
         "tab",
-        *"epochs=3",
+        Text("epochs=3"),
         *["tab"] * 6,  # past the fields of its arguments, too
         "enter",
         "down",
         "down",
         "enter",
         "tab",
-        *"lab",
+        Text("lab"),
         "tab",
     ]
     await show(app, snap, "launch-ssh", size, keys, "hosts    gpu1")
@@ -315,13 +326,14 @@ async def test_teardown_of_what_costs_nothing(app: SkywardApp, session: FakeSess
 
 async def test_torn_down(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
     training(session)
-    keys = ["X", *"llama-ft", "enter"]
+    keys = ["X", Text("llama-ft"), "enter"]
     await show(app, snap, "torn-down", (80, 24), keys, "unaccounted 0")
 
 
+@pytest.mark.usefixtures("painted")
 async def test_merged_and_searched(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
     training(session)
-    keys = ["enter", "a", "/", *"step=5", "enter"]
+    keys = ["enter", "a", "/", Text("step=5"), "enter"]
     await show(app, snap, "merged", (120, 40), keys, "hits")
 
 

@@ -19,8 +19,6 @@ from skyward_tui.screens.pools import PoolsScreen
 from tests.support.app_driver import Snap, at_every_size, screen_text, until
 from tests.support.fake_session import FakeSession, done
 
-PAINTS = True  # what is painted is looked at, or changes what a widget knows
-
 SIZE = (100, 30)
 GB = 1_000_000_000
 FILES = [

@@ -23,8 +23,6 @@ from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession
 from tests.support.own_home import set_own
 
-PAINTS = True  # what is painted is looked at, or changes what a widget knows
-
 PRINTABLE = {chr(code) for code in range(0x20, 0x7F)} | {"\n"}
 
 PACKAGE = Path(cli.__file__).parent

@@ -72,6 +72,7 @@ def test_ranks_that_have_not_what_most_have_are_named() -> None:
         [0, 1, 2, 3],
         [{"rank": rank, "loss": rank / 7} for rank in range(8)],
         [1.0, 2.0],  # nobody knows who is right
+        [1.0, 1.0, 2.0, 2.0],
         [None, None, None, {"model": 1}],
         [{"main": True}, {"main": False}, {"main": False}],
         [{"host": "a"}, {"host": "a"}, {"host": "b"}],

@@ -536,8 +536,8 @@ def test_a_snippet_is_a_script_that_runs(tmp_path: Path) -> None:
 
 def test_a_task_has_the_time_that_is_asked_for() -> None:
     request = LaunchRequest(script="train_it.py", function="train")
-    assert request.plan().task().timeout is None
-    assert replace(request, timeout=1.5).plan().task().timeout == 1.5
+    assert request.plan().tasks()[0].timeout is None
+    assert replace(request, timeout=1.5).plan().tasks()[0].timeout == 1.5
 
 
 def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:

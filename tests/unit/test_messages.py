@@ -162,13 +162,15 @@ ASKED, PAPERS = {"id": 1}, {"authority": "", "certificate": "", "key": ""}
 PHASE = {"rank": 0, "phase": "importing", "age": 0.5}
 ONE: dict[str, Any] = {"run": "r", "i": 0}
 # A frame of every kind, with nothing but what it must hold.
+WANT = {"arg": 0, "next": 1, "until": 9}
+FEED = {"arg": 0, "seq": 1, "part": 0}
 GOOD: dict[str, dict[str, dict[str, Any]]] = {
     "agent": {
         "welcome": {key: WELCOME[key] for key in FROM_AGENT["welcome"].needs},
         "log": {"f": "r000.out", "at": 0}, "data": ASKED | {"last": True},
         "outcome": ONE | {"rank": 0, "node": 0, "kind": "returned"},
         "item": ONE | {"seq": 0, "summary": SUMMARY, "rank": 0}, "began": ONE | {"rank": 0, "node": 0},
-        "stale": ONE, "run": {key: RECORD[key] for key in FROM_AGENT["run"].needs},
+        "want": ONE | WANT, "stale": ONE, "run": {key: RECORD[key] for key in FROM_AGENT["run"].needs},
         "gang": {"epoch": 1, "broken": ""}, "phase": PHASE,
         "modules": {"files": {"a.py": "0f"}}, "notice": {"kind": "stop", "left": 1.5}, "metrics": {"at": 0},
         "granted": {"unclean": False}, "held": {"by": ""}, "queue": {"waiting": []}, "turn": {"run": "r"},
@@ -181,7 +183,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
     "client": {
         "tail": {}, "call": {key: CALL[key] for key in FROM_CLIENT["call"].needs}, "claim": {"run": "r"},
         "source": {"hash": "ab", "name": "train.py"}, "metrics": {},
-        "ack": {"calls": {"r": [0], "s": None}}, "credit": ONE | {"next": 1}, "stop": {"run": "r"},
+        "ack": {"calls": {"r": [0], "s": None}}, "credit": ONE | {"next": 1}, "stop": {"run": "r"}, "fed": ONE | FEED,
         "fetch": ASKED | {"f": "x.result"}, "written": ASKED | {"patterns": ["out/**"]}, "output": ASKED | OUTPUT,
         "stacks": ASKED, "profile": ASKED | {"rank": 0, "seconds": 1.5}, "peers": ASKED | PAPERS,
         "debug": ASKED | {"rank": 0, "who": "w"}, "still": {"seconds": 1.5},
@@ -193,6 +195,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
     },
     "worker": {
         "hello": {"pid": 7}, "outcome": ONE | {"kind": "returned"}, "item": ONE | {"seq": 0},
+        "want": ONE | WANT,
         "phase": {"phase": ""}, "modules": {"files": {"a.py": ""}}, "secrets": {"values": ["s"]},
         "entering": {"plugin": "torch"}, "failed": {"error": ERROR},
         "ready": {"epoch": 1}, "entered": {},
@@ -203,7 +206,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "there": {}, "comes": {"size": 1}, "answer": {"error": "no such file"},
     },
     "to worker": {
-        "setup": {"info": {}}, "place": {"info": {}}, "credit": ONE | {"next": 1}, "exit": {},
+        "setup": {"info": {}}, "place": {"info": {}}, "credit": ONE | {"next": 1}, "exit": {}, "fed": ONE | FEED,
         "call": {key: CALL[key] for key in messages.TO_WORKER["call"].needs},
     },
 }  # fmt: skip

@@ -86,12 +86,14 @@ class Attached(Dispatching):
         Returns:
             The proof: what is gone, and what may still run.
         """
+        self._leave_engine()
         receipt = submit(down(self.pool)).result()
         self._stack.close()
         return receipt
 
     def detach(self) -> None:
         """Leave the pool as it is."""
+        self._leave_engine()
         if self._pool is not None and not self._pool.context.leaving:
             submit(self._pool.detach()).result()
         self._stack.close()

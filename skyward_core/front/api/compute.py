@@ -127,6 +127,8 @@ class Compute(Dispatching):
             "memory_gb": memory_gb, "architecture": architecture, "region": region,
             "max_hourly_cost": max_hourly_cost, "disk_gb": disk_gb,
         }  # fmt: skip
+        if "worker" in words:
+            worker = words.pop("worker")
         if words:
             options = replace(options or Options(), **words)
         ways, self._said = ways_of(specs, machines), list[str]()
@@ -305,7 +307,9 @@ class Compute(Dispatching):
 
     def _end(self) -> Receipt:
         """Tear down, whatever happens meanwhile: a ctrl-c or a signal here must not leave half a teardown."""
-        pool, self._pool = self.pool, None
+        pool = self.pool
+        self._leave_engine()
+        self._pool = None
         work = submit(down(pool))
         interrupted: KeyboardInterrupt | SystemExit | None = None
         while True:

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from ...model.stacks import Stacks
     from ...model.written_file import WrittenFile
     from ...pool.pool import Pool
+    from ...pool.runs.carried_run import CarriedRun
     from ...pool.runs.map_run import MapRun
     from ...pool.runs.run import Run
     from ...tasks.task import Task
+    from .dask_work import DaskWork
 
 T = TypeVar("T")
 
@@ -41,6 +43,7 @@ class Dispatching:
     def __init__(self) -> None:
         self._pool: Pool | None = None
         self._process = this_process()
+        self._dask: DaskWork | None = None
 
     @property
     def pool(self) -> Pool:
@@ -111,18 +114,31 @@ class Dispatching:
             group: the calls.
 
         Returns:
-            A tuple of their values in the order written; an iterator for a group that streams.
+            A tuple of their values in the order written, of a generator function's call an iterator of what it yields,
+            once all others have ended; an iterator for a group that streams.
 
         Raises:
             RunError: a call failed; its cause is the function's own exception.
-            UsageError: the group holds a call of a generator function.
+            UsageError: the group streams, and holds a call of a generator function.
             NotPicklableError: an argument cannot travel.
             Cancelled: the run was cancelled.
             PoolError: the pool is not up, or has no node left to run them.
         """
-        tasks = self._tasks(group)
-        if not tasks:
+        if not group.items:
             return iter(()) if group.stream else ()
+        # Dask can stop no task, and streams no values of one.
+        own = any(item.timeout is not None or item.streams for item in group.items)
+        if not own and (engine := self._engine()) is not None:
+            from .dask_work import ByDask, called
+            from .maps import Mapped
+
+            call = PendingFunction(called(group.items[0].name))
+            ordered = group.ordered or not group.stream
+            values = Mapped(ByDask(engine, call), call, group.items, ordered=ordered, single=False).values()
+            return values if group.stream else tuple(values)
+        tasks = self._tasks(group)
+        if any(task.stream for task in tasks):
+            return self._mixed(self._dispatch("gather", tasks, consumed=True))
         if group.stream:
             return self._as_they_come(self._dispatch("gather", tasks), ordered=group.ordered)
         return tuple(self._run("gather", tasks))
@@ -167,8 +183,9 @@ class Dispatching:
             NotPicklableError: an argument cannot travel.
             PoolError: the pool is not up.
         """
-        if group.stream or not group.items:
-            what = "a group that streams gives no single value" if group.stream else "the group is empty"
+        streams = group.stream or any(item.streams for item in group.items)
+        if streams or not group.items:
+            what = "a group that streams gives no single value" if streams else "the group is empty"
             raise UsageError(f"{what}; run it with >>")
         return self._future(self._dispatch("gather", self._tasks(group)), lambda run: tuple(run.results()))
 
@@ -229,9 +246,15 @@ class Dispatching:
             Cancelled: the run was cancelled (while values are taken).
             PoolError: the pool is not up.
         """
-        from .maps import Mapped, OnRanks, function_of  # few scripts have one
+        from .maps import Mapped, OnRanks, ShareWay, function_of  # few scripts have one
 
         call = function_of(fn, timeout)
+        way: ShareWay
+        if (engine := self._engine()) is not None and call.timeout is None:
+            from .dask_work import ByDask
+
+            way = ByDask(engine, call)
+            return Mapped(way, call, items, ordered=ordered, single=False).values()
         way = OnRanks(self._start_map, self._cancel, call, self.plugins, self._folder(), self.concurrency)
         return Mapped(way, call, items, ordered=ordered, single=call.timeout is not None).values()
 
@@ -286,6 +309,61 @@ class Dispatching:
         """
         context = self.pool.context
         return len(context.links) * context.slots_per_node
+
+    @property
+    def dask(self) -> Any:
+        """A ``distributed.Client`` of the cluster that the plugin ``dask`` makes of the pool, connected when it is
+        first asked for.
+
+        Raises:
+            UsageError: the pool has no such plugin.
+            RunError: the cluster could not be brought up; its cause says why.
+            PoolError: distributed is not installed here, the scheduler does not answer, or the pool is not up.
+        """
+        engine = self._engine()
+        if engine is None:
+            raise UsageError("this pool has no Dask: give it plugins=[sky.plugins.dask()]")
+        return engine.client()
+
+    def dashboard(self) -> str:
+        """Where Dask's dashboard is, on this machine's loopback, for as long as the pool is used from here.
+
+        Raises:
+            UsageError: the pool has no Dask, or it was made without a dashboard.
+            PoolError: there is no way to it, or the pool is not up.
+        """
+        engine = self._engine()
+        if engine is None:
+            raise UsageError("this pool has no Dask: give it plugins=[sky.plugins.dask()]")
+        return engine.dashboard()
+
+    def _engine(self) -> DaskWork | None:
+        """What hands out the pool's small calls in place of ourselves."""
+        if self._dask is None:
+            plugin = next((each for each in self.plugins if each.name == "dask"), None)
+            if plugin is not None:
+                from .dask_work import DaskWork
+
+                self._dask = DaskWork(self, plugin)
+        return self._dask
+
+    def _refuse_within_map(self) -> None:
+        """Ranks are taken until a map on Dask ends, and it ends only when this thread takes its values."""
+        if self._dask is not None and threading.get_ident() in self._dask.reading:
+            raise UsageError(
+                "this thread is within a map that Dask does, which has all ranks until its end, so that the call would "
+                "never begin: take the values first, list(compute.map(...)), or call it within the map's function"
+            )
+
+    def _leave_engine(self) -> None:
+        if self._dask is not None:
+            self._dask.close()
+
+    def _start_carried(self, task: Task, run_id: str) -> CarriedRun:
+        """Begin a run whose work an engine does."""
+        run: Any = self._dispatch("map", [task], run_id=run_id, carried=True)
+        begun: CarriedRun = run
+        return begun
 
     def _start_map(self, task: Task) -> MapRun:
         """Begin a map, whose calls come later; see :mod:`.maps`."""
@@ -446,8 +524,11 @@ class Dispatching:
 
     def _tasks(self, group: PendingGroup[Any]) -> list[Task]:
         streaming = [item.name for item in group.items if item.streams]
-        if streaming:
-            raise UsageError(f"a group cannot hold generator functions ({streaming[0]}); run each with >>")
+        if streaming and group.stream:
+            raise UsageError(
+                f"a group that streams gives each call's value as it ends, and {streaming[0]} is a generator function: "
+                "leave out stream=True, and its place in the tuple has an iterator"
+            )
         from ...tasks.payload import make_tasks
 
         return list(make_tasks(group.items, self.plugins, self._folder()))
@@ -456,14 +537,23 @@ class Dispatching:
         return self.pool.archive.folder
 
     def _dispatch(
-        self, kind: RunKind, tasks: Sequence[Task], *, consumed: bool = False, run_id: str = ""
+        self,
+        kind: RunKind,
+        tasks: Sequence[Task],
+        *,
+        consumed: bool = False,
+        run_id: str = "",
+        carried: bool = False,
     ) -> Run:
         """Open a run and come back at once."""
         pool = self.pool
+        self._refuse_within_map()
         opened: Future[Run] = Future()
         try:
             self._on_loop(
-                lambda: opened.set_result(pool.launch.open(kind, tasks, consumed=consumed, run_id=run_id)),
+                lambda: opened.set_result(
+                    pool.launch.open(kind, tasks, consumed=consumed, run_id=run_id, carried=carried)
+                ),
                 opened,
             )
             return opened.result()
@@ -476,6 +566,7 @@ class Dispatching:
         from ...pool.runs.run import Ending
 
         pool = self.pool
+        self._refuse_within_map()
         ended = Ending()
         opened: list[Run] = []
         try:
@@ -515,6 +606,20 @@ class Dispatching:
         from .streams import split
 
         return split(run, lambda: self._cancel(run))
+
+    def _mixed(self, run: Run) -> tuple[Any, ...]:
+        """A group of which some calls yield."""
+        values = self._streams(run)
+        return tuple(
+            each if task.stream else self._only_value(run, index, each)
+            for index, (task, each) in enumerate(zip(run.tasks, values, strict=True))
+        )
+
+    @staticmethod
+    def _only_value(run: Run, index: int, yielded: Iterator[Any]) -> Any:
+        for _ in yielded:
+            pass  # it is no generator: this waits for its end, and raises what became of the run
+        return run.value(index)
 
     def _as_they_come(self, run: Run, *, ordered: bool) -> Iterator[Any]:
         following, ready = 0, set[int]()

@@ -42,10 +42,31 @@ class Executor(_Executor):
 
     Args:
         pool: a pool that is up: ``Compute`` in its block, or what ``sky.attach`` gives.
+        **words: without a pool, as the newest generation has it: ``type``, ``concurrency``, ``reuse`` and ``buffer`` of
+            how a node works, which give a ``Worker``.
 
     Raises:
         PoolError: the pool is not up.
     """
+
+    if not TYPE_CHECKING:  # types know the one meaning
+
+        def __new__(cls, pool: Any = None, **words: Any) -> Any:
+            """As the newest generation has it, without a pool: how a node runs its tasks, which is a ``Worker``."""
+            if pool is not None and not isinstance(pool, str):
+                return super().__new__(cls)
+            from ...model.older_words import heeded, renamed
+            from ...model.spec import Worker
+
+            rules = {"type": renamed("executor"), "reuse": renamed("reuse_processes")}
+            said = {"type": pool, **words}
+            return Worker(
+                **{
+                    name: value
+                    for name, value in heeded("sky.Executor", rules, said).items()
+                    if value is not None
+                }
+            )
 
     def __init__(self, pool: Dispatching) -> None:
         self._work = _Work(pool, pool.concurrency)

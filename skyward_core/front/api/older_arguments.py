@@ -16,6 +16,7 @@ class OlderArguments(TypedDict, total=False):
 
     cpus: float | None
     console: bool | str
+    executor: Any
     delete_on_exit: bool
     volumes: Sequence[Any]
     ports: Sequence[Any]
@@ -28,6 +29,7 @@ class OlderArguments(TypedDict, total=False):
 RULES: Rules = {
     "cpus": renamed("vcpus"),
     "console": renamed("console"),
+    "executor": renamed("worker"),
     "delete_on_exit": refused(
         "a pool ends with its block; `skyward-tui run` brings one up that stays, and sky.attach(name) comes back to it",
         True,

@@ -1,4 +1,4 @@
-"""A broadcast generator: one run, an iterator per rank."""
+"""Generators of one run: an iterator per rank, or per call of a group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...pool.runs.run import Run
 
 
 def split(run: Run, cancel: Callable[[], None]) -> list[Iterator[Any]]:
-    """Iterators over the values of each rank, by rank; they may be read in any order, by any threads.
+    """Iterators over the values of each rank, by rank, or of each call; they may be read in any order, by any threads.
 
     A rank whose iterator is not read waits once it is a few values ahead; so do, then, its peers in collectives:
     read them in turns (``zip``).

@@ -23,7 +23,7 @@ from .yields import Yields
 
 if TYPE_CHECKING:
     from ...wire.frame_types import AgentBegan, AgentOutcome, ClientCall, ClientClaim, ErrorWords
-    from ...wire.node_frame_types import Ended, WorkerItem, WorkerOutcome
+    from ...wire.node_frame_types import Ended, WorkerItem, WorkerOutcome, WorkerWant
 
 FREE_SPACE = 1 << 20  # bytes below which a full disk is named as the likely cause of a failure
 
@@ -118,6 +118,12 @@ class CallDesk:
         if call.yields is not None and call.outcome is None and call.worker is not None:
             until = call.yields.next if call.owner is None else call.yields.first
             call.worker.reply(encoded({"t": "credit", "run": call.run, "i": call.index, "next": until}))
+
+    def want(self, call: Call, header: WorkerWant) -> None:
+        """A call waits for values that its client feeds: the client of now, or the next one, is told."""
+        call.wants[header["arg"]] = header
+        if call.owner is not None:
+            call.owner.send(header)
 
     # -- how they end ------------------------------------------------------------------------------------
 
@@ -262,6 +268,8 @@ class CallDesk:
     def claim(self, connection: Connection, call: Call, header: ClientCall | ClientClaim) -> None:
         """A client asks again for what it asked before, over a new connection."""
         call.owner = connection
+        for want in call.wants.values():
+            connection.send(want | {"again": True})
         self.open_yields(call)
         if call.yields is not None:
             call.yields.taken(header.get("taken", 0))
@@ -276,7 +284,16 @@ class CallDesk:
         for call in self._register.calls.values():
             if call.owner is connection:
                 call.owner = None
+                call.away_since = asyncio.get_running_loop().time()
                 self.credit(call)
+
+    def starving(self) -> list[Call]:
+        """Calls that wait for values of a client that is not there."""
+        return [call for call in self._register.calls.values() if call.wants and self.starves(call)]
+
+    @staticmethod
+    def starves(call: Call) -> bool:
+        return call.owner is None and call.outcome is None
 
     def unfetched(self) -> dict[str, int]:
         """Runs with results that wait for a client to come for them, and bytes of those; None needs no fetching."""

@@ -13,7 +13,7 @@ from .yields import Yields
 
 if TYPE_CHECKING:
     from ...wire.frame_types import AgentBegan, AgentItem, AgentOutcome, ClientCall
-    from ...wire.node_frame_types import Ended, WorkerOutcome
+    from ...wire.node_frame_types import Ended, WorkerOutcome, WorkerWant
 
 NUMBERS = 16  # names of numbers of an outcome of a sweep, more of which later clients are not told
 KEPT = 10.0  # seconds that a node is kept for the next step of a job
@@ -48,6 +48,8 @@ class Call:
         self.stop_reason = ""
         self.timers: list[asyncio.TimerHandle] = []
         self.yields: Yields | None = None
+        self.wants: dict[int, WorkerWant] = {}  # of arguments that are fed, by number
+        self.away_since = 0.0  # when its client was lost, by the loop's clock
         self.outcome: AgentOutcome | None = None
         self.result = b""
         # Its outcome, told when its worker, that it has ended, is gone.

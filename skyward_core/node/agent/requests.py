@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ...wire.frames import CHUNK, VERSION, Header, Heard
+from ...wire.frames import CHUNK, VERSION, Header, Heard, encoded
 from ...wire.messages import KNOWS, from_client
 from .audience import Audience
 from .blob_exchange import Exchange
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         ClientClaim,
         ClientCredit,
         ClientDrop,
+        ClientFeed,
         ClientFetch,
         ClientHalt,
         ClientHello,
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
     from .looks import LookDesk
     from .meter import Meter
     from .outputs import OutputDesk
+
+
+FEEDER_AWAY = 300  # seconds that a call waits for a client that feeds it an argument
 
 
 class Life(Protocol):
@@ -96,6 +100,7 @@ class Requests:
             "claim": self._take_run,
             "ack": self._ack,
             "credit": self._credit,
+            "fed": self._feed,
             "stop": self._stop,
             "fetch": self._fetch,
             "written": self._name_outputs,
@@ -128,6 +133,15 @@ class Requests:
             self._debugs.leave(connection)
         self._gang.leave(connection)
         self._desk.disown(connection)
+        for call in self._desk.starving():
+            asyncio.get_running_loop().call_later(FEEDER_AWAY, self._give_up_feeder, call)
+
+    def _give_up_feeder(self, call: Call) -> None:
+        """Nobody but its own client has the values that a call waits for, and machines cost money meanwhile."""
+        away = asyncio.get_running_loop().time() - call.away_since
+        if self._desk.starves(call) and away >= FEEDER_AWAY:
+            words = f"its client, which feeds it an argument, has been away for {FEEDER_AWAY} s"
+            self._slots.stop(call, words, self._state.config.grace)
 
     def _frame(self, connection: Connection, header: FromClient, body: bytes) -> None:
         handler = self._handlers.get(header["t"])
@@ -228,6 +242,11 @@ class Requests:
         call = self._register.calls.get((header["run"], header["i"]))
         if call is not None:
             self._desk.taken(call, header["next"])
+
+    def _feed(self, connection: Connection, header: ClientFeed, body: bytes) -> None:
+        call = self._register.calls.get((header["run"], header["i"]))
+        if call is not None and call.owner is connection and call.worker is not None:
+            call.worker.reply(encoded(header), body)
 
     def _stop(self, connection: Connection, header: ClientStop, body: bytes) -> None:
         state, run = self._state, header["run"]

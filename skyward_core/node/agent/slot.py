@@ -262,6 +262,9 @@ class Slot:
         for call in self.running.values():
             call.worker = connection
             self._desk.credit(call)
+        for want in header.get("wants", ()):
+            if (waits := self.running.get((want["run"], want["i"]))) is not None:
+                self._desk.want(waits, want)
         self.pump()
 
     def _learn_gang(self, gang: Gang) -> None:

@@ -181,6 +181,9 @@ class Slots:
                 slot.outcome(call, header, body)
             elif call is not None and header["t"] == "item":
                 self._desk.item(call, header, body)
+        elif header["t"] == "want":
+            if (waits := slot.running.get((header["run"], header["i"]))) is not None:
+                self._desk.want(waits, header)
         elif header["t"] == "ready":
             slot.set_up_done()
         elif header["t"] == "phase":

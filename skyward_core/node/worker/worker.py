@@ -34,6 +34,7 @@ from .script_names import SIGN, Loaded, ScriptNames
 from .stop_signal import Stopped, StopSignal, write_stacks
 
 if TYPE_CHECKING:
+    from ...runtime.fed import FedItems
     from ...runtime.torchrun import ForCalls
     from ...wire.frame_types import SummaryWords
     from ...wire.node_frame_types import (
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
         Started,
         ToWorker,
         ToWorkerCall,
-        ToWorkerCredit,
         ToWorkerSetup,
         WorkerOutcome,
+        WorkerWant,
     )
 
 FUNCTIONS_KEPT = 64
@@ -99,6 +100,9 @@ class WorkerProcess:
         self._setup: Header = {}
         self._plugins = b""
         self._modules = LoadedModules(orders.sources)
+        self._fed: dict[tuple[str, int, int], FedItems] = {}  # by run, call and number of the argument
+        self._hearing = False  # some thread waits for what the agent says
+        self._heard = threading.Condition()
         self._channel = AgentChannel(socket_path, self._hello, orders.patience)
         self._known = orders.known
         self._paths = paths
@@ -128,7 +132,13 @@ class WorkerProcess:
         belong to, and its plugins."""
         phase = {"phase": self._phase, "age": monotonic() - self._phase_since}
         modules = {"modules": self._modules.files} if self._modules.files else {}
-        return {"t": "hello", "pid": os.getpid()} | phase | self._known | self._setup | modules, self._plugins
+        # What was on its way is lost.
+        lost = [_want(*key[:2], items, again=True) for key, items in list(self._fed.items()) if items.waits]
+        wants = {"wants": lost} if lost else {}
+        return {
+            "t": "hello",
+            "pid": os.getpid(),
+        } | phase | self._known | self._setup | modules | wants, self._plugins
 
     def _enter(self, phase: str) -> None:
         """Tell what this process is at: imports and process groups take long, and nothing is printed meanwhile."""
@@ -144,29 +154,28 @@ class WorkerProcess:
         tasks = _Threads(self._capacity, self._call) if self._capacity > 1 else None
         header: ToWorker
         while True:
-            if self._waiting:
-                header, body = self._waiting.popleft()
-            else:
-                try:
-                    header, body = self._channel.receive()
-                except EOFError:
-                    # No agent, nobody to work for: what was running has ended before we came here.
-                    self._orphaned = True
-                    return 0
+            try:
+                self._hear_until(self._has_orders)
+            except EOFError:
+                # No agent, nobody to work for: what was running has ended before we came here.
+                self._orphaned = True
+                return 0
+            header, body = self._waiting.popleft()
             if header["t"] == "call":
                 if tasks is None:
                     self._call(header, body)
                 else:
                     self._windows[header["run"], header["i"]] = _Window()
                     tasks.put(header, body)
-            elif header["t"] == "credit":
-                self._credited(header)
             elif header["t"] == "place":
                 set_place(header["info"])
             elif header["t"] == "setup":
                 self._set_up(header, body)
             elif header["t"] == "exit":
                 return 0
+
+    def _has_orders(self) -> bool:
+        return bool(self._waiting)
 
     def leave(self, code: int, grace: float) -> None:
         """Leave the plugins' contexts, on the way out of the process.
@@ -307,7 +316,13 @@ class WorkerProcess:
             sys.exit(exit_code)
 
     def _run(self, header: ToWorkerCall, body: bytes) -> Any:
+        made: list[FedItems] = []
+        if header.get("fed"):
+            from ...runtime.fed import collect  # few calls have such an argument
+
+            made = collect()
         fn, (args, kwargs) = self._load(header, body)
+        self._bind(header["run"], header["i"], made)
         if self._phase == "importing":
             self._enter("running")
         torchrun = self._torchrun
@@ -321,6 +336,8 @@ class WorkerProcess:
                 if header.get("stream") and isinstance(value, Generator):
                     return self._stream(header, value)
         finally:
+            if made:
+                self._release(header["run"], header["i"])
             if torchrun is not None:
                 torchrun.end(fn)
             if stops := sys.modules.get("skyward_core.node.worker.breakpoints"):
@@ -384,22 +401,76 @@ class WorkerProcess:
         if self._capacity > 1:
             window.wait()
             return
-        header: ToWorker
-        while not window.is_open:
-            header, body = self._channel.receive()
-            if header["t"] == "credit":
-                self._credited(header)
-            else:
-                self._waiting.append((header, body))
+        self._hear_until(lambda: window.is_open)
 
-    def _credited(self, header: ToWorkerCredit) -> None:
-        window = self._windows.get((header["run"], header["i"]))
-        if window is not None:
-            window.taken(header["next"])
+    def _hear_until(self, done: Callable[[], bool]) -> None:
+        """Take what the agent says until a condition holds; one thread at a time, and the others wait for it."""
+        while not done():
+            with self._heard:
+                if self._hearing:
+                    self._heard.wait()
+                    continue
+                self._hearing = True
+            try:
+                header, body = self._channel.receive()
+                self._hear(header, body)
+            finally:
+                with self._heard:
+                    self._hearing = False
+                    self._heard.notify_all()
+
+    def _hear(self, header: ToWorker, body: bytes) -> None:
+        """Take what is said while a call goes on; anything else waits for its turn."""
+        if header["t"] == "credit":
+            window = self._windows.get((header["run"], header["i"]))
+            if window is not None:
+                window.taken(header["next"])
+        elif header["t"] == "fed":
+            if (items := self._fed.get((header["run"], header["i"], header["arg"]))) is not None:
+                more, ends = header.get("more", False), header.get("ends", "")
+                items.take(header["seq"], header["part"], body, more=more, ends=ends)
+                if self._capacity > 1:
+                    with self._heard:
+                        self._heard.notify_all()
+        else:
+            self._waiting.append((header, body))
+
+    # -- arguments that are fed --------------------------------------------------------------------------
+
+    def _bind(self, run: str, index: int, made: list[FedItems]) -> None:
+        """Have a call's arguments that are fed get their values."""
+
+        def ask(items: FedItems) -> None:
+            self._channel.send(_want(run, index, items))
+
+        for items in made:
+            self._fed[run, index, items.number] = items
+            items.bind(ask, self._wait_for_fed)
+
+    def _wait_for_fed(self, come: Callable[[], bool]) -> None:
+        self._streams.flush()
+        if self._capacity == 1:
+            self._hear_until(come)
+            return
+        with self._heard:
+            self._heard.wait_for(come)
+
+    def _release(self, run: str, index: int) -> None:
+        """A call has ended."""
+        for key in [key for key in self._fed if key[:2] == (run, index)]:
+            self._fed.pop(key).close()
 
     def _flush(self) -> None:
         self._flush_metrics()
         self._streams.flush()
+
+
+def _want(run: str, index: int, items: FedItems, *, again: bool = False) -> WorkerWant:
+    begin, end = items.wants
+    want: WorkerWant = {"t": "want", "run": run, "i": index, "arg": items.number, "next": begin, "until": end}
+    return (
+        want | {"again": True} if again or not begin else want
+    )  # an earlier attempt at the call may have asked, too
 
 
 class _Window:

@@ -23,6 +23,7 @@ from ..links.direct import Direct
 from ..links.link import Link
 from ..links.spread import Spread
 from ..news import News
+from .carried_run import CarriedRun
 from .map_run import MapRun
 from .others_runs import OthersRuns
 from .run import Run, Surroundings
@@ -60,12 +61,19 @@ class RunBook:
         self._around = Surroundings(context, news, background, self.fetch, start_anew, self._ended)
 
     def add(
-        self, run: str, kind: RunKind, tasks: Sequence[Task], total: int, future: Future[Run] | None = None
+        self,
+        run: str,
+        kind: RunKind,
+        tasks: Sequence[Task],
+        total: int,
+        future: Future[Run] | None = None,
+        *,
+        carried: bool = False,
     ) -> Run:
-        """A run of ours, from now on."""
+        """A run of ours, from now on; ``carried``: a map whose work an engine does."""
         if kind == "map":
-            bring, release = self.blobs.bring, self.blobs.release
-            added: Run = MapRun(self._around, run, tasks[0], total, bring, release)
+            made = CarriedRun if carried else MapRun
+            added: Run = made(self._around, run, tasks[0], total, self.blobs.bring, self.blobs.release)
         else:
             added = Run(self._around, run, kind, tasks, total, future)
         self.runs[run] = added
@@ -169,6 +177,8 @@ class RunBook:
                 run.on_item(link, header, body)
             case "stale":
                 run.on_stale(header["i"], header.get("why", ""), spent=header.get("spent", False))
+            case "want":
+                run.on_want(link, header)
             case "began":
                 self._news.emit(
                     ev.RankBegan(

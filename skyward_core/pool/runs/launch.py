@@ -65,6 +65,7 @@ class Launcher:
         future: Future[Run] | None = None,
         run_id: str = "",
         stays: bool = False,
+        carried: bool = False,
     ) -> Run:
         """Dispatch a run: "broadcast" (one task to every rank), "single", "gather", "sweep", or "map" (one task, its
         function; see :class:`.map_run.MapRun`).
@@ -73,6 +74,7 @@ class Launcher:
             run_id: what it is called, where something was written down of it before; as :func:`new_id` makes it.
             stays: its results are for whoever comes later, though they are told here. All of a sweep is handed to nodes
                 at once then, as nobody will be there to hand it out.
+            carried: of a map, that an engine does its work; see :mod:`.carried_run`.
             consumed: a reader takes a generator's values one by one.
             future: set when the run has ended.
 
@@ -93,7 +95,7 @@ class Launcher:
         nodes = len(context.links) if wanted is None else wanted if isinstance(wanted, int) else len(wanted)
         by_rank = kind in ("broadcast", "map")
         total = nodes * context.ranks_per_node if by_rank else len(tasks)
-        run = self._book.add(run_id or new_id(), kind, tasks, total, future)
+        run = self._book.add(run_id or new_id(), kind, tasks, total, future, carried=carried)
         run.wanted = wanted
         run.consumed, run.stays = consumed, stays
         leaving = kind == "broadcast" and self._roster.expects_losses

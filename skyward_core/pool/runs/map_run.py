@@ -24,6 +24,9 @@ from .run import Run, Surroundings
 if TYPE_CHECKING:
     from ...wire.frame_types import AgentOutcome
 
+Bring = Callable[[str, Sequence[Parcel]], Awaitable[frozenset[Link]]]
+Release = Callable[[str], None]
+
 AHEAD = 2  # calls that a rank is given besides the one that it is at
 
 
@@ -79,8 +82,8 @@ class MapRun(Run):
         run: str,
         task: Task,
         ranks: int,
-        bring: Callable[[str, Sequence[Parcel]], Awaitable[frozenset[Link]]],
-        release: Callable[[str], None],
+        bring: Bring,
+        release: Release,
     ) -> None:
         super().__init__(around, run, "map", [task], ranks)
         self._bring_all, self._release = bring, release

@@ -129,6 +129,8 @@ class OthersRuns:
         counts[node] = max(counts.get(node, 0), record["returned"] - seen)
 
     def on_frame(self, link: Link, header: OfRuns) -> None:
+        if header["t"] == "want":
+            return  # its own client has the values
         run, at = header["run"], link.time_of(header)
         match header["t"]:
             case "run":

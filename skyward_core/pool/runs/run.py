@@ -7,6 +7,7 @@ import queue
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...model.errors import PoolError
@@ -21,13 +22,14 @@ from ..context import PoolContext
 from ..links.link import Link, is_news
 from ..news import News
 from ..pool_end import PoolEnd
+from .feeding import Feeding
 from .outcome_frame import outcome_of
 from .reading import Reading
 from .results import RunResults, Value, load
 from .root_cause import is_failure, is_symptom, root_cause
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentItem, AgentOutcome, ClientCall
+    from ...wire.frame_types import AgentItem, AgentOutcome, AgentWant, ClientCall
 
 SETTLE = 0.25  # seconds in which the real failure may still follow what looks like its echo
 AHEAD = 32  # tasks in flight per node while they are quick
@@ -83,6 +85,7 @@ class Run(RunResults):
         "_broke",
         "_claimed",
         "_context",
+        "_feedings",
         "_fetching",
         "_flying",
         "_readings",
@@ -140,6 +143,7 @@ class Run(RunResults):
         self._stopping = False
         self._fetching: set[int] = set()  # calls that have ended, and whose values are on their way here
         self._readings: dict[int, Reading] = {}
+        self._feedings: dict[tuple[int, int], Feeding] = {}  # by call, or -1 for all ranks, and argument
         self.wanted: int | tuple[int, ...] | None = tasks[0].nodes if kind == "broadcast" else None
         self.nodes: tuple[int, ...] = ()  # that it has got, where it wants some only
 
@@ -291,6 +295,8 @@ class Run(RunResults):
         if task.stream:
             header["stream"] = True
             self._readings[index] = Reading(header)
+        if task.feeds:
+            header["fed"] = True
         if task.script:
             header["script"] = True
         if task.job:
@@ -336,6 +342,42 @@ class Run(RunResults):
             self._values_lost(link, index, header["rank"], reading.next, header["seq"])
         if not self.consumed:
             self.took(link, index, reading.next)
+
+    def on_want(self, link: Link, header: AgentWant) -> None:
+        """A rank waits for values of an argument that this client feeds."""
+        index, number = header["i"], header["arg"]
+        task = self.tasks[0 if self.kind == "broadcast" else index % len(self.tasks)]
+        if index in self.outcomes or self.state != "running":
+            return
+        if number >= len(task.feeds):
+            self._feed_nothing(link, header)
+            return
+        key = (-1 if self.kind == "broadcast" else index), number
+        if (feeding := self._feedings.get(key)) is None:
+            calls = range(self.total) if self.kind == "broadcast" else (index,)
+            readers = [call for call in calls if call not in self.outcomes]
+            about = self.id, number, *task.feeds[number], task.pickled, readers
+            feeding = self._feedings[key] = Feeding(*about, partial(self._feed, link.loop))
+        feeding.want(header)
+
+    def _feed(self, loop: asyncio.AbstractEventLoop, frames: Sequence[tuple[int, Heard, bytes]]) -> None:
+        """Hand values on, each of a call; called by other threads."""
+
+        def hand_on() -> None:
+            for index, header, body in frames:
+                link = self._where.get(index)
+                if link is not None and not link.gone:
+                    link.send(header, body)
+
+        loop.call_soon_threadsafe(hand_on)
+
+    def _feed_nothing(self, link: Link, header: AgentWant) -> None:
+        from ...node.worker.results import describe_error  # nobody but who took a run over comes here
+
+        said = f"an argument of {self.name}() was fed by the client that called it, and that client has left"
+        about: Heard = {key: header[key] for key in ("run", "i", "arg")}
+        about |= {"t": "fed", "seq": header["next"], "part": 0, "ends": "error"}
+        link.send(about, describe_error(PoolError(said))[1])
 
     def took(self, link: Link, index: int, until: int) -> None:
         """A reader took all values below a number: the generator may make more."""
@@ -589,6 +631,8 @@ class Run(RunResults):
 
     def _tell(self) -> None:
         """Whoever waits here need not wait any longer."""
+        for feeding in self._feedings.values():
+            feeding.close()
         self.arrivals.put(("end",))
         # Last: a thread that wakes up while this one has more to do has to wait once more, for the interpreter.
         # A caller may have cancelled the future; the run is over all the same.
@@ -599,6 +643,8 @@ class Run(RunResults):
         """A call has ended: here at once, in view and ledger a moment later."""
         self.outcomes[outcome.index] = outcome
         self._arrived.append(outcome)
+        for feeding in self._feedings.values():
+            feeding.ended(outcome.index)
         self._around.background.later(self._book, outcome)
 
     def _book(self, outcome: Outcome) -> None:

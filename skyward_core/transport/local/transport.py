@@ -161,6 +161,9 @@ class LocalTransport:
     ) -> None:
         return None
 
+    async def way_to(self, address: str, port: int) -> tuple[str, int]:
+        return address, port
+
     async def settle(self) -> None:
         return None
 

@@ -270,6 +270,14 @@ class SSHTransport:
         except (PoolError, asyncssh.Error) as error:
             raise ConnectionError(str(error)) from error
 
+    async def way_to(self, address: str, port: int) -> tuple[str, int]:
+        try:
+            link = await self._connected(None, self.patience)
+            listener = await link.ssh.forward_local_port("127.0.0.1", 0, address, port)
+        except (PoolError, asyncssh.Error) as error:
+            raise OSError(str(error)) from error
+        return "127.0.0.1", listener.get_port()
+
     async def _learn(self, link: HostConnection) -> None:
         """Have the host's facts; anew over each connection where others may write beside what is ours: since the last
         one the host may have been started anew, and all there be somebody else's."""

@@ -1,0 +1,40 @@
+"""Names of older generations that are not here, and why: what an error says of one (``docs/migration.md`` has all)."""
+
+from __future__ import annotations
+
+_WHY = {
+    "Volume Storage storage": "buckets are not mounted: fetch what a rank needs in the function, and "
+    "sky.Image(outputs=[...]) brings back what it writes",
+    "dict set counter queue barrier lock registry DistributedRegistry Consistency": "ranks share nothing but what they "
+    "bring to meet: torch.distributed, or a store of yours",
+    "HealthChecker": "a node counts as lost where it does not answer; no command of yours is asked",
+    "Retry Lost": "no call is made again by itself: catch sky.RunError, and send it again",
+    "Port": "`skyward-tui forward POOL PORT` brings a port of a node here",
+    "Session Client": "a pool is this process's own, and sky.attach(name) comes to another's",
+    "App app main": "`skyward-tui run SCRIPT -a name=value` calls a function by its signature",
+    "emit metrics MetricSpec observability": "sky.log(loss=...) tells numbers of a rank, compute.metrics() has all",
+    "time": "seconds are numbers: write 3600",
+    "offers OfferRepository Offer": "`skyward-tui offers` lists what can be rented, and compute.plan() what would be",
+    "containers DockerImage": "nodes are machines, or processes of this one",
+    "LogConfig": "the variable SKYWARD_LOG has a log written, and says of what",
+    "TaskFailedError TaskIndeterminateError": "a call that failed raises sky.RunError, whose cause is its exception",
+    "DEFAULT_IMAGE": "write sky.Image()",
+    "Pending Streaming PendingFunctionGroup Group": "calls are sky.PendingFunction, and several sky.PendingGroup",
+}  # fmt: skip
+_OF_PLUGINS = {
+    "cuml Cuml": 'sky.Image(pip=["cuml-cu12"]) installs it, and cuml.accel.install() in the function sets it up',
+    "mps Mps": "ranks that share a GPU share it as processes do",
+}
+
+
+def why_not(name: str, *, plugin: bool = False) -> str:
+    """Why a name is not here, as the end of a sentence; "" for one that no generation has.
+
+    Args:
+        name: what was asked for.
+        plugin: whether of the plugins.
+    """
+    for names, why in (_OF_PLUGINS if plugin else _WHY).items():
+        if name in names.split():
+            return f": older releases have it, and this library has not, because {why}"
+    return ""

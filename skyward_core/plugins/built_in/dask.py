@@ -1,0 +1,115 @@
+"""Dask: one cluster of the pool's ranks, which ``compute.dask`` is a client of.
+
+Its servers speak TLS with certificates that are made for the pool (https://distributed.dask.org/en/stable/tls.html):
+who reaches their ports cannot use them.
+"""
+
+from __future__ import annotations
+
+import secrets
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from ...model.errors import UsageError
+from ..base import Plugin
+from ..support.requirements import requirement, with_pip
+from ..support.tls_papers import papers
+
+if TYPE_CHECKING:
+    from ...model.spec import Image, PoolSpec
+    from ...runtime.info import InstanceInfo
+
+FIRST_PORT, PORTS = (
+    30_000,
+    2_000,
+)  # of these a pool has two neighbours, by its name; Linux gives them to nobody
+
+
+@dataclass(frozen=True)
+class Dask(Plugin):
+    """One Dask cluster: the scheduler on node 0, a worker in each rank's process.
+
+    ``compute.dask`` is a connected ``distributed.Client``; ``compute.map`` and groups run by Dask's scheduler. In a
+    rank ``distributed.Client()`` finds it, too.
+
+    Args:
+        version: of distributed: "latest", a bare version to pin, or constraints such as ">=2026.1".
+        dashboard: whether the scheduler has Dask's dashboard, on the head's loopback, behind a secret address.
+        port: of the scheduler; the dashboard has the next one. None for one made of the pool's name.
+        threads: tasks that a rank runs at the same time.
+        retries: times that a task which failed is tried again.
+        memory_limit: bytes of memory from which on a rank spills to its disk, as a number or a text such as "4 GiB";
+            "auto" for its share of the machine's.
+
+    Attributes:
+        papers: the certificates and the key by which its servers and clients know each other.
+        token: part of the dashboard's address; blanked in logs, as the key is.
+
+    Raises:
+        UsageError: ``port`` is no port, ``threads`` are less than 1, or ``retries`` less than 0.
+    """
+
+    name: ClassVar[str] = "dask"
+    help: ClassVar[str] = "one Dask cluster of the pool's ranks"
+    place: ClassVar[int] = 11
+    needs_peers = "one cluster of all ranks"
+    version: str = field(default="latest", metadata={"help": "of distributed"})
+    dashboard: bool = field(
+        default=True, metadata={"help": "have the scheduler serve Dask's dashboard on its loopback"}
+    )
+    port: int | None = field(default=None, metadata={"help": "of the scheduler; one made of the pool's name"})
+    threads: int = field(default=1, metadata={"help": "tasks that a rank runs at the same time"})
+    retries: int = field(default=0, metadata={"help": "times that a failed task is tried again"})
+    memory_limit: str | int = field(default="auto", metadata={"help": "of a rank, before it spills"})
+    papers: tuple[str, str, str] = field(
+        default_factory=lambda: papers("a pool's Dask"), init=False, repr=False, compare=False
+    )
+    token: str = field(default_factory=lambda: secrets.token_hex(16), init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.port is not None and not 1024 <= self.port < 65535:
+            raise UsageError(
+                f"port must be from 1024 to 65534, not {self.port}; None takes one by the pool's name"
+            )
+        if self.threads < 1 or self.retries < 0:
+            raise UsageError(
+                f"threads must be 1 or more, and retries 0 or more, not {self.threads} and {self.retries}"
+            )
+
+    def secrets(self) -> Sequence[str]:
+        return (self.papers[2], self.token)
+
+    def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
+        wanted = [requirement("distributed", self.version), *(["bokeh"] if self.dashboard else [])]
+        return with_pip(image, wanted)
+
+    @contextmanager
+    def around_app(self, info: InstanceInfo) -> Iterator[None]:
+        from ..support.dask_cluster import scheduler
+
+        if info.node:
+            yield
+            return
+        with scheduler(self, info.address, self.port_of(info.pool)):
+            yield
+
+    @contextmanager
+    def around_process(self, info: InstanceInfo) -> Iterator[None]:
+        from ..support.dask_cluster import worker
+
+        with worker(self, info, f"tls://{info.head_addr}:{self.port_of(info.pool)}"):
+            yield
+
+    def port_of(self, pool: str) -> int:
+        """The scheduler's port: the same for all nodes of a pool, and in each epoch of the gang.
+
+        Args:
+            pool: its name.
+        """
+        return self.port or FIRST_PORT + zlib.crc32(pool.encode()) % (PORTS // 2) * 2
+
+
+PLUGIN = Dask

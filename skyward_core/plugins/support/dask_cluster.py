@@ -1,0 +1,220 @@
+"""Dask's scheduler and workers, as threads of processes of ours. Needs distributed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from hmac import compare_digest
+from typing import Any, Protocol
+
+from ...model.errors import PoolError
+from ...runtime.info import InstanceInfo
+from . import dask_carrier
+
+PATIENCE = 120.0  # seconds for the scheduler to be there
+GRACE = 5.0  # seconds that a server has to close
+
+
+class DaskWishes(Protocol):
+    """What the servers are made by: the plugin's parameters."""
+
+    @property
+    def papers(self) -> tuple[str, str, str]: ...
+
+    @property
+    def token(self) -> str: ...
+
+    @property
+    def dashboard(self) -> bool: ...
+
+    @property
+    def threads(self) -> int: ...
+
+    @property
+    def memory_limit(self) -> str | int: ...
+
+
+def security(plugin: DaskWishes) -> Any:
+    """What its servers and clients know each other by."""
+    import distributed
+
+    made: Any = distributed.Security  # which is not typed
+    authority, certificate, key = plugin.papers
+    parts = {f"tls_{role}_{part}": text for role in ("client", "scheduler", "worker")
+             for part, text in (("cert", certificate), ("key", key))}  # fmt: skip
+    return made(tls_ca_file=authority, require_encryption=True, **parts)
+
+
+@contextmanager
+def scheduler(plugin: DaskWishes, address: str, port: int) -> Iterator[None]:
+    """The scheduler, on the head.
+
+    Raises:
+        PoolError: a port cannot be had.
+    """
+    for place in ((address, port), ("127.0.0.1", port + 1)):
+        _check_free(*place)
+
+    async def start() -> Any:
+        from distributed import Scheduler
+
+        made = Scheduler(
+            host=address,
+            port=port,
+            protocol="tls",
+            security=security(plugin),
+            dashboard=plugin.dashboard,
+            dashboard_address=f"127.0.0.1:{port + 1}",
+            http_prefix=f"/{plugin.token}/",
+        )
+        _hide(made, plugin.token)
+        made.handlers["skyward_knows"] = lambda client: client in made.clients
+        return await made
+
+    with _settings() as settings, _served(start):
+        settings.set({"distributed.comm.timeouts.connect": f"{GRACE:g}s"})  # of workers that are no more
+        yield
+
+
+@contextmanager
+def worker(plugin: DaskWishes, info: InstanceInfo, at: str) -> Iterator[None]:
+    """The worker of a rank.
+
+    Args:
+        at: the scheduler.
+    """
+    folder = tempfile.mkdtemp(prefix="sky-dask-")  # nobody else's: what it spills lies here
+
+    async def start() -> Any:
+        from distributed import Worker
+
+        own = os.urandom(16).hex()  # told to nobody: nobody needs its pages
+        made = Worker(
+            at,
+            # Of a name that nothing had before: a rank that died may not have been missed yet.
+            name=f"rank-{info.rank}.{os.getpid()}.{os.urandom(2).hex()}",
+            nthreads=plugin.threads,
+            host=info.address,
+            protocol="tls",
+            security=security(plugin),
+            dashboard=False,
+            dashboard_address="127.0.0.1:0",
+            http_prefix=f"/{own}/",
+            local_directory=folder,
+            memory_limit=plugin.memory_limit,
+            death_timeout=PATIENCE,
+        )
+        await made  # which begins to listen there
+        _hide(made, own)
+        return made
+
+    try:
+        with _settings() as had, _served(start) as (server, loop):
+            had.set({"scheduler-address": at, **_found_by_clients(plugin)})
+            dask_carrier.stand(server, loop, info.rank)
+            try:
+                yield
+            finally:
+                dask_carrier.stand(None, None, info.rank)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _found_by_clients(plugin: DaskWishes) -> dict[str, Any]:
+    """What has ``distributed.Client()`` in a rank find the cluster, and be let in."""
+    authority, certificate, key = plugin.papers
+    tls = "distributed.comm.tls"
+    return {
+        f"{tls}.ca-file": authority,
+        f"{tls}.client.cert": certificate,
+        f"{tls}.client.key": key,
+        "distributed.comm.require-encryption": True,
+    }
+
+
+class _Settings:
+    """Dask's configuration of this process, as it was before."""
+
+    def __init__(self) -> None:
+        import dask
+        import distributed  # noqa: F401  its defaults
+
+        self._config = dask.config
+        self._set: list[Any] = []
+
+    def set(self, values: dict[str, Any]) -> None:
+        self._set.append(self._config.set(values))
+
+    def restore(self) -> None:
+        while self._set:
+            self._set.pop().__exit__(None, None, None)
+
+
+@contextmanager
+def _settings() -> Iterator[_Settings]:
+    settings = _Settings()
+    try:
+        yield settings
+    finally:
+        settings.restore()
+
+
+def _hide(server: Any, token: str) -> None:
+    """Have a server's web pages be found by who knows its secret. Dask's prefix alone hides nothing: the root leads to
+    it, and the map of the site names it."""
+    from tornado.web import ErrorHandler
+
+    web = server.http_application
+    find, secret = web.find_handler, f"/{token}/"
+
+    def find_handler(request: Any, **kwargs: Any) -> Any:
+        if compare_digest(request.path[: len(secret)].encode(), secret.encode()):
+            return find(request, **kwargs)
+        return web.get_handler_delegate(request, ErrorHandler, {"status_code": 404})
+
+    web.find_handler = find_handler
+
+
+@contextmanager
+def _served(start: Callable[[], Awaitable[Any]]) -> Iterator[tuple[Any, asyncio.AbstractEventLoop]]:
+    """A server, on a loop in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="dask", daemon=True)
+    thread.start()
+
+    async def begin() -> Any:
+        return await start()
+
+    try:
+        server = asyncio.run_coroutine_threadsafe(begin(), loop).result()
+        try:
+            yield server, loop
+        finally:
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(_closed(server), loop).result(GRACE)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(GRACE)
+
+
+async def _closed(server: Any) -> None:
+    await asyncio.wait_for(server.close(), GRACE)
+
+
+def _check_free(address: str, port: int) -> None:
+    """Dask would take another port, where nobody looks for it."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            words = (
+                f"port {port} of {address} cannot be had ({error.strerror}): give another one, dask(port=...)"
+            )
+            raise PoolError(words) from error

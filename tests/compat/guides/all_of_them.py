@@ -1,0 +1,23 @@
+"""Runs each guide that is named as a script of its own, one after another, in this process: to start one takes longer
+than they do."""
+
+import runpy
+import sys
+import traceback
+
+from skyward_core.runtime import older_import
+from skyward_core.store import home
+
+if __name__ == "__main__":
+    older_import.install()
+    home.provider_override = "local"
+    failed = 0
+    for path in sys.argv[1:]:
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except Exception:  # noqa: BLE001  shown, and counted
+            failed += 1
+            print(f"FAILED {path}\n{traceback.format_exc()}", file=sys.stderr)
+        else:
+            print(f"RAN {path}")
+    sys.exit(failed)

@@ -1,0 +1,150 @@
+"""Generators as arguments: their values travel one by one while the call goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from tests.support.faults import agent_pids
+from tests.support.waiting import wait_until
+
+
+@sky.function
+def total(values: Any) -> int:
+    return sum(values)
+
+
+@sky.function
+def means(data: Iterator[float]) -> list[float]:
+    seen, so_far = 0.0, []
+    for number, value in enumerate(data, 1):
+        seen += value
+        so_far.append(seen / number)
+    return so_far
+
+
+@sky.function
+def running(data: Iterator[int], step: int = 1) -> Iterator[int]:
+    seen = 0
+    for value in data:
+        seen += value * step
+        yield seen
+
+
+@sky.function
+def first(values: Iterator[int], count: int) -> list[int]:
+    return [next(values) for _ in range(count)]
+
+
+@sky.function
+def in_a_thread(values: Iterator[int]) -> int:
+    found: list[int] = []
+    reader = threading.Thread(target=lambda: found.extend(values))
+    reader.start()
+    reader.join()
+    return sum(found)
+
+
+@sky.function
+def sizes(values: Any) -> list[int]:
+    return [len(value) for value in values]
+
+
+def test_values_come_one_by_one(pool: sky.Compute) -> None:
+    assert total(n for n in range(100)) >> pool == 4950
+    assert means(iter([1.0, 2.0, 3.0])) >> pool == [1.0, 1.5, 2.0]
+    assert means([1.0, 3.0]) @ pool == [[1.0, 2.0]] * 4  # type: ignore[arg-type]  # upstream takes any iterable
+    assert total(n for n in range(100)) @ pool == [4950] * 4
+    assert in_a_thread(iter(range(100))) >> pool == 4950
+    assert total(n for n in list[int]()) >> pool == 0
+    assert (total(n for n in range(3)) & total(n for n in range(4))) >> pool == (3, 6)
+    assert (total(n for n in range(3)) > pool).result() == 3
+    assert sizes(bytes(200_000) for _ in range(3)) >> pool == [200_000] * 3
+
+
+def test_values_go_in_and_out_at_the_same_time(pool: sky.Compute) -> None:
+    sent: list[int] = []
+
+    def source() -> Iterator[int]:
+        for number in range(10**9):
+            sent.append(number)
+            yield number
+
+    values: Any = running(source(), step=2) >> pool
+    assert [next(values) for _ in range(4)] == [0, 2, 6, 12]
+    values.close()
+    assert len(sent) < 1000, "no more is read than is soon to be worked on"
+    assert [list(each) for each in running(iter([1, 2])) @ pool] == [[1, 3]] * 4
+
+
+def test_a_group_holds_generator_functions(pool: sky.Compute) -> None:
+    some, other, last = (running(iter([1, 2])) & total([4, 5]) & running(iter([3]))) >> pool
+    assert (list(some), other, list(last)) == ([1, 3], 9, [3])
+    with pytest.raises(sky.UsageError, match="leave out stream=True"):
+        sky.gather(running(iter([1])), stream=True) >> pool
+
+
+def test_a_source_is_closed_when_its_call_has_ended(pool: sky.Compute) -> None:
+    closed = threading.Event()
+
+    def source() -> Iterator[int]:
+        try:
+            yield from range(10**9)
+        finally:
+            closed.set()
+
+    assert first(source(), 3) @ pool == [[0, 1, 2]] * 4
+    assert closed.wait(30)
+
+
+def test_what_a_source_raises_is_the_cause(pool: sky.Compute) -> None:
+    def source() -> Iterator[int]:
+        yield 1
+        raise LookupError("no more pages")
+
+    with pytest.raises(LookupError, match="no more pages"):
+        total(source()) @ pool
+    with pytest.raises(sky.NotPicklableError, match="value 1 of argument 'values' cannot travel"):
+        total(value for value in (1, threading.Lock())) >> pool
+
+
+def test_nothing_is_lost_when_an_agent_dies_meanwhile(pool: sky.Compute, tmp_path: Path) -> None:
+    gate = threading.Event()
+
+    def source() -> Iterator[int]:
+        for number in range(200):
+            if number == 100:
+                assert gate.wait(60)
+            yield number
+
+    future = total(source()) > pool
+    wait_until(lambda: pool.pool.view.runs[future.run].tasks, what="it has begun")
+    node = next(iter(pool.pool.book.runs[future.run]._where.values())).node
+    os.kill(agent_pids(pool)[node], signal.SIGKILL)
+    gate.set()
+    assert future.result(timeout=60) == sum(range(200))
+
+
+def test_who_takes_such_a_run_over_is_told(home: Path) -> None:
+    options = sky.Options(console=False, grace=1.0)
+    with sky.Compute(nodes=1, name="fed", options=options):
+        gate = threading.Event()
+
+        def source() -> Iterator[int]:
+            yield 1
+            gate.wait(60)
+
+        first_client = sky.attach("fed")
+        future = total(source()) > first_client
+        wait_until(lambda: first_client.pool.view.runs[future.run].tasks, what="it has begun")
+        first_client.detach()
+        with sky.attach("fed") as second, pytest.raises(sky.RunError, match="that client has left"):
+            second.wait(future.run)
+        gate.set()

@@ -1,0 +1,127 @@
+"""Which rules of a style sheet hold for a widget is worked out once for all widgets that are alike, in all apps of this
+process. Textual works it out anew for each widget, several times in each test; that is a quarter of what a test of the
+app takes.
+
+What a widget gets depends on nothing but the rules that may hold for it, and on the kinds, classes, ids and
+pseudo-classes of itself and of what it lies in: those are the key. Pictures were made, and are compared, of all
+screens: a widget that got what another one has to have would show there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from textual.css.model import RuleSet
+from textual.css.stylesheet import Stylesheet
+from textual.dom import DOMNode
+
+Found = dict[tuple[Any, ...], Any]
+FOUND: dict[tuple[int, ...], tuple[tuple[RuleSet, ...], Found]] = {}  # by the rules that may hold
+FLAGS = ("_has_hover_style", "_has_focus_within", "_has_order_style", "_has_odd_or_even")
+ALIKE: dict[str, DOMNode] = {}  # a part of a widget that has a class alone, by that
+
+
+class Candidates:
+    """The rules of a style sheet that may hold for some nodes.
+
+    Args:
+        rules: the whole sheet, as a map by the last names of selectors.
+        node: one of those nodes.
+    """
+
+    def __init__(self, rules: Iterable[RuleSet], by_name: dict[str, list[RuleSet]], node: DOMNode) -> None:
+        may = {id(rule) for name in by_name.keys() & node._selector_names for rule in by_name[name]}
+        chosen = tuple(rule for rule in rules if id(rule) in may)
+        selectors = [each.selectors for rule in chosen for each in rule.selector_set]
+        self.own = sorted({name for each in selectors for one in each for name in one.pseudo_classes})
+        self.above = sorted({name for each in selectors for one in each[:-1] for name in one.pseudo_classes})
+        # The rules are kept, so none of another app has the id of one of them.
+        _, self.found = FOUND.setdefault(tuple(map(id, chosen)), (chosen, {}))
+        self.flags: tuple[Any, ...] | None = None  # what Textual notes of a node
+
+    def key(self, path: list[DOMNode], node: DOMNode) -> tuple[Any, ...]:
+        """All that decides which of them hold for a node, and what it lies in from the app on."""
+        return (*(state(each, self.above) for each in path), state(node, self.own))
+
+
+def state(node: DOMNode, pseudo_classes: list[str]) -> tuple[Any, ...]:
+    """All that a selector looks at in a node."""
+    known = node._PSEUDO_CLASSES
+    holds = [name in known and bool(known[name](node)) for name in pseudo_classes]  # type: ignore[arg-type]
+    return node._css_type_names, node._id, frozenset(node._classes), *holds
+
+
+def candidates(sheet: Any, node: DOMNode) -> Candidates:
+    by_name = sheet.rules_map
+    if getattr(sheet, "_quick", (None,))[0] is not by_name:
+        sheet._quick = by_name, {}
+    known = sheet._quick[1]
+    key = type(node), node._id, frozenset(node._classes)
+    if (found := known.get(key)) is None:
+        found = known[key] = Candidates(sheet.rules, by_name, node)
+    return found  # type: ignore[no-any-return]
+
+
+def match_once(patch: pytest.MonkeyPatch) -> None:
+    """Until that patch is undone."""
+    apply, replace_rules = Stylesheet.apply, Stylesheet.replace_rules.__func__  # type: ignore[attr-defined]
+    noted: list[Any] = []  # what Textual has just found for the node that it was asked about
+
+    def put(cls: Any, node: DOMNode, rules: Any, animate: bool = False) -> None:
+        """Textual sets each of them, also where it is set so already."""
+        if node.styles.base._rules == rules and not (animate and node.app.animator._animations):
+            node.notify_style_update()
+        else:
+            replace_rules(cls, node, rules, animate=animate)
+
+    def replaced(cls: Any, node: DOMNode, rules: Any, animate: bool = False) -> None:
+        noted.append(rules)
+        put(cls, node, rules, animate)
+
+    def applied(self: Any, node: DOMNode, *, animate: bool = False, cache: Any = None) -> None:
+        may, path = candidates(self, node), node.css_path_nodes
+        key = may.key(path[:-1], node)
+        if may.flags is None or key not in may.found:
+            noted.clear()
+            with_parts, self._process_component_classes = self._process_component_classes, lambda node: None
+            try:
+                apply(self, node, animate=animate)
+            finally:
+                self._process_component_classes = with_parts
+            may.found[key] = noted[-1] if noted else None
+            may.flags = tuple(getattr(node, name) for name in FLAGS)
+        else:
+            for name, flag in zip(FLAGS, may.flags, strict=True):
+                setattr(node, name, flag)
+            if (rules := may.found[key]) is not None:
+                put(type(self), node, rules, animate)
+        parts(self, node, path)
+
+    def parts(self: Any, node: DOMNode, path: list[DOMNode]) -> None:
+        """What Textual does for the parts of a widget, for those that are to look otherwise than before."""
+        classes = node._get_component_classes()
+        if not classes:
+            return
+        before, made_of = node._component_styles.copy(), node.__dict__.setdefault("_made_of", {})
+        node._component_styles.clear()
+        differs = False
+        for name in sorted(classes):
+            alike = ALIKE.get(name) or ALIKE.setdefault(name, DOMNode(classes=name))
+            may = candidates(self, alike)
+            rules = may.found.get(may.key(path, alike), noted)
+            if name in before and rules is made_of.get(name, noted) and rules is not noted:
+                node._component_styles[name] = before[name]
+                continue
+            part = DOMNode(classes=name)
+            part._attach(node)
+            self.apply(part)
+            differs |= before.get(name) != part.styles
+            node._component_styles[name] = part.styles
+            made_of[name] = may.found[may.key(path, alike)]
+        if differs:
+            node.refresh()
+
+    patch.setattr(Stylesheet, "apply", applied)
+    patch.setattr(Stylesheet, "replace_rules", classmethod(replaced))

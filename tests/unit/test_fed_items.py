@@ -1,0 +1,135 @@
+"""Values that a client feeds a rank: each once and in order, whatever is lost on the way."""
+
+from __future__ import annotations
+
+import pickle
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skyward_core.pool.runs import feeding
+from skyward_core.pool.runs.feeding import Feeding, Frames
+from skyward_core.runtime.fed import AHEAD, FedItems
+
+
+class Line:
+    """A connection between a feeding and its readers, which may lose all that is on its way."""
+
+    def __init__(self, readers: int, values: Any) -> None:
+        self.frames: queue.Queue[Any] = queue.Queue()
+        self.items = [FedItems(0, "values") for _ in range(readers)]
+        self.lossy: Callable[[], bool] = lambda: False
+        about = "run", 0, "values", values, pickle.dumps, range(readers)
+        self.feeding = Feeding(*about, self._send)
+        for index, items in enumerate(self.items):
+            items.bind(lambda items, index=index: self._want(index, items), self._wait)  # type: ignore[misc]
+
+    def _send(self, frames: Frames) -> None:
+        for frame in frames:
+            self.frames.put(frame)
+
+    def _want(self, index: int, items: FedItems, *, again: bool = False) -> None:
+        begin, end = items.wants
+        want: Any = {"t": "want", "run": "run", "i": index, "arg": 0, "next": begin, "until": end}
+        self.feeding.want(want | ({"again": True} if again or not begin else {}))
+
+    def _wait(self, come: Callable[[], bool]) -> None:
+        while not come():
+            index, header, body = self.frames.get(timeout=30)
+            if self.lossy():
+                while not self.frames.empty():
+                    self.frames.get_nowait()
+                for number, items in enumerate(self.items):
+                    if items.waits:
+                        self._want(number, items, again=True)
+                continue
+            more, ends = header.get("more", False), header.get("ends", "")
+            self.items[index].take(header["seq"], header["part"], body, more=more, ends=ends)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    values=st.lists(st.binary(max_size=30), max_size=80),
+    losses=st.sets(st.integers(0, 150)),
+    readers=st.integers(1, 3),
+    piece=st.integers(3, 20),
+)
+def test_each_reader_gets_each_value_once_and_in_order(
+    values: list[bytes], losses: set[int], readers: int, piece: int
+) -> None:
+    taken = iter(range(1_000_000))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feeding, "INLINE", piece)
+        line = Line(readers, (value for value in values))
+        line.lossy = lambda: next(taken) in losses
+        got: list[list[bytes]] = [[] for _ in range(readers)]
+        open_ones = dict(enumerate(line.items))
+        while open_ones:
+            for index, items in list(open_ones.items()):
+                try:
+                    got[index].append(next(items))
+                except StopIteration:
+                    del open_ones[index]
+        line.feeding.close()
+    assert got == [values] * readers
+
+
+def test_no_more_is_read_than_is_wanted_and_the_source_is_closed() -> None:
+    read: list[int] = []
+    closed = threading.Event()
+
+    def endless() -> Iterator[int]:
+        try:
+            for number in range(10**9):
+                read.append(number)
+                yield number
+        finally:
+            closed.set()
+
+    line = Line(1, endless())
+    assert [next(line.items[0]) for _ in range(5)] == list(range(5))
+    line.feeding.close()
+    assert closed.wait(30)
+    assert len(read) <= AHEAD + 5
+
+
+def test_a_slow_reader_bounds_how_far_another_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeding, "KEPT", 8)
+    read: list[int] = []
+    line = Line(2, (read.append(n) or n for n in range(10**9)))  # type: ignore[func-returns-value]
+    assert [next(line.items[0]) for _ in range(8)] == list(range(8))
+    line._want(0, line.items[0])
+    with pytest.raises(queue.Empty):
+        line.frames.get(timeout=0.2)
+    assert len(read) == 8
+    line.feeding.ended(1)  # it reads no more, and holds nobody up
+    assert next(line.items[0]) == 8
+    line.feeding.close()
+
+
+def test_what_the_source_raises_and_what_cannot_travel_are_raised_by_the_reader() -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise LookupError("the source broke")
+
+    line = Line(1, broken())
+    assert next(line.items[0]) == 1
+    with pytest.raises(LookupError, match="the source broke"):
+        next(line.items[0])
+    line = Line(1, iter([threading.Lock()]))
+    with pytest.raises(Exception, match="value 0 of argument 'values' cannot travel to the nodes"):
+        next(line.items[0])
+
+
+def test_values_of_a_call_that_has_ended_are_an_error() -> None:
+    line = Line(1, iter([1, 2]))
+    line.items[0].close()
+    with pytest.raises(RuntimeError, match="has no more values: the call"):
+        next(line.items[0])
+    with pytest.raises(TypeError, match="send on its values"):
+        pickle.dumps(line.items[0])
