@@ -27,6 +27,7 @@ from .shared_options import (
     of_ranks,
     of_watch,
 )
+from .shim_commands import shim
 from .torchrun_options import OTHERS, file_of, judged, nodes_of, others, ranks_of
 
 
@@ -508,5 +509,6 @@ for _command in (
     profile,
     top,
     metrics,
+    shim,
 ):
     cli.add_command(_command)

@@ -1,0 +1,136 @@
+"""``import skyward`` in a plain ``python script.py``: a module of that name, in an environment that a person chooses.
+
+Scripts that this program runs find the older name by themselves (:mod:`..runtime.older_import`); others need a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..model.errors import UsageError
+from ..tasks.interpreter import offered
+from ..wire.safe_text import field as shown
+
+MARK = "# An alias of skyward_core. `skyward-tui shim install` wrote it; `skyward-tui shim remove` takes it away.\n"
+_TEXT = f"""{MARK}import sys
+
+import skyward_core
+from skyward_core.runtime import older_import
+
+older_import.install()
+sys.modules[__name__] = skyward_core
+"""
+_LOOK = """
+import importlib.util, json, os, sys, sysconfig
+found = importlib.util.find_spec("skyward")
+managed = sys.prefix == sys.base_prefix and os.path.exists(
+    os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"))
+print(json.dumps({
+    "site": sysconfig.get_path("purelib"), "managed": managed,
+    "there": found and (found.origin or next(iter(found.submodule_search_locations), "")),
+    "ours": importlib.util.find_spec("skyward_core") is not None,
+}))
+"""
+SECONDS = 60  # that an interpreter may take to say where it has its packages
+
+
+@dataclass(frozen=True)
+class Shim:
+    """Where the module is, or would be.
+
+    Attributes:
+        path: of its file.
+        python: the interpreter that finds it.
+        changed: whether this call wrote or removed it.
+    """
+
+    path: Path
+    python: str
+    changed: bool
+
+
+def install(python: str | None = None) -> Shim:
+    """Write the module; what is there already stays.
+
+    Args:
+        python: the environment's interpreter; None for the one that scripts of the current folder get.
+
+    Raises:
+        UsageError: the interpreter cannot be asked, lacks skyward_core, is the system's, has another skyward, or its
+            folder cannot be written.
+    """
+    python, site, found = _look(python)
+    path = site / "skyward.py"
+    if _is_ours(path):
+        return Shim(path, python, changed=False)
+    if found["there"]:
+        raise UsageError(
+            f"{python} has another package skyward, at {shown(found['there'])}, which scripts get: uninstall it first"
+        )
+    if not found["ours"]:
+        raise UsageError(
+            f"{python} has no skyward_core, which the alias stands for: install skyward-tui there first"
+        )
+    if found["managed"]:
+        raise UsageError(
+            f"{python} is the system's, whose packages its own tools manage: name another by --python"
+        )
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=site, prefix=".skyward-", delete=False) as file:
+            file.write(_TEXT)
+        written = Path(file.name)
+        written.chmod(0o644)
+        written.replace(path)
+    except OSError as error:
+        raise UsageError(f"{site} cannot be written: {error.strerror}") from error
+    return Shim(path, python, changed=True)
+
+
+def remove(python: str | None = None) -> Shim:
+    """Take the module away, where there is one of ours.
+
+    Args:
+        python: as ``install`` takes it.
+
+    Raises:
+        UsageError: the interpreter cannot be asked, what is there is not ours, or cannot be removed.
+    """
+    python, site, _ = _look(python)
+    path = site / "skyward.py"
+    if not path.exists():
+        return Shim(path, python, changed=False)
+    if not _is_ours(path):
+        raise UsageError(f"{path} was not written by this program, and stays")
+    try:
+        path.unlink()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be removed: {error.strerror}") from error
+    return Shim(path, python, changed=True)
+
+
+def _look(python: str | None) -> tuple[str, Path, dict[str, Any]]:
+    if python is None:
+        python = offered(Path.cwd() / "script.py", os.environ)[0].path
+    try:
+        # Isolated: what lies in the current folder is no package of the environment.
+        answer = subprocess.run(
+            [python, "-I", "-c", _LOOK], capture_output=True, text=True, timeout=SECONDS, check=True
+        )
+        found: dict[str, Any] = json.loads(answer.stdout)
+        return python, Path(found["site"]), found
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
+        said = f"{shown(python)} does not say where its packages are: {shown(str(error))}"
+        raise UsageError(said) from error
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").startswith(MARK)
+    except OSError:
+        return False
