@@ -167,6 +167,11 @@ def expanded(text: str) -> Path:
         return Path(text)
 
 
+def is_job(script: str) -> bool:
+    """Whether the form's text names a job file, not a script."""
+    return script.strip().lower().endswith((".yaml", ".yml"))
+
+
 def functions_of(script: str) -> list[FunctionInfo]:
     """The functions of a script; none where it can only be run as a whole.
 
@@ -435,8 +440,21 @@ def free_name(script: Path, taken: Collection[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
+def _job_options(form: Form) -> Iterator[str]:
+    if pool := _name_of(form.pool) or form.name.strip():
+        yield from ("-c", pool)
+    if not form.pool and form.provider != DEFAULT:
+        yield from ("--provider", form.provider)
+        for name, text in settings_of(form):
+            yield from ("--set", f"{name}={text}")
+    for word in _pairs(form.arguments):
+        yield from ("--env", word)
+
+
 def python_script(form: Form, pools: Collection[PoolView]) -> str:
     """The same launch as a Python script; a comment where there is none."""
+    if is_job(form.script):
+        return f"import skyward_core as sky\n\ntask = sky.Task.from_yaml({str(path_of(form.script))!r})\n"
     try:
         return request_of(form).snippet(_used(form, pools))
     except SkywardError as error:
@@ -445,6 +463,8 @@ def python_script(form: Form, pools: Collection[PoolView]) -> str:
 
 def command_line(form: Form) -> str:
     """The same launch as a command to type; a comment where there is none."""
+    if is_job(form.script):
+        return shlex.join(["skyward-tui", "launch", form.script.strip(), *_job_options(form)])
     try:
         request = request_of(form)
         called = named(request.script) if form.script.strip() else "SCRIPT"

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from skyward_core.views.views import PoolView
 
 from .ends import beside
-from .launch_form import FieldError, Form, check, python_script
+from .launch_form import FieldError, Form, check, is_job, python_script
 from .launch_plan import rows
 from .words import duration
 
 if TYPE_CHECKING:
     from skyward_core.front.launch_plan import LaunchPlan
     from skyward_core.front.scripts import Task
+
+    from .job_form import JobPlan
 
 T = TypeVar("T")
 
@@ -33,15 +35,28 @@ class Planned:
     told: Sequence[tuple[str, str]] = ()
     error: FieldError | None = None
     script: str = ""  # the same as Python
+    job: JobPlan | None = None  # of a job file, in place of the plan
 
 
 def planned(form: Form, pools: Collection[PoolView]) -> Planned:
     """Work a form out; waits for the Python that it means."""
+    if is_job(form.script):
+        return _of_job(form, pools)
     try:
         plan = check(form, pools)
     except FieldError as error:
         return Planned(form, error=error)
     return Planned(form, plan, rows(plan, may_remember=True), script=python_script(form, pools))
+
+
+def _of_job(form: Form, pools: Collection[PoolView]) -> Planned:
+    from .job_form import job_plan, job_rows  # pydantic and a reader of YAML come with it
+
+    try:
+        job = job_plan(form, pools)
+    except FieldError as error:
+        return Planned(form, error=error)
+    return Planned(form, told=job_rows(job), script=python_script(form, pools), job=job)
 
 
 class Planner:

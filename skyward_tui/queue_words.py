@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from skyward_core.views.run_queue import QueueRow
-
+from .queue_rows import QueueRow
 from .words import count, duration
 
 SHOWN = 3  # of those that have nodes that a run waits for

@@ -19,7 +19,7 @@ from ..store.home import pool_path
 from ..store.last_figures import fill
 from ..store.ledger import Ledger
 from ..store.ledger_rows import Kept, PoolRow, Receipt, RunRow
-from ..store.prune import prune, prune_environments
+from ..store.prune import prune, prune_clones, prune_environments
 from ..store.run_logs import Part, RunLogs
 from ..store.stored_lines import StoredLines, tail_of
 from ..views.views import RunView, TaskView
@@ -38,6 +38,7 @@ __all__ = [
     "printed",
     "printed_together",
     "prune",
+    "prune_clones",
     "prune_environments",
     "result_pickles",
     "run_view",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,8 +16,9 @@ from ..model.wrong_field import of_field
 from ..providers import DEFAULT, by_name, names
 from ..providers.asked_pool import pool_spec
 from ..providers.making import make
+from ..store.clones import new_clone, remove_clone
 from ..store.home import home
-from ..tasks.job_files.job import JobFile
+from ..tasks.job_files.job import JobFile, variables_of
 from ..tasks.job_files.mounts import renewing
 from ..wire.redact import SHORTEST
 from .launch_request import with_hosts
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from ..tasks.task import Task
     from ..views.views import PoolView
 
-__all__ = ["JobFile", "JobRequest", "request_of", "tasks_of", "tasks_on"]
+__all__ = ["JobFile", "JobRequest", "request_of", "tasks_of", "tasks_on", "variables_of"]
 
 EMPTY = "empty"  # a folder below the home: the working folder of jobs that have none
 GIT_PATIENCE = 600.0  # seconds that a clone may take
@@ -242,10 +241,12 @@ def tasks_on(
     Raises:
         UsageError: the folder cannot be read, or is too large to travel; or the job has no ``run``, which is wanted.
     """
-    work = job.workdir if job.git is None else _cloned(*job.git)
+    work = job.workdir if job.git is None else _cloned(*job.git, pool=pool.key)
     here = work is not None and isinstance(by_name(pool.provider), RunsHere)
     cwd = str(work) if here else ""
     synced = _sync_task(work, folder) if work is not None and not here else None
+    if job.git is not None and work is not None and not here:
+        remove_clone(work)  # it is packed
     if synced is not None and (run_alone or not job.sets_all_up(setup=setup)):
         synced = replace(synced, nodes=job.num_nodes)
     steps = [synced] if synced is not None else []
@@ -267,14 +268,14 @@ def _sync_task(work: Path, folder: Path) -> Task | None:
     return portable(renewing(work, paths), folder) if paths else None
 
 
-def _cloned(url: str, ref: str) -> Path:
-    """A repository's files, in a new folder that stays: ranks of this machine work in it, and nodes that come later
-    get theirs of it."""
-    folder = Path(tempfile.mkdtemp(prefix="skyward-git-"))
+def _cloned(url: str, ref: str, *, pool: str = "") -> Path:
+    """A repository's files, in a new folder that stays as long as its pool: ranks of this machine work in it, and nodes
+    that come later get theirs of it."""
+    folder = new_clone(pool)
     try:
         _clone(url, ref, folder)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_clone(folder)
         raise
     return folder
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..model.errors import LedgerError
 from ..node.boot.environment import MADE, locked
+from .clones import remove_clone, unused_clones
 from .home import ENVIRONMENTS, PRUNED, home, pool_path, prune_is_due
 from .ledger import Ledger
 from .ledger_rows import PoolRow
@@ -107,6 +108,21 @@ def _used_at(folder: Path) -> float:
     return inf
 
 
+def prune_clones(ledger: Ledger, *, only_look: bool = False) -> list[tuple[str, int]]:
+    """Remove clones of repositories that no pool uses any more, and no process that lives has made; gives the folder's
+    name and bytes of each.
+
+    Args:
+        only_look: remove nothing, and tell what would go.
+    """
+    gone = []
+    for folder in unused_clones(ledger):
+        gone.append((folder.name, _size(folder)))
+        if not only_look:
+            remove_clone(folder)
+    return gone
+
+
 def prune_when_due(ledger: Ledger) -> None:
     """Do so once a day, with the limits that hold where nobody gives others. Nobody waits for it: what cannot be done
     today (a ledger that another process holds, a full disk) is for the next day."""
@@ -115,6 +131,7 @@ def prune_when_due(ledger: Ledger) -> None:
             (home() / PRUNED).touch()
             prune(ledger)
             prune_environments(ledger)
+            prune_clones(ledger)
 
 
 def _over(ledger: Ledger) -> Iterator[PoolRow]:

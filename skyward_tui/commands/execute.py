@@ -15,9 +15,9 @@ from skyward_core.front.shell_tasks import shell_task
 from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
 from skyward_core.model.spec import PoolSpec
-from skyward_core.views.run_queue import queue_of
 from skyward_core.views.views import PoolView
 
+from ..queue_rows import queue_of
 from ..queue_words import reason
 from ..words import count
 from .console import Console

@@ -147,6 +147,7 @@ def prune(older: str, most: str, only_look: bool, console: Console) -> int:
     with opened(console) as session:
         gone = history.prune(session.ledger, age=age, most=limit, only_look=only_look)
         unused = history.prune_environments(session.ledger, age=age, only_look=only_look)
+        clones = history.prune_clones(session.ledger, only_look=only_look)
     done = "would remove" if only_look else "removed"
     for each in gone:
         ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.ended_at))
@@ -154,8 +155,11 @@ def prune(older: str, most: str, only_look: bool, console: Console) -> int:
     for one in unused:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.used_at))
         console.note(f"{done} environment {one.folder}, last used {used}: {one.size:,} bytes")
-    if not gone and not unused:
+    for folder, size in clones:
+        console.note(f"{done} clone {folder} of a repository, which no pool uses: {size:,} bytes")
+    if not gone and not unused and not clones:
         console.note("nothing is old or large enough to go")
     rows = {"pruned": [asdict(each) for each in gone], "environments": [asdict(one) for one in unused]}
+    rows["clones"] = [{"folder": folder, "size": size} for folder, size in clones]
     console.result(rows)
     return exit_status.OK

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from skyward_core.model import exit_status
-from skyward_core.views.run_queue import queue_of
 
+from ..queue_rows import queue_of
 from ..queue_words import as_json, numbers, reason
 from ..words import clip, count, duration
 from .console import Console

@@ -93,7 +93,7 @@ class FilesScreen(Picker):
             self._add(folder.parent, Content("  ../"))
         for path in found[:_MOST]:
             is_folder = path.is_dir()
-            wanted = is_folder or path.suffix == ".py"
+            wanted = is_folder or path.suffix in (".py", ".yaml", ".yml")
             if wanted and not path.name.startswith((".", "__")) and part.lower() in path.name.lower():
                 self._add(path, Content(f"  {field(path.name)}{'/' if is_folder else ''}"))
         if part and not self._entries and folder.is_dir():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from skyward_core.views.run_queue import queue_of
 from skyward_core.views.views import PoolView, RunView
 
+from ..queue_rows import queue_of
 from ..queue_words import reason
 from ..styles import beside
 from ..widgets.queue_list import QueueList

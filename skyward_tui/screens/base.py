@@ -68,6 +68,25 @@ class BaseScreen(Screen[Result]):
         if self.focused is not None:
             self.call_after_refresh(self.focused.scroll_visible, animate=False)
 
+    @property
+    def may_leave(self) -> bool:
+        """Whether one may go elsewhere from here just now."""
+        return True
+
+    def on_crumbs_crumb_chosen(self, event: Crumbs.CrumbChosen) -> None:
+        """Go back to the nearest screen that stands where the way leads, or is on it."""
+        below = [screen for screen in reversed(self.app.screen_stack[:-1]) if isinstance(screen, BaseScreen)]
+        trails = [screen.query_one(Crumbs).trail for screen in below]
+        there = [at for at, trail in enumerate(trails) if trail == event.trail]
+        near = [at for at, trail in enumerate(trails) if trail[: len(event.trail)] == event.trail]
+        target = below[(there or near)[0]] if there or near else None
+        while target is not None and (top := self.app.screen) is not target:
+            if not isinstance(top, BaseScreen) or not top.may_leave:
+                return
+            if kept := top.kept():
+                self.app.keep(top.SCOPE, kept)
+            self.app.pop_screen()
+
     def beat(self, now: float) -> object:
         """Another value whenever the screen wants its pulse although no pool has news. Asked ten times a second."""
         replay = self.app.replay

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 from textual import on, work
@@ -19,6 +20,7 @@ from skyward_core.front.providers import DEFAULT
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.views import PoolView
 
+from .. import ends
 from ..actions import bindings, first_key, with_keys
 from ..hints import words_of
 from ..launch_form import (
@@ -27,6 +29,7 @@ from ..launch_form import (
     command_line,
     expanded,
     functions_of,
+    is_job,
     path_of,
     provider_choices,
     python_script,
@@ -48,12 +51,14 @@ from ..words import one_line
 from . import launch_presets
 from .base import BaseScreen
 from .launch_checks import ProviderChecks
-from .launching import BegunPool, create, follow
+from .launching import BegunPool, create, follow, follow_job
 
 if TYPE_CHECKING:
     from skyward_core.front.launch_plan import LaunchPlan
     from skyward_core.front.scripts import FunctionInfo, Task
     from skyward_core.model.setting import Setting
+
+    from ..job_form import JobPlan
 
 _EDITS = (
     "launch",
@@ -68,6 +73,20 @@ _OF_POOL = (
     "name", "provider", "nodes", "ranks", "accelerator", "allocation", "max_hourly", "selection", "budget", "wait",
     "plugins", "packages", "outputs",
 )  # fmt: skip
+# What a job file says itself.
+_OF_FILE = frozenset(
+    {
+        "nodes",
+        "ranks",
+        "accelerator",
+        "allocation",
+        "max_hourly",
+        "selection",
+        "plugins",
+        "packages",
+        "outputs",
+    }
+)
 _TEXTS = (
     "arguments", "python", "name", "accelerator", "nodes", "ranks", "outputs", "max_hourly", "budget", "wait",
 )  # fmt: skip
@@ -181,6 +200,10 @@ class LaunchScreen(BaseScreen[None]):
         self.query_one("#script").focus()
         self._review()
         self.pulse(self.app.clock())
+
+    @property
+    def may_leave(self) -> bool:
+        return not self._creating
 
     def shown_time(self, now: float) -> object:
         """Who waits is told for how long, and of what was heard."""
@@ -380,13 +403,21 @@ class LaunchScreen(BaseScreen[None]):
         if self._busy:
             return
         form = self.form()
+        job = is_job(form.script)
         for field in (*_OF_POOL, *self._settings()):
-            self.query_one(f"#{field}").disabled = bool(form.pool)
+            self.query_one(f"#{field}").disabled = bool(form.pool) or (job and field in _OF_FILE)
+        for field in ("function", "python"):
+            self.query_one(f"#{field}").disabled = job
         called = next((info for info in self._functions if info.name == form.function), None)
         if called is not None and self._begins_sweep(called, form):
             form = self.form()
         script = path_of(form.script) if self._readable else Path()
-        self.query_one(CallFields).show(called, script, whole=form.whole, sweep=form.sweep)
+        if job:
+            from ..job_form import variables
+
+            self.query_one(CallFields).show_variables(variables(form.script), path_of(form.script))
+        else:
+            self.query_one(CallFields).show(called, script, whole=form.whole, sweep=form.sweep)
         self._checks.look(form)
         self._wait = self._wait or Wait("looking for the Python of the script")
         self._plan(form)
@@ -484,6 +515,10 @@ class LaunchScreen(BaseScreen[None]):
         self._at_work(before or Wait("looking for the Python of the script"))
         try:
             found = await self._work_out(form)
+            if found.job is not None:
+                self._show_plan(found.told, form, script=found.script)
+                await self._begin_job(form, found.job)
+                return
             if found.plan is not None:
                 self._show_plan(found.told, form, script=found.script)
                 await self._begin(form, found.plan)
@@ -510,6 +545,40 @@ class LaunchScreen(BaseScreen[None]):
                 self._leave_for(form, plan, tasks, await create(self.app, plan))
         finally:
             self._creating = False
+
+    async def _begin_job(self, form: Form, shown: JobPlan) -> None:
+        """Ask for the secrets that nobody has given; then the same with a job file."""
+        from ..dialogs.secrets import SecretsScreen
+        from ..job_form import job_plan, job_steps
+
+        values: dict[str, str] | None = {}
+        if shown.lacks:
+            values = await self.app.push_screen_wait(SecretsScreen(shown.lacks))
+            if values is None:
+                return self._at_work(None)
+        self._wait = Wait(f"reading {shown.job.path.name}")
+        pools, folder = self.app.pools(), Path(mkdtemp(prefix="skyward-job-"))
+        try:
+            plan = await ends.beside(lambda: job_plan(form, pools, values, clone=True))
+            steps = await ends.beside(lambda: job_steps(plan, folder))
+            self._wait = Wait(f"creating pool {plan.pool.name}" if plan.spec else "launching")
+            self._creating = True
+            with self.app.host_keys.held():
+                begun = await create(self.app, plan)
+        except FieldError as error:
+            self._at_work(None)
+            self._say(one_line(str(error)), error=True)
+            return None
+        finally:
+            self._creating = False
+        try:
+            remember(form)
+        except OSError as error:
+            self.app.flash(f"this launch is not remembered: {error}", "error")
+        self.app.unlaunched = None
+        self.app.run_worker(follow_job(self.app, plan, steps, folder, begun), name="launch", exclusive=False)
+        self.app.show_pool(begun.key)
+        return None
 
     def _at_work(self, wait: Wait | None, focus: Widget | None = None) -> None:
         """Hold the form still while a launch goes on, or let it be edited again."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_hex
+from shutil import rmtree
 from typing import TYPE_CHECKING, NamedTuple
 
 from skyward_core.model.capabilities import Asks
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
     from skyward_core.front.launch_request import LaunchRequest
     from skyward_core.front.scripts import Task
 
+    from ..job_form import JobPlan
+
 
 class BegunPool(NamedTuple):
     """The pool that a launch uses: its key, and when it is up; None where it was before."""
@@ -30,7 +36,7 @@ class BegunPool(NamedTuple):
     created: Future[PoolView] | None = None
 
 
-async def create(app: AppFace, plan: LaunchPlan) -> BegunPool:
+async def create(app: AppFace, plan: LaunchPlan | JobPlan) -> BegunPool:
     """Ask for the pool; returns as soon as there is one to look at.
 
     Raises:
@@ -92,7 +98,48 @@ async def _keep(
         app.flash(f"how run {run.id} was launched is not kept whole: {error}", "error")
 
 
-async def _is_up(app: AppFace, plan: LaunchPlan, created: Future[PoolView]) -> bool:
+async def follow_job(
+    app: AppFace, plan: JobPlan, steps: Sequence[Task], folder: Path, begun: BegunPool
+) -> None:
+    """Run a job's steps one by one when the pool is ready; each is a run of its own, and the first that fails is the
+    last.
+
+    Args:
+        folder: that has what is large of them, and goes with the last.
+    """
+    session = app.session
+    if session is None:
+        return
+    job = token_hex(5)
+    nodes: tuple[int, ...] = ()
+    try:
+        if begun.created is not None and not await _is_up(app, plan, begun.created):
+            return
+        for number, step in enumerate(steps, 1):
+            task = replace(step, job=job, more=number < len(steps))
+            if nodes and isinstance(task.nodes, int):
+                task = replace(task, nodes=nodes)
+            run = await settled(session.launch(begun.key, task))
+            await settled(session.wait(begun.key, run.id))
+            nodes = run.nodes
+            if run.state != "done":
+                rest = ", ".join(each.name for each in steps[number:])
+                app.flash(f"{task.name} {run.state}" + (f": {rest} not begun" if rest else ""), "error")
+                break
+        else:
+            app.flash(f"job {plan.job.name or plan.job.path.name} is done", "done")
+        if plan.keep or plan.spec is None:
+            return
+        receipt = await settled(session.down(begun.key))
+    except SkywardError as error:
+        app.flash(f"{plan.pool.name}: {one_line(words_of(error))}", "error")
+        return
+    finally:
+        rmtree(folder, ignore_errors=True)
+    app.flash(f"{plan.pool.name} torn down: {receipt_line(receipt)}", "done" if receipt.ok else "error")
+
+
+async def _is_up(app: AppFace, plan: LaunchPlan | JobPlan, created: Future[PoolView]) -> bool:
     try:
         await settled(created)
     except Cancelled as error:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.containers import Container
 from textual.content import Content
 from textual.reactive import var
 
@@ -30,6 +29,7 @@ from ..panels.table import AT_START, HOME, PANELS
 from ..styles import beside
 from ..widgets.alert_strip import AlertStrip, notices, severe
 from ..widgets.chrome import Crumbs
+from ..widgets.panel_grid import MovedBorders, PanelGrid
 from ..widgets.rank_panel import RankChosen
 from ..widgets.rank_state import FAILURES, paused
 from ..words import failure, one_line
@@ -82,13 +82,15 @@ class RunScreen(BaseScreen[None]):
             panel.set_class(row.id == self.active, "-active")
             self.panels[row.id] = panel
             yield from panel.above()
-        yield Container(*self.panels.values(), id="grid")
+        self._grid = PanelGrid(*self.panels.values(), id="grid")
+        yield self._grid
 
     def on_mount(self) -> None:
         kept = self.app.kept_of(self.SCOPE)
         self.merged, self.collapsed = kept.get("merged") is True, kept.get("collapsed") is True
         self.only_failed = kept.get("only_failed") is True
         self.set_class(kept.get("zoom") is True, "-zoom")
+        self._grid.restore(kept)
         for panel in self.panels.values():
             panel.restore(kept)
         self.panels[HOME].main.focus()
@@ -108,7 +110,7 @@ class RunScreen(BaseScreen[None]):
         found |= {"merged": self.merged, "collapsed": self.collapsed, "only_failed": self.only_failed}
         for panel in self.panels.values():
             found |= panel.kept()
-        return found
+        return {**found, **self._grid.kept()}
 
     async def _recall(self) -> None:
         """Have a pool that is over read from what was kept of it; :attr:`pool` finds it."""
@@ -247,6 +249,8 @@ class RunScreen(BaseScreen[None]):
                 panel.set_class(panel is not shown, "-spare")
         if not self.panels[self.active].filled:
             self.active = HOME
+        if self._grid.moved != MovedBorders():
+            self.call_after_refresh(self._grid.lay_out)  # by other classes it is divided otherwise
 
     # Choosing
 
@@ -338,6 +342,13 @@ class RunScreen(BaseScreen[None]):
 
     def action_zoom(self) -> None:
         self.toggle_class("-zoom")
+        self.call_after_refresh(self._grid.lay_out)
+
+    def action_grow(self, steps: int) -> None:
+        self._grid.grow(self.panels[self.active], steps)
+
+    def action_even(self) -> None:
+        self._grid.move(MovedBorders())
 
     def action_copy(self) -> None:
         if selected := self.get_selected_text():
@@ -505,6 +516,7 @@ class RunScreen(BaseScreen[None]):
             return
         if self.has_class("-zoom"):
             self.remove_class("-zoom")
+            self.call_after_refresh(self._grid.lay_out)
         else:
             self.action_leave()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +18,11 @@ from .argument_fields import ArgumentFields
 from .form_fields import line, row
 
 if TYPE_CHECKING:
-    from skyward_core.front.scripts import FunctionInfo
+    from skyward_core.front.scripts import ArgumentField, FunctionInfo
 
 ARGUMENTS, WORDS = "name=value …", "words of its own, such as --epochs 3"
+VARIABLES = "NAME=value …, for the file's envs"
+JOB = "a job file: its variables; secrets are asked for when it is launched"
 WHOLE = "the main program of every rank; the words are its sys.argv"
 
 
@@ -51,6 +54,15 @@ class CallFields(Vertical):
         text = self.query_one("#arguments", Input)
         text.placeholder = WORDS if whole else ARGUMENTS
         self.query_one(ArgumentFields).show(asked, text.value, script, sweep=sweep)
+
+    def show_variables(self, asked: Sequence[ArgumentField], file: Path) -> None:
+        """Have fields for a job file's variables."""
+        hint = self.query_one("#hint", Static)
+        hint.update(JOB)
+        hint.display = True
+        text = self.query_one("#arguments", Input)
+        text.placeholder = VARIABLES
+        self.query_one(ArgumentFields).show(asked, text.value, file, sweep=False)
 
     @on(ArgumentFields.Edited)
     def _argument_edited(self, event: ArgumentFields.Edited) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
+from rich.cells import cell_len
+from textual import events
 from textual.containers import Vertical
 from textual.content import Content
+from textual.message import Message
 from textual.widgets import Static
 
 from ..styles import beside
@@ -30,14 +34,26 @@ class Crumbs(Chrome):
         mark: a word that stands behind the former, or "".
     """
 
+    @dataclass
+    class CrumbChosen(Message):
+        """A place above was clicked.
+
+        Attributes:
+            trail: the way there.
+        """
+
+        trail: list[str]
+
     def __init__(self, mark: str = "") -> None:
         super().__init__()
         self._mark = f"  [{mark}]" if mark else ""
         self._shown: object = None
+        self.trail: list[str] = []
 
     def show(self, trail: Iterable[str], parts_of_state: Iterable[Content] = ()) -> None:
         """Show where we are, and what the state is; of that, as many parts as fit, the first first."""
         trail, states = list(trail), list(parts_of_state)
+        self.trail = trail
         shown = (trail, [state.plain for state in states], self.size.width)
         if shown == self._shown:
             return
@@ -59,6 +75,14 @@ class Crumbs(Chrome):
 
     def on_resize(self) -> None:
         self._shown = None
+
+    def on_click(self, event: events.Click) -> None:
+        begins = 1
+        for place, crumb in enumerate(self.trail[:-1], 1):
+            ends = begins + cell_len(crumb)
+            if begins <= event.x < ends:
+                self.post_message(self.CrumbChosen(self.trail[:place]))
+            begins = ends + len(" › ")
 
 
 class HintBar(Chrome):

@@ -12,7 +12,7 @@ from textual import events
 from textual.strip import Strip
 from textual.widget import Widget
 
-from skyward_core.views.charts import Chart, chart_of, column_of, instant_of, span_of, value_at
+from skyward_core.front.charts import Chart, chart_of, column_of, instant_of, span_of, value_at
 from skyward_core.views.metrics import MetricBook
 from skyward_core.views.spread import median, outliers
 

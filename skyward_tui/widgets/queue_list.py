@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from skyward_core.views.run_queue import QueueRow
-
+from ..queue_rows import QueueRow
 from ..queue_words import numbers, reason
 from ..theme import look
 from ..words import clip, duration

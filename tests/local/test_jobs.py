@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli import Cli
+from tests.support.waiting import wait_until
 
 JOB = """
 name: job
@@ -140,6 +141,26 @@ def test_on_this_machine_a_job_works_in_its_own_folder_and_writes_over_nothing(
         assert ran(cli, "exec", pool, name) == ["r000| the job's"]
         assert ran(cli, "launch", name, "-c", pool) == ["r000| the job's"]
     assert (cli.folder / "word.txt").read_text() == "the person's\n"
+
+
+def test_a_clone_goes_when_its_pool_has_gone(cli: Cli, tmp_path: Path) -> None:
+    """Also one of a client that was killed; not before, as ranks work in it."""
+    (tmp_path / "word.txt").write_text("cloned\n")
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "x")):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    name = written(cli, f"workdir: {{url: {tmp_path}}}\nrun: cat word.txt; touch began; sleep 60\n")
+    clones = Path(cli.env["SKYWARD_HOME"]) / "clones"
+    with cli.start("launch", name, "-c", "cloned") as launched:
+        wait_until(lambda: list(clones.glob("*/began")))
+        launched.kill()
+        launched.wait()
+    (mine,) = {path.parent.name for path in clones.glob("*/began")}
+    cli("prune")
+    assert (clones / mine / "word.txt").exists()
+    cli("down", "cloned", "-y", "--discard", status=None)
+    assert mine in {each["folder"] for each in cli.json("prune")["clones"]}
+    assert not list(clones.glob(f"{mine}*"))
 
 
 def test_a_failing_setup_ends_it_with_its_log_before_the_run(cli: Cli, pool: str) -> None:

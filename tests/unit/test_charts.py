@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.views.charts import (
+from skyward_core.front.charts import (
     RANKS_DRAWN,
     chart_of,
     column_of,

@@ -7,8 +7,8 @@ import pytest
 from skyward_core.pool.gang.free_nodes import NodeHolds, choose, held
 from skyward_core.views import events as ev
 from skyward_core.views.checked_events import event_of
-from skyward_core.views.run_queue import queue_of
 from skyward_core.views.views import PoolView, apply
+from skyward_tui.queue_rows import queue_of
 from skyward_tui.queue_words import as_json, numbers, reason
 
 

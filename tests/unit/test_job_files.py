@@ -333,8 +333,10 @@ def test_a_job_without_a_folder_takes_none_along(tmp_path: Path, monkeypatch: py
     assert folder.is_relative_to(tmp_path) and not list(folder.iterdir())
 
 
-def test_a_repository_is_cloned_to_be_the_folder(tmp_path: Path) -> None:
+def test_a_repository_is_cloned_to_be_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import subprocess
+
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
 
     def git(*words: str) -> None:
         who = ("-c", "user.name=a", "-c", "user.email=a@b")

@@ -309,10 +309,13 @@ class Compute(Dispatching):
     def _end(self) -> Receipt:
         """Tear down, whatever happens meanwhile: a ctrl-c or a signal here must not leave half a teardown."""
         pool = self.pool
-        self._leave_engine()
+        interrupted: KeyboardInterrupt | SystemExit | None = None
+        try:
+            self._leave_engine()
+        except (KeyboardInterrupt, SystemExit) as again:
+            interrupted = again
         self._pool = None
         work = submit(down(pool))
-        interrupted: KeyboardInterrupt | SystemExit | None = None
         while True:
             try:
                 self.receipt = work.result()

@@ -128,7 +128,8 @@ class DaskWork:
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
-            client.close(timeout=SETTLED)
+            with suppress(Exception):  # whatever it says on its way out: a teardown waits behind it
+                client.close(timeout=SETTLED)
 
 
 class ByDask:

@@ -352,3 +352,29 @@ def _is_ordered(keys: ResourceKeys | None) -> bool:
 
 Task = JobFile
 """What ``sky.Task`` is."""
+
+
+def variables_of(path: str | os.PathLike[str]) -> tuple[dict[str, str | None], dict[str, str | None]]:
+    """What a job file says under ``envs`` and ``secrets``, for who asks for what it leaves open; None is that.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        JobFileError: it cannot be read, or is no YAML.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        words = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise JobFileError(f"{file} cannot be read: {words}") from error
+    values = Document(text, str(file)).values
+    envs, hidden = (values.get(table) for table in ("envs", "secrets"))
+    return _texts(envs), _texts(hidden)
+
+
+def _texts(said: Any) -> dict[str, str | None]:
+    if not isinstance(said, Mapping):
+        return {}
+    return {str(name): None if text is None else str(text) for name, text in said.items()}

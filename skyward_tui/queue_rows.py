@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .views import PoolView, RunView
+from skyward_core.views.views import PoolView, RunView
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite, log10, nan
 from typing import NamedTuple
 
-from .spread import Trace, band, median
+from ..views.spread import Trace, band, median
 
 Line = Sequence[tuple[float, float]]
 """(Unix time, value), oldest first."""

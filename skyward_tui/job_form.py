@@ -1,0 +1,180 @@
+"""The launch form where it names a job file: what the file asks for, and what comes of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skyward_core.front.providers import DEFAULT
+from skyward_core.model.errors import JobFileError, SkywardError
+from skyward_core.views.views import PoolView
+from skyward_core.wire.safe_text import field as safe
+
+from .argument_line import given
+from .launch_form import FieldError, Form, path_of, settings_of
+from .words import between, count
+
+if TYPE_CHECKING:
+    from skyward_core.front.job_request import JobFile, JobRequest
+    from skyward_core.front.scripts import ArgumentField, Task
+    from skyward_core.model.spec import PoolSpec
+
+_UNKNOWN = "asked for when it is launched"  # stands for a secret meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """What a job comes to.
+
+    Attributes:
+        job: the file, with the form's variables.
+        request: what is asked for; None where it runs on a pool that is up.
+        pool: that pool, or what is to be made.
+        notes: what of the file is not heeded, in words.
+        lacks: secrets that nobody has given.
+        keep: whether a pool that is made for it stays.
+    """
+
+    job: JobFile
+    request: JobRequest | None
+    pool: PoolView | PoolSpec
+    notes: Sequence[str]
+    lacks: tuple[str, ...]
+    keep: bool
+
+    @property
+    def spec(self) -> PoolSpec | None:
+        """Of a pool that is to be made."""
+        return None if isinstance(self.pool, PoolView) else self.pool
+
+
+def variables(script: str) -> list[ArgumentField]:
+    """The file's variables as fields; none where it cannot be read, which its plan tells."""
+    from skyward_core.front.job_request import variables_of
+    from skyward_core.front.scripts import ArgumentField
+
+    try:
+        envs, _ = variables_of(path_of(script))
+    except SkywardError:
+        return []
+    return [
+        ArgumentField(name, "text", "", text, text is None and name not in os.environ, help="a variable")
+        for name, text in envs.items()
+        if name.isidentifier()
+    ]
+
+
+def job_plan(
+    form: Form, pools: Collection[PoolView], secrets: Mapping[str, str] | None = None, *, clone: bool = False
+) -> JobPlan:
+    """Work the form out.
+
+    Args:
+        secrets: values that were asked for, by name.
+        clone: fetch the repository that the job works in.
+
+    Raises:
+        FieldError: names the field that is wrong; of the file it says the line.
+    """
+    from skyward_core.front.job_request import JobFile, JobRequest, variables_of
+
+    path = path_of(form.script)
+    said = given(form.arguments)
+    if said is None:
+        raise FieldError("arguments", "a quotation has no end")
+    try:
+        envs, hidden = variables_of(path)
+        here: dict[str, str | None] = {
+            name: None for name, text in envs.items() if text is None and name in os.environ
+        }
+        open_ones = [name for name, text in hidden.items() if text is None]
+        lacks = tuple(name for name in open_ones if name not in os.environ)
+        values: dict[str, str | None] = dict.fromkeys(open_ones)
+        values |= {name: (secrets or {}).get(name, _UNKNOWN) for name in lacks}
+        lacking = [name for name, text in envs.items() if text is None and name not in {**here, **said}]
+        if lacking:
+            raise FieldError("arguments", f"{lacking[0]} has no value: give it in its field")
+        job = JobFile.from_yaml(path, env=here | said, secrets=values)
+        if form.pool:
+            used = next((pool for pool in pools if pool.key == form.pool and pool.is_live), None)
+            if used is None:
+                raise FieldError("pool", "that pool is not up any more; choose another or a new one")
+            if job.num_nodes > len(used.nodes):
+                has = f"pool {used.name} has {len(used.nodes)}"
+                raise FieldError(
+                    "pool", f"the job runs on {count(job.num_nodes, 'node')}, and {has}: choose another"
+                )
+            return JobPlan(job, None, used, job.notes, lacks, True)
+        if any(form.name.strip() == pool.name for pool in pools if pool.is_live):
+            raise FieldError(
+                "name", f"a pool named {form.name.strip()} is already up: choose it, or another name"
+            )
+        request = JobRequest(
+            job=job,
+            pool=form.name.strip() or None,
+            # What the file says of clouds holds, as long as nobody has chosen otherwise.
+            provider=None if form.provider == DEFAULT else form.provider,
+            settings=dict(settings_of(form)),
+            budget=_amount(form.budget),
+            wait_for_capacity=form.wait.strip() or None,
+        )
+        spec, notes = request.spec(clone=clone)
+    except JobFileError as error:
+        raise FieldError("script", str(error)) from error
+    except SkywardError as error:
+        raise FieldError("provider" if error.field == "provider" else "script", str(error)) from error
+    return JobPlan(job, request, spec, notes, lacks, form.keep)
+
+
+def _amount(text: str) -> float | None:
+    try:
+        return float(text) if text.strip() else None
+    except ValueError as error:
+        raise FieldError("budget", f"{text!r} is no number of dollars") from error
+
+
+def job_rows(plan: JobPlan) -> list[tuple[str, str]]:
+    """What will happen, as (heading, text); of secrets no more than their names."""
+    job, pool = plan.job, plan.pool
+    told = [("job", safe(job.name or str(job.path)))]
+    if isinstance(pool, PoolView):
+        told.append(
+            ("uses", f"pool {pool.name}: {count(len(pool.nodes), 'node')}, {job.num_nodes} of them for it")
+        )
+    else:
+        nodes = between(pool.least_nodes, pool.most_nodes, pool.provider.machine)
+        told.append(("creates", f"pool {pool.name}: {nodes}"))
+        if pool.accelerator is not None:
+            told.append(("needs", str(pool.accelerator)))
+    place = (
+        str(job.workdir) if job.workdir else " ".join(filter(None, job.git)) if job.git else "none travels"
+    )
+    told.append(("folder", safe(place)))
+    told += [("brings", safe(f"{source} to {target}")) for target, source in job.mounts.items()]
+    if job.setup.strip():
+        told.append(("setup", f"{count(len(job.setup.splitlines()), 'line')}, on all nodes"))
+    if job.run.strip():
+        told.append(("run", f"{count(len(job.run.splitlines()), 'line')}, on {count(job.num_nodes, 'node')}"))
+    if job.secrets:
+        asked = f"; {', '.join(plan.lacks)} asked for at the launch" if plan.lacks else ""
+        told.append(("secrets", safe(", ".join(job.secrets) + asked)))
+    told += [("note", safe(note)) for note in plan.notes]
+    stays = plan.keep or isinstance(pool, PoolView)
+    told.append(("then", "the pool stays up; X tears it down" if stays else "the pool is torn down"))
+    return told
+
+
+def job_steps(plan: JobPlan, folder: Path) -> list[Task]:
+    """Its calls, in order, with large ones in a folder.
+
+    Raises:
+        SkywardError: a file that it brings cannot be read.
+    """
+    from skyward_core.front.job_request import tasks_of, tasks_on
+
+    if isinstance(plan.pool, PoolView):
+        return tasks_on(plan.job, plan.pool, folder)
+    return list(tasks_of(plan.job, folder))

@@ -1,0 +1,97 @@
+"""A job file in the launch form: what it asks for, its variables as fields, its secrets, and what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import Input
+
+from skyward_tui.app import SkywardApp
+from skyward_tui.dialogs.secrets import SecretsScreen
+from skyward_tui.screens.launch import LaunchScreen
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import FakeSession
+
+JOB = """
+name: tuned
+num_nodes: 2
+resources: {accelerators: A100:8}
+envs: {EPOCHS: 3, WHERE: here}
+secrets:
+  HF_TOKEN:
+setup: |
+  echo one
+  echo two
+run: echo $EPOCHS
+"""
+TOKEN = "hf_" + "NobodyMayRead"
+
+
+async def form_with(app: SkywardApp, pilot: Any, path: Path) -> LaunchScreen:
+    await until(pilot, lambda: app.session is not None)
+    app.show_launch()
+    await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
+    screen = app.screen
+    assert isinstance(screen, LaunchScreen)
+    screen.query_one("#script", Input).value = str(path)
+    return screen
+
+
+async def test_a_job_file_is_launched_like_a_script(
+    app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    path = tmp_path / "task.yaml"
+    path.write_text(JOB)
+    session.auto = True
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await form_with(app, pilot, path)
+        await until(pilot, lambda: "HF_TOKEN asked for at the launch" in screen_text(app))
+        shown = screen_text(app)
+        assert "A100" in shown and "2 lines, on all nodes" in shown and "1 line, on 2 nodes" in shown
+        assert "EPOCHS" in shown and "WHERE" in shown
+        assert screen.query_one("#nodes").disabled and not screen.query_one("#provider").disabled
+        screen.query_one("#arguments", Input).value = "EPOCHS=9"
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: isinstance(app.screen, SecretsScreen))
+        app.screen.query_one("#secret-0", Input).value = TOKEN
+        assert TOKEN not in screen_text(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: [task.name for _, task in session.launched] == ["setup"])
+        (spec,) = session.created
+        assert (spec.name, spec.most_nodes) == ("tuned", 2) or spec.most_nodes == 2
+        assert spec.options.secrets == (TOKEN,)
+        view = session.views[-1]
+        run = next(iter(view.runs.values()))
+        session.end_run(view, run)
+        await until(pilot, lambda: [task.name for _, task in session.launched] == ["setup", "tuned"])
+        assert all(TOKEN not in str(form) for form in (app.unlaunched, screen_text(app)))
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("run: a\nnodes: 2\n", "task.yaml, line 2: there is no key 'nodes'; did you mean num_nodes?"),
+        ("run: [\n", "line 2"),
+        ("envs: {A: null}\nrun: a\n", "A has no value: give it in its field"),
+    ],
+)
+async def test_what_is_wrong_with_it_is_said_with_its_line(
+    app: SkywardApp,
+    session: FakeSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path("task.yaml")
+    path.write_text(text)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await form_with(app, pilot, path)
+        await until(pilot, lambda: said in screen_text(app))
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: said in screen_text(app))
+        assert not session.created
