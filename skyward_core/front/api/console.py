@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PATIENCE = 1.0  # seconds that a call which has ended waits for a slow terminal
 
 
-class Text(NamedTuple):
+class RankText(NamedTuple):
     """Whole lines of a rank's "out" or "err"."""
 
     stream: str
@@ -42,7 +42,7 @@ class ScriptConsole:
     def __init__(self, news: News) -> None:
         self._out = stand_in()
         self._lines: dict[tuple[int, str], Lines] = {}
-        self._queue: queue.SimpleQueue[Text | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[RankText | None] = queue.SimpleQueue()
         self._heard = self._written = 0  # texts
         self._progress = threading.Condition()
         self._thread = threading.Thread(target=self._write, name="console", daemon=True)
@@ -52,9 +52,9 @@ class ScriptConsole:
     def _take(self, rank: int, stream: str, at: int, data: bytes) -> None:
         lines = self._lines.setdefault((rank, stream), Lines()).split(data)
         if lines and self._thread.is_alive():
-            self._put(Text(stream, "".join([_printed(rank, line) for line in lines])))
+            self._put(RankText(stream, "".join([_printed(rank, line) for line in lines])))
 
-    def _put(self, text: Text) -> None:
+    def _put(self, text: RankText) -> None:
         self._heard += 1
         self._queue.put(text)
 
@@ -95,7 +95,7 @@ class ScriptConsole:
         submit(self._hear_no_more()).result()
         for (rank, stream), lines in self._lines.items():
             if rest := lines.preview():
-                self._put(Text(stream, _printed(rank, rest)))
+                self._put(RankText(stream, _printed(rank, rest)))
         self._queue.put(None)
         self._thread.join(timeout=10)
         release(self._out)
