@@ -45,9 +45,10 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = Fal
         if world == 1
         else f"all {world:,} ranks"
     )
+    spec = plan.spec
     if (
-        plan.spec is not None
-        and plan.spec.least_nodes < plan.spec.most_nodes
+        spec is not None
+        and (spec.least_nodes < spec.most_nodes or spec.worker.ranks_per_node == "gpu")
         and not (plan.one or plan.sheet)
     ):
         where = "all ranks that there are then"
@@ -87,7 +88,11 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = Fal
             else f"pool {pool.name} has no plugin {unmet[0]}: the ranks will not meet there"
         )
         told.append(("note", f"{unmet[0]} is imported, and {off}"))
-    if plan.spec is not None and plan.spec.accelerator is not None and not (plan.price_hourly or plan.plans):
+    if (
+        plan.spec is not None
+        and plan.spec.accelerator is not None
+        and not (plan.price_hourly or plan.plans or plan.takes_gpus)
+    ):
         # Machines that cost nothing are there already, and are taken as they are.
         told.append(("note", f"nothing is rented or looked at: each node must have {plan.spec.accelerator}"))
     if plan.loses_files:
@@ -131,9 +136,13 @@ def _created(
     plan: LaunchPlan, spec: PoolSpec, may_remember: bool, as_options: bool
 ) -> Iterator[tuple[str, str]]:
     least, most = spec.least_nodes, spec.most_nodes
-    what = f"{between(least, most, spec.provider.machine)} × {count(spec.ranks_per_node, 'rank')}"
+    machines, per_gpu = between(least, most, spec.provider.machine), spec.worker.ranks_per_node == "gpu"
+    what = f"{machines} × {'a rank for each GPU' if per_gpu else count(spec.ranks_per_node, 'rank')}"
     at_least = f"{least * spec.ranks_per_node:,} to " if least < most else ""
-    yield "creates", f"pool {spec.name}: {what}, world size {at_least}{spec.world_size:,}"
+    size = (
+        "" if per_gpu else f", world size {at_least}{spec.world_size:,}"
+    )  # of GPUs only the machines can tell
+    yield "creates", f"pool {spec.name}: {what}{size}"
     if plan.hosts:
         yield "hosts", _listed(plan.hosts)
     if spec.accelerator is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..model.capabilities import Asks, HasHosts, Plans, Priced, Rents, RunsHere
+from ..model.capabilities import Asks, HasHosts, Plans, Priced, Rents, RunsHere, TakesGpus
 from ..model.offer import RentalPlan
 from ..model.sizes import size_in_words
 from ..model.spec import PoolSpec
@@ -101,6 +101,8 @@ class LaunchPlan:
         if self.spec is None or not isinstance(self.spec.provider, HasHosts):
             return ()
         hosts = self.spec.provider.hosts
+        if self.takes_gpus:
+            return hosts  # of which it has those that have enough free ones
         return hosts[: self.spec.nodes] if isinstance(self.spec.nodes, int) else hosts
 
     @property
@@ -143,6 +145,12 @@ class LaunchPlan:
     def plans(self) -> bool:
         """Whether its provider looks for machines that are as they should be, and says which."""
         return self.spec is not None and isinstance(self.spec.provider, Plans)
+
+    @property
+    def takes_gpus(self) -> bool:
+        """Whether it takes single GPUs of machines that others use, too."""
+        provider = None if self.spec is None else self.spec.provider
+        return isinstance(provider, TakesGpus) and provider.rank_per_gpu
 
     @property
     def loses_files(self) -> str:

@@ -11,7 +11,7 @@ import inspect
 import io
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial, wraps
@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar, cast, overload
 from .info import InstanceInfo, instance_info
 
 F = TypeVar("F", bound=Callable[..., Any])
-Only = Literal["head"] | int | Callable[[InstanceInfo], object]
+Only = Literal["head"] | int | Sequence[int] | Callable[[InstanceInfo], object]
 
 
 @overload
@@ -34,7 +34,7 @@ def stdout(fn: F | None = None, /, *, only: Only = "head") -> F | Callable[[F], 
 
     Args:
         fn: the function.
-        only: who prints: "head" (rank 0), the index of a rank, or a predicate on ``InstanceInfo``.
+        only: who prints: "head" (rank 0), the index of a rank or several, or a predicate on ``InstanceInfo``.
 
     Raises:
         TypeError: ``only`` is none of these.
@@ -52,7 +52,7 @@ def stderr(fn: F | None = None, /, *, only: Only = "head") -> F | Callable[[F], 
 
     Args:
         fn: the function.
-        only: who prints: "head" (rank 0), the index of a rank, or a predicate on ``InstanceInfo``.
+        only: who prints: "head" (rank 0), the index of a rank or several, or a predicate on ``InstanceInfo``.
 
     Raises:
         TypeError: ``only`` is none of these.
@@ -72,8 +72,8 @@ def silent(fn: F | None = None, /, *, only: Only | None = None) -> F | Callable[
 
     Args:
         fn: the function.
-        only: who prints all the same: "head" (rank 0), the index of a rank, or a predicate on ``InstanceInfo``; None
-            for nobody.
+        only: who prints all the same: "head" (rank 0), the index of a rank or several, or a predicate on
+            ``InstanceInfo``; None for nobody.
 
     Raises:
         TypeError: ``only`` is none of these.
@@ -83,11 +83,21 @@ def silent(fn: F | None = None, /, *, only: Only | None = None) -> F | Callable[
 
 
 def _checked(only: Only) -> Only:
-    if isinstance(only, bool) or not (only == "head" or isinstance(only, int) or callable(only)):
-        raise TypeError(f'only= must be "head", the index of a rank, or a predicate; got {only!r}')
-    if isinstance(only, int) and only < 0:
-        raise ValueError(f"only= must be the index of a rank, 0 or more; got {only}")
-    return only
+    if isinstance(only, list | tuple):
+        return tuple(_rank(each) for each in only)
+    if only == "head" or callable(only):
+        return only
+    return _rank(only)
+
+
+def _rank(index: object) -> int:
+    if isinstance(index, bool) or not isinstance(index, int):
+        raise TypeError(
+            f'only= must be "head", the index of a rank or several, or a predicate; got {index!r}'
+        )
+    if index < 0:
+        raise ValueError(f"only= must be the index of a rank, 0 or more; got {index}")
+    return index
 
 
 def _decorator(streams: tuple[str, ...], only: Only | None, fn: F | None) -> F | Callable[[F], F]:
@@ -160,7 +170,9 @@ def _quiet(streams: tuple[str, ...], only: Only | None) -> AbstractContextManage
 def _speaks(only: Only, info: InstanceInfo) -> bool:
     if isinstance(only, int):
         return info.rank == only
-    return info.is_head if isinstance(only, str) else bool(only(info))
+    if isinstance(only, tuple):
+        return info.rank in only
+    return bool(only(info)) if callable(only) else info.is_head
 
 
 @contextmanager

@@ -16,18 +16,58 @@ T3 = TypeVar("T3")
 
 
 @overload
-def shard(data: T, /, *, shuffle: bool = False, seed: int = 0, drop_last: bool = False) -> T: ...
+def shard(
+    data: T,
+    /,
+    *,
+    shuffle: bool = False,
+    seed: int | None = 0,
+    drop_last: bool = False,
+    node: int | None = None,
+    total_nodes: int | None = None,
+) -> T: ...
 @overload
 def shard(
-    first: T1, second: T2, /, *, shuffle: bool = False, seed: int = 0, drop_last: bool = False
+    first: T1,
+    second: T2,
+    /,
+    *,
+    shuffle: bool = False,
+    seed: int | None = 0,
+    drop_last: bool = False,
+    node: int | None = None,
+    total_nodes: int | None = None,
 ) -> tuple[T1, T2]: ...
 @overload
 def shard(
-    first: T1, second: T2, third: T3, /, *, shuffle: bool = False, seed: int = 0, drop_last: bool = False
+    first: T1,
+    second: T2,
+    third: T3,
+    /,
+    *,
+    shuffle: bool = False,
+    seed: int | None = 0,
+    drop_last: bool = False,
+    node: int | None = None,
+    total_nodes: int | None = None,
 ) -> tuple[T1, T2, T3]: ...
 @overload
-def shard(*data: Any, shuffle: bool = False, seed: int = 0, drop_last: bool = False) -> Any: ...
-def shard(*data: Any, shuffle: bool = False, seed: int = 0, drop_last: bool = False) -> Any:
+def shard(
+    *data: Any,
+    shuffle: bool = False,
+    seed: int | None = 0,
+    drop_last: bool = False,
+    node: int | None = None,
+    total_nodes: int | None = None,
+) -> Any: ...
+def shard(
+    *data: Any,
+    shuffle: bool = False,
+    seed: int | None = 0,
+    drop_last: bool = False,
+    node: int | None = None,
+    total_nodes: int | None = None,
+) -> Any:
     """This rank's part of the data.
 
     Rank ``r`` of ``w`` takes items ``r, r + w, r + 2w, ...``: every item belongs to exactly one rank, and the
@@ -38,14 +78,16 @@ def shard(*data: Any, shuffle: bool = False, seed: int = 0, drop_last: bool = Fa
             first axis), pandas frames and series (by position), Hugging Face data sets. Each keeps its type,
             except that a shuffled range becomes a list and other sequences become lists.
         shuffle: permute first; the permutation depends on ``seed`` and the length alone, so ranks agree.
-        seed: of the permutation.
+        seed: of the permutation; None for 0, as all ranks have to agree.
         drop_last: give every rank one contiguous block of ``len // world_size`` items; drop the remainder.
+        node: take the part of this rank in place of one's own.
+        total_nodes: cut into so many parts in place of one for each rank.
 
     Returns:
         The part itself for one argument; a tuple of parts for several.
 
     Raises:
-        ValueError: the arguments differ in length.
+        ValueError: the arguments differ in length, or there is no such part.
         TypeError: an argument has no order or no length (a dict, a set, a generator), or is text.
     """
     if not data:
@@ -57,12 +99,17 @@ def shard(*data: Any, shuffle: bool = False, seed: int = 0, drop_last: bool = Fa
             "their items would no longer belong together"
         )
     info = instance_info()
-    part = _part(lengths[0], info.rank, info.world_size, drop_last)
+    rank, parts = info.rank if node is None else node, total_nodes or info.world_size
+    if not 0 <= rank < parts:
+        raise ValueError(
+            f"shard() cuts into {parts} parts, and none has number {rank}: say node= and total_nodes="
+        )
+    part = _part(lengths[0], rank, parts, drop_last)
     if not shuffle:
         taken = tuple(_cut(item, part) for item in data)
     else:
         order = list(range(lengths[0]))
-        random.Random(seed).shuffle(order)
+        random.Random(seed or 0).shuffle(order)
         indices = order[part]
         taken = tuple(_pick(item, indices) for item in data)
     return taken[0] if len(taken) == 1 else taken

@@ -10,6 +10,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.plugins.base import enter_late
 from skyward_core.plugins.support import accelerate_config
+from skyward_core.plugins.support.automatic import Automatic
 from skyward_core.runtime import info as place
 from skyward_core.runtime import torchrun
 from tests.compat.upstream import ACCELERATORS
@@ -114,6 +115,44 @@ def test_what_joins_all_ranks_refuses_a_call_of_one(monkeypatch):
         ),
     ):
         enter_late((sky.plugins.tensorflow(),))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_the_process_group_of_itself_is_for_functions_that_bring_none():
+    def trains():
+        import torch.distributed as dist
+
+        return dist.is_initialized()
+
+    made = Automatic()
+    assert made.decorate(trains) is not trains
+    assert made.decorate(len) is len
+    brings = sky.integrations.torch(backend="gloo")(trains)
+    assert made.decorate(brings) is brings
+    quiet = sky.silent(brings)
+    assert made.decorate(quiet) is quiet
+
+
+def test_several_ranks_may_print(capsys):
+    @sky.stdout(only=[1, 2])
+    def speak():
+        print("heard")
+
+    for rank in range(3):
+        with place.using(sky.InstanceInfo(rank=rank, world_size=3)):
+            speak()
+    assert capsys.readouterr().out == "heard\n" * 2
+    with pytest.raises(TypeError, match="index of a rank or several"):
+        sky.stderr(only=[1, "head"])
+
+
+def test_parts_of_others():
+    assert sky.shard(list(range(10)), node=1, total_nodes=3) == [1, 4, 7]
+    assert sky.shard(list(range(10)), shuffle=True, seed=None) == sky.shard(
+        list(range(10)), shuffle=True, seed=0
+    )
+    with pytest.raises(ValueError, match="and none has number 3"):
+        sky.shard([1, 2], node=3)
 
 
 def test_cuda_of_jax_by_the_older_word():

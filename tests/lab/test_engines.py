@@ -202,7 +202,7 @@ def test_the_ray_train_job_of_the_guide_on_two_hosts(lab: Lab) -> None:
     image = sky.Image(env=without("torch._dynamo") | {"PATH": f"{bin}:/usr/bin:/bin"})
     with pool(lab, provider, image=image, options={"grace": 15.0}) as compute:
         sky.Task.from_yaml("ray_train.yaml").run_on(compute)
-        log = log_of(compute, last_run(compute), 0).decode()
+        log = "".join(log_of(compute, last_run(compute), 0, stream).decode() for stream in ("out", "err"))
         assert "trained, with error None" in log
         for number, host in enumerate(
             lab.hosts[:2]

@@ -17,7 +17,7 @@ import pytest
 
 from skyward_tui.cli import main
 from tests.support.child import Child
-from tests.support.cli import COMMAND, EXAMPLES, PATIENCE, Cli
+from tests.support.cli import COMMAND, EXAMPLES, PATIENCE, Cli, call
 from tests.support.waiting import wait_until
 
 
@@ -466,9 +466,6 @@ def test_doctor(cli: Cli) -> None:
     ledger = next(check for check in cli.json("doctor")["checks"] if check["subject"] == "ledger")
     assert ledger["state"] == "warn"
     assert "ledger.db.corrupt" in ledger["detail"]
-    blocked = subprocess.run(
-        [*COMMAND, "doctor"], env=cli.env | {"SKYWARD_HOME": "/dev/null/x"}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    blocked = call(["doctor"], cli.env | {"SKYWARD_HOME": "/dev/null/x"})
     assert blocked.returncode == 1
     assert re.search(r"✗ fail +folders .*set SKYWARD_HOME", blocked.stdout)

@@ -31,7 +31,7 @@ from skyward_core.transport import incoming_output
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.incoming_output import PARTS, IncomingOutput, OnItsWay
 from tests.support.child import Child
-from tests.support.cli import COMMAND
+from tests.support.cli import COMMAND, call
 from tests.support.faults import agent_pids
 from tests.support.loopback_hosts import Hosts
 from tests.support.pool_logs import settled
@@ -112,9 +112,7 @@ def pool(hosts: Hosts, project: Path, world: Path) -> Iterator[sky.Compute]:
     assert first.startswith("stays there: ") and " (127.0.0.1:" in first and not compute.receipt.lost
     # Who asks for them later is told how to have them, and that works.
     env = os.environ | {"SKYWARD_HOME": str(world)}
-    done = subprocess.run(
-        [*COMMAND, "fetch", "writers"], env=env, cwd=project, capture_output=True, text=True, timeout=60
-    )
+    done = call(["fetch", "writers"], env, project)
     assert done.returncode == 2
     copies = [line.strip() for line in done.stderr.splitlines() if " && scp " in line]
     assert len(copies) == len(compute.receipt.stays) == 2, done.stderr
@@ -473,9 +471,7 @@ def test_the_command_line_names_and_fetches_them(pool: sky.Compute, world: Path,
     env = os.environ | {"SKYWARD_HOME": str(world), "COLUMNS": "200"}
 
     def cli(*words: str, status: int = 0) -> str:
-        done = subprocess.run(
-            [*COMMAND, *words], env=env, capture_output=True, text=True, timeout=60, cwd=tmp_path
-        )
+        done = call(words, env, tmp_path)
         assert done.returncode == status, done.stderr
         return done.stdout
 
@@ -681,7 +677,7 @@ def test_a_fetch_ends_with_the_pool_that_another_client_ends(
 def test_on_this_machine_there_is_nothing_to_bring(world: Path, tmp_path: Path) -> None:
     def run(words: tuple[str, str], status: int) -> str:
         env = os.environ | {"SKYWARD_HOME": str(world)}
-        done = subprocess.run([*COMMAND, *words], env=env, capture_output=True, text=True, timeout=60)
+        done = call(words, env)
         assert done.returncode == status, done.stderr
         return done.stderr
 

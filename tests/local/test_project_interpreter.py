@@ -27,7 +27,7 @@ from skyward_core.plugins.base import Plugin
 from skyward_core.store.kept_locks import kept
 from skyward_core.tasks.own_packages import own_packages
 from skyward_core.tasks.scripts import build_task
-from tests.support.cli import COMMAND, PATIENCE
+from tests.support.cli import call
 from tests.support.pythons import another_python, make_environment, other_pythons
 from tests.support.waiting import wait_until
 from tests.support.wheels import from_folder, tiny_wheels
@@ -347,14 +347,8 @@ def test_values_are_written_for_every_version() -> None:
 
 def command(script: str, *said: str) -> subprocess.CompletedProcess[str]:
     """``skyward-tui run`` in the working folder."""
-    return subprocess.run(
-        [*COMMAND, "run", script, "--nodes", "2", *said],
-        env={**os.environ, "PYTHONPATH": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return call(["run", script, "--nodes", "2", *said], env)
 
 
 def test_one_command_goes_from_nothing_to_results(inline: Path) -> None:

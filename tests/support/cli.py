@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,28 @@ RUN = "import os, sys\nsys.path[0] = os.getcwd()\nskyward_tui.cli.main()\n"
 LOADED = Loaded([sys.executable], PRELOADED, RUN)
 
 
+def call(
+    arguments: Sequence[object], env: Mapping[str, str], folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """``skyward-tui`` with such arguments, in a process that has all loaded that commands import.
+
+    Args:
+        folder: where it runs; else the working folder.
+    """
+    words = list(map(str, arguments))
+    with LOADED.start(
+        [PROGRAM, *words],
+        cwd=folder, env=env, stdin=subprocess.DEVNULL, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=PATIENCE)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+
 class Cli:
     """``skyward-tui`` with a home, and a folder with scripts, of its own.
 
@@ -83,20 +106,10 @@ class Cli:
         return path
 
     def __call__(self, *arguments: object, status: int | None = 0) -> subprocess.CompletedProcess[str]:
-        words = list(map(str, arguments))
-        with LOADED.start(
-            [PROGRAM, *words],
-            cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        ) as process:  # fmt: skip
-            try:
-                out, err = process.communicate(timeout=PATIENCE)
-            except BaseException:
-                process.kill()
-                raise
+        done = call(arguments, self.env, self.folder)
         if status is not None:
-            assert process.returncode == status, out + err
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
+            assert done.returncode == status, done.stdout + done.stderr
+        return done
 
     def json(self, *arguments: object, status: int | None = 0) -> Any:
         return json.loads(self(*arguments, "--json", status=status).stdout.splitlines()[-1])

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,8 @@ os.chdir(_asked["cwd"])
 os.environ.clear()
 os.environ.update(_asked["env"])
 sys.argv[:] = _asked["argv"]
+_first = 0 if sys.flags.safe_path else 1
+sys.path[_first:_first] = _asked["path"]
 """
 
 
@@ -88,9 +91,20 @@ class Loaded:
             more: as of Popen.
         """
         env = os.environ if (env := more.get("env")) is None else env
-        if not _CLONE or read_by_python(env) != self._read(env.get("NOT_INSTALLED", "")):
+        path = self._more_path(env)
+        if not _CLONE or path is None:
             return subprocess.Popen([*self._python, "-c", self._first + self._then, *argv[1:]], **more)
-        return _Forked(self._fork, argv, **more)
+        return _Forked(partial(self._fork, path), argv, **more)
+
+    def _more_path(self, env: Mapping[str, str]) -> list[str] | None:
+        """Folders that an interpreter with these variables looks for modules in before others; None where it differs
+        from the one that is there in more than these, or something in them is for its start."""
+        wanted, here = read_by_python(env), self._read(env.get("NOT_INSTALLED", ""))
+        if wanted == here:
+            return []
+        path = wanted.pop("PYTHONPATH", "").split(os.pathsep)
+        at_start = any(not Path(each).is_absolute() or any(Path(each).glob("*customize*")) for each in path)
+        return None if wanted != here or at_start or "-I" in self._python else path
 
     def _read(self, hidden: str) -> dict[str, str]:
         """What an interpreter reads where some packages are not to be found."""
@@ -99,14 +113,16 @@ class Loaded:
         paths = filter(None, (str(FOLDER), self._env.get("PYTHONPATH")))
         return self._env | without(hidden) | {"PYTHONPATH": os.pathsep.join(paths)}
 
-    def _fork(self, asked: dict[str, Any], streams: Sequence[int]) -> int:
+    def _fork(self, path: list[str], asked: dict[str, Any], streams: Sequence[int]) -> int:
         hidden = asked["env"].get("NOT_INSTALLED", "")
         with self._lock:
             if hidden not in self._requests:
                 self._requests[hidden] = self._begin(self._read(hidden))
             requests = self._requests[hidden]
-            socket.send_fds(requests, [json.dumps(asked).encode()], streams)
-            return int(requests.recv(20))
+            socket.send_fds(requests, [json.dumps(asked | {"path": path}).encode()], streams)
+            if not (pid := requests.recv(20)):
+                raise ChildProcessError("what these processes are forked from has ended")
+            return int(pid)
 
     def _begin(self, read: Mapping[str, str]) -> socket.socket:
         requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -9,6 +9,10 @@ from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 # Folders whose files share what a process makes once and takes seconds of a processor, and how many processes make it:
 # moto's EC2 is loaded in two seconds, and what it has listed it remembers.
 SHARING = {"tests/aws": 2}
+# Files whose rules each look at all sources, which one process reads and parses once (`sources.py`).
+OF_SOURCES = {
+    f"tests/unit/test_{name}.py" for name in ("frame_reads", "hints", "house", "node_paths", "protocol")
+}
 
 
 class SharingFiles(LoadFileScheduling):
@@ -20,6 +24,8 @@ class SharingFiles(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
+        if file in OF_SOURCES:
+            return "sources"
         folder = file.rpartition("/")[0]
         if folder not in SHARING:
             return file

@@ -27,7 +27,7 @@ def say():
     print(json.dumps({
         "argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ), "parent": os.getppid(),
         "leads": os.getsid(0) == os.getpid(), "signals": kept, "blocked": len(signal.pthread_sigmask(0, ())),
-        "threads": threading.active_count(), "streams": streams, "descriptors": descriptors,
+        "threads": threading.active_count(), "streams": streams, "descriptors": descriptors, "path": sys.path,
     }))
     print(random.random(), os.getpid(), file=sys.stderr)
 """
@@ -66,6 +66,16 @@ def test_it_is_as_if_it_was_started(tmp_path: Path) -> None:
     assert len({drawn for _, _, drawn in (*forked, *started)}) == 4, "each draws other numbers"
 
 
+def test_it_looks_for_modules_where_one_would_that_was_started(tmp_path: Path) -> None:
+    env = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path / "a"), str(tmp_path / "b")))}
+    _, forked, _ = told(env, tmp_path, "0")
+    _, started, _ = told(env | {"PYTHONOWN": "1"}, tmp_path, "0")
+    assert forked["path"] == started["path"]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/sitecustomize.py").write_text("import os\nos.environ['SEEN'] = ''\n")
+    assert "SEEN" in told(env, tmp_path, "0")[1]["env"], "what is for its start is started"  # type: ignore[operator]
+
+
 def test_its_end_is_told(tmp_path: Path) -> None:
     assert told(dict(os.environ), tmp_path, "0", str(int(signal.SIGKILL)))[0] == -signal.SIGKILL
 
@@ -87,8 +97,9 @@ def test_a_script_finds_loaded_what_it_finds_where_its_loader_is_started(
     build_task(script, "f", {})
     (forked, *rest), (started, *others) = map(json.loads, found.read_text().splitlines())
     assert rest == others
-    more = {*forked} - {*started}  # what takes the requests
-    assert "socket" in more and not [name for name in more if name.startswith(("skyward", "cloudpickle"))]
+    more = {*forked} - {*started}
+    assert "ctypes" in more  # by what takes the requests
+    assert not [name for name in more if name.startswith(("skyward", "cloudpickle"))]
     assert {*started} <= {*forked}
 
 

@@ -8,7 +8,7 @@ import inspect
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -28,14 +28,15 @@ from skyward_tui.cli import cli
 from skyward_tui.commands.console import Console
 from skyward_tui.hints import advice, detail_of, words_of
 from tests.support.hostile_text import is_harmful
+from tests.support.sources import nodes_of
 
 HINTS = [Hint(action, "train", "/my keys/known") for action in get_args(Action)]
 CORE = Path(sky.__file__).parent
 
 
-def texts(tree: ast.AST) -> Iterator[str]:
+def texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """All strings in a module, pieces that Python joins as one."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             yield "".join(part.value for part in node.values if isinstance(part, ast.Constant))  # type: ignore[misc]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
@@ -46,7 +47,7 @@ def test_no_text_of_the_library_names_the_command() -> None:
     found = [
         f"{path.relative_to(CORE)}: {text}"
         for path in sorted(CORE.rglob("*.py"))
-        for text in texts(ast.parse(path.read_text()))
+        for text in texts(nodes_of(path))
         if re.search("skyward[-_]tui", text)
     ]
     assert not found, found

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import queue
+import threading
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
-from skyward_core.front.api.maps import Sizes
+from skyward_core.front.api.maps import WAITING, Mapped, Sizes
+from skyward_core.model.function import PendingFunction
+from tests.support.waiting import wait_until
 
 
 def of(seconds: float, size: int = 8, *, left: int | None = None, single: bool = False) -> int:
@@ -32,3 +40,49 @@ def test_the_last_ones_are_spread_and_with_a_time_limit_each_travels_alone() -> 
     assert sizes.next() == 1
     sizes.took(1, 0)
     assert [sizes.next() for _ in range(3)] == [4, 16, 64]
+
+
+class Answering:
+    """Ranks that answer at once, but for the first call."""
+
+    places = 1
+
+    def __init__(self) -> None:
+        self.arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.given: list[Sequence[Any]] = []
+        self.closed = False
+
+    def begin(self) -> None: ...
+
+    def give(self, first: int, items: Sequence[Any]) -> int:
+        self.given.append(items)
+        if len(self.given) > 1:
+            self.answer(len(self.given) - 1)
+        return 8
+
+    def answer(self, number: int) -> None:
+        items = self.given[number]
+        self.arrivals.put(("values", number, lambda: list(items), len(items), 1.0))
+
+    def finish(self) -> None: ...
+
+    def failure(self) -> Exception | None:
+        return None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_what_waits_for_a_slow_first_call_is_bounded() -> None:
+    ranks, got = Answering(), queue.SimpleQueue[int]()
+    values = Mapped(ranks, PendingFunction(abs), itertools.count(), ordered=True, single=False).values()
+
+    def read() -> None:
+        for value in itertools.islice(values, 20):
+            got.put(value)
+
+    threading.Thread(target=read, daemon=True).start()
+    wait_until(lambda: len(ranks.given) >= WAITING, what="all that may wait")
+    assert got.empty() and len(ranks.given) == WAITING
+    ranks.answer(0)
+    assert [got.get(timeout=30) for _ in range(20)] == list(range(20))

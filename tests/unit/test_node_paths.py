@@ -12,6 +12,7 @@ import skyward_core
 from skyward_core.wire import node_paths
 from skyward_core.wire.node_paths import ERR, MARKS, METRICS, OUT, NodePaths, log_stem
 from skyward_core.wire.value_checks import is_log
+from tests.support.sources import nodes_of
 
 ROOT = Path(skyward_core.__file__).parent
 FILES = {
@@ -35,20 +36,20 @@ ENDINGS = (OUT, ERR, MARKS, METRICS)
 
 def spelled(path: Path) -> list[str]:
     """Names of files on a node that a module spells, its texts for people left out."""
-    tree = ast.parse(path.read_text())
+    nodes = nodes_of(path)
     told = {
         id(node.body[0].value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
     constants = [
         node.value
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told
     ]
-    parts = [node.right.value for node in ast.walk(tree) if is_path(node)]
+    parts = [node.right.value for node in nodes if is_path(node)]
     return [part for part in parts if part in KEYS] + [
         text
         for text in constants

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import skyward_core
 from tests.protocol_page import PAGE, TABLES, page
+from tests.support.sources import nodes_of
 
 ROOT = Path(skyward_core.__file__).parent
 OF_JOURNAL = {"given"}  # an agent writes it down for the one after it, and tells it to nobody
@@ -33,7 +34,7 @@ def _sent() -> set[str]:
     for path in ROOT.rglob("*.py"):
         if path == ROOT / "wire" / "messages.py":
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             if isinstance(node, ast.Dict):
                 for key, value in zip(node.keys, node.values, strict=True):
                     if isinstance(key, ast.Constant) and key.value == "t" and isinstance(value, ast.Constant):

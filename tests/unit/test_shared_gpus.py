@@ -14,7 +14,7 @@ from skyward_core.model.spec import PoolSpec, Worker
 from skyward_core.node import gpu_locks
 from skyward_core.providers.asked_pool import pool_spec
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.providers.ssh.shared import HostLook, chosen, in_words
+from skyward_core.providers.ssh.shared import HostLook, chosen, free_of, in_words
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
 
@@ -65,6 +65,19 @@ def test_only_of_the_kind_that_is_asked_for() -> None:
     assert taken(chosen(mixed, spec(nodes=1, accelerator="H100"))) == {"a": ["GPU-1"]}
     with pytest.raises(NoCapacity, match="1 node with 1 free A100 is needed"):
         chosen(mixed, spec(nodes=1, accelerator="A100-80GB"))
+
+
+def test_a_host_in_anothers_place_has_to_have_as_many_of_that_kind() -> None:
+    take = {"of": ["GPU-7"], "count": 2, "accelerator": "H100"}
+    mixed = [gpu(0, model=A100), gpu(1), gpu(2, busy=True), gpu(3)]
+    assert free_of(HostLook("b", mixed, "", True), take) == (["GPU-1", "GPU-3"], "")
+    assert free_of(HostLook("b", mixed[:3], "", True), take)[1].startswith(
+        "2 free GPUs are needed: b: GPU 0 ("
+    )
+    assert free_of(HostLook("b", (), "no answer", False), take) == (
+        [],
+        "2 free GPUs are needed: b: no answer",
+    )
 
 
 def test_where_too_few_are_free_it_is_said_who_has_them() -> None:

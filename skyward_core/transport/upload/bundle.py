@@ -104,6 +104,8 @@ SELDOM = (
     "skyward_core/plugins/built_in/dask.py",
     "skyward_core/plugins/built_in/mig.py",
     "skyward_core/plugins/built_in/ray.py",
+    "skyward_core/plugins/support/accelerate_config.py",
+    "skyward_core/plugins/support/automatic.py",
     "skyward_core/plugins/support/dask_",
     "skyward_core/plugins/support/joblib_backend.py",
     "skyward_core/plugins/support/tls_papers.py",
@@ -123,13 +125,8 @@ SELDOM = (
 # what runs commands, and programs that take longer to start than this takes to come.
 REST = (
     "skyward_core/__main__.py",
-    "skyward_core/model/alert.py",
-    "skyward_core/model/arrival.py",
     "skyward_core/model/curves.py",
-    "skyward_core/model/leftover.py",
     "skyward_core/model/offer.py",
-    "skyward_core/model/setting.py",
-    "skyward_core/model/written_file.py",
     "skyward_core/node/machine_metrics/",
     "skyward_core/plugins/built_in/dask.py",
     "skyward_core/plugins/built_in/ray.py",
@@ -138,10 +135,6 @@ REST = (
     "skyward_core/plugins/support/tls_papers.py",
     "skyward_core/runtime/placed_files.py",
     "skyward_core/runtime/shell_command.py",
-    # Types, which nothing loads when it runs.
-    "skyward_core/wire/frame_types.py",
-    "skyward_core/wire/inside_frame_types.py",
-    "skyward_core/wire/node_frame_types.py",
     *(
         f"skyward_core/{name}/"
         for name in ("front", "pool", "providers", "store", "tasks", "transport", "views")
@@ -151,6 +144,7 @@ LEVEL = 1  # of compression: more would take longer than it saves, but on the sl
 REST_LEVEL = 9  # nobody waits for that
 # What only app and command line use; what scripts use of the same folder lies in one of its own.
 STAYS = "skyward_core/front"
+TYPES = "_types.py"  # what frames hold, for type checkers: nothing loads them when it runs
 ENDINGS = (".py", ".json")  # the catalogue of accelerators is data
 # Every process on a node reads the names of all files, and the generated one is a quarter of all there is: where
 # these come compiled, that is enough. Tracebacks of user code show no line of them.
@@ -295,7 +289,8 @@ def _files_of(package: str) -> list[tuple[str, str]]:
         if "__pycache__" in folders:
             folders.remove("__pycache__")
         inside = package + folder[len(above) :]
-        goes = [name for name in names if name.endswith(ENDINGS)] if inside != STAYS else ["__init__.py"]
+        goes = [name for name in names if name.endswith(ENDINGS) and not name.endswith(TYPES)]
+        goes = goes if inside != STAYS else ["__init__.py"]
         found += [(f"{inside}/{name}", f"{folder}/{name}") for name in goes]
     return found
 
