@@ -43,7 +43,7 @@ class RankPanel(Roll):
     def update(
         self, states: list[RankState], warning: tuple[str, str] = ("", ""), *, moves: bool = False
     ) -> None:
-        """Other states; and what the line says behind them, with its style; with ``moves`` those that have changed stand
+        """Other states; and what the line says behind them, with its style; with ``moves`` what has changed stands
         out for a moment."""
         if (states, warning) != (self.states, self._warning):
             self._pulse.look({state.rank: state.state for state in states}, moves=moves)
