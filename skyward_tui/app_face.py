@@ -70,6 +70,11 @@ class AppFace(App[None]):
         """The pool with that key."""
         raise NotImplementedError
 
+    @property
+    def moves(self) -> bool:
+        """Whether what changes may stand out for a moment."""
+        raise NotImplementedError
+
     def refresh_pools(self) -> object:
         """Look for pools that others made, and for those that are over; returns at once."""
         raise NotImplementedError

@@ -62,6 +62,8 @@ class DressedApp(AppFace):
         except Unusable as unusable:
             self.remarks.append(str(unusable))
         self.remarks += self.own.refused
+        if not self.own.motion:
+            self.animation_level = "none"
         if self._plain or self.own.ascii:
             from .filters import PlainAscii
 
@@ -77,6 +79,10 @@ class DressedApp(AppFace):
         name, wrong = self._kept.theme_of(self.own.theme, self._asked_theme, self.available_themes)
         self.remarks += [wrong] if wrong else []
         self.theme = name or SKYWARD.name
+
+    @property
+    def moves(self) -> bool:
+        return self.own.motion and not self.no_color
 
     def keep_what_is_chosen(self) -> None:
         """From now on another theme is the person's choice."""

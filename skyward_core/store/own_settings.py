@@ -41,6 +41,7 @@ class OwnSettings(NamedTuple):
         keys: keys of the app by the name of what they do; nobody has looked at them yet.
         notify: how the person is notified.
         refused: what is not used of the files, and why, in words; text of others.
+        motion: whether what changes may stand out for a moment, and lists scroll smoothly.
     """
 
     theme: str = ""
@@ -48,6 +49,7 @@ class OwnSettings(NamedTuple):
     keys: Mapping[str, str] = MappingProxyType({})
     notify: Notify = Notify()
     refused: tuple[str, ...] = ()
+    motion: bool = True
 
 
 def read_own(own: Path, project: Path) -> OwnSettings:
@@ -62,6 +64,7 @@ def read_own(own: Path, project: Path) -> OwnSettings:
     settings = OwnSettings(
         theme=reader.taken(tables["app"], "app.theme", "", str),
         ascii=reader.taken(tables["app"], "app.ascii", False, bool),
+        motion=reader.taken(tables["app"], "app.motion", True, bool),
         keys={name: reader.taken(tables["keys"], f"keys.{name}", None, str) for name in list(tables["keys"])},
         notify=Notify(
             command=reader.taken(tables["notify"], "notify.command", (), _words),

@@ -48,7 +48,7 @@ class RanksPanel(RunPanel):
             return turned
         self._state = state
         states = rank_states(pool, run, now)
-        self._board.update(states)
+        self._board.update(states, moves=self.app.moves)
         self._line.update(states, _warning(pool, now))
         self.retitle(Content.assemble(f"{self.heading} ", self._board.tally()))
         self._tell_quiet("" if run is None else run.id, states)

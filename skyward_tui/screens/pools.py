@@ -19,6 +19,7 @@ from ..leftovers import amount_of
 from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
+from ..widgets.pulse_once import PULSE_STYLE, PulseOnce
 from ..widgets.roll import Roll
 from ..words import (
     age,
@@ -71,6 +72,7 @@ class PoolList(Roll):
         self._now = 0.0
         self._costs = False  # whether one of them costs something; else no column says that none does
         self._state: object = None
+        self._pulse = PulseOnce(self)
 
     @property
     def chosen(self) -> PoolView | None:
@@ -82,6 +84,7 @@ class PoolList(Roll):
             return
         # The cursor stays on its pool while others come above it.
         chosen = self.chosen.key if self.chosen else ""
+        self._pulse.look({pool.key: pool.state for pool in pools}, moves=self.app.moves)
         self._state, self.pools, self.note, self._now = state, pools, note, now
         self._costs = any(map(hourly, pools))
         places = [i for i, pool in enumerate(pools) if pool.key == chosen]
@@ -127,7 +130,10 @@ class PoolList(Roll):
         parts = [
             ("▶ " if here else "  ", "$text-accent"),
             (f"{clip(pool.name, name):<{name}} ", "" if pool.is_over else "bold"),
-            (f"{mark.text:<14}", mark.style),
+            (
+                f"{mark.text:<14}",
+                f"{mark.style} {PULSE_STYLE}" if pool.key in self._pulse.lit else mark.style,
+            ),
             (f"{nodes:<8}", "$muted" if pool.is_over else ""),
             (f"{pool.world_size:<7,}" if width >= _ROOMY else "", ""),
             (f"{pool.provider:<10}" if width >= _ROOMY else "", "$muted"),

@@ -12,6 +12,7 @@ from textual.reactive import var
 
 from ..theme import look
 from ..words import clip, duration, took
+from .pulse_once import PULSE_STYLE, PulseOnce
 from .rank_state import BEFORE, FAILURES, RankState
 from .roll import Roll
 
@@ -37,10 +38,15 @@ class RankPanel(Roll):
         super().__init__(id=id)
         self.states: list[RankState] = []
         self._warning = ("", "")
+        self._pulse = PulseOnce(self)
 
-    def update(self, states: list[RankState], warning: tuple[str, str] = ("", "")) -> None:
-        """Other states; and what the line says behind them, with its style."""
+    def update(
+        self, states: list[RankState], warning: tuple[str, str] = ("", ""), *, moves: bool = False
+    ) -> None:
+        """Other states; and what the line says behind them, with its style; with ``moves`` what has changed stands
+        out for a moment."""
         if (states, warning) != (self.states, self._warning):
+            self._pulse.look({state.rank: state.state for state in states}, moves=moves)
             self.states, self._warning = states, warning
             self.refresh()
 
@@ -122,7 +128,7 @@ class RankPanel(Roll):
             text = f"{head}{mark.text}".ljust(max(0, width - 2 - len(time))) + time + " "
             return Content.assemble(bar, (text[: max(0, width - 1)], _CURSOR))
         gap = " " * max(1, width - 2 - len(head) - len(mark.text) - len(time))
-        return Content.assemble(bar, (head, "bold"), (mark.text, mark.style), gap, time)
+        return Content.assemble(bar, (head, "bold"), (mark.text, self._style_of(state)), gap, time)
 
     def _table_row(self, state: RankState, width: int) -> Content:
         mark = look(state.state)
@@ -131,7 +137,9 @@ class RankPanel(Roll):
         note = clip(state.note, max(0, width - 31))
         if state.rank == self.selected:
             return Content.styled(f"{name}{what}{time:>7}  {note}".ljust(width), _CURSOR)
-        return Content.assemble((name, "bold"), (what, mark.style), f"{time:>7}  ", (note, "$muted"))
+        return Content.assemble(
+            (name, "bold"), (what, self._style_of(state)), f"{time:>7}  ", (note, "$muted")
+        )
 
     def _grid_row(self, index: int, width: int) -> Content:
         per_row = self._per_row(width)
@@ -141,9 +149,14 @@ class RankPanel(Roll):
         parts: list[tuple[str, str]] = [(f"{f'r{start}':<{_LABEL}}", "$muted")]
         for place, state in enumerate(states, 1):
             mark = look(state.state)
-            parts.append((mark.glyph, _CURSOR if state.rank == self.selected else mark.style))
+            parts.append((mark.glyph, _CURSOR if state.rank == self.selected else self._style_of(state)))
             parts.append(("  " if place % per_node == 0 else " ", ""))
         return Content.assemble(*parts)
+
+    def _style_of(self, state: RankState) -> str:
+        """Its state's, which stands out where it has just changed."""
+        style = look(state.state).style
+        return f"{style} {PULSE_STYLE}" if state.rank in self._pulse.lit else style
 
     def _chosen(self, width: int) -> Content:
         if not self.states:

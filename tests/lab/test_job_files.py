@@ -6,17 +6,20 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import skyward_core as sky
+from skyward_core.model.errors import TeardownError
 from tests.support.fewer import without
 from tests.support.pool_logs import last_run, log_of
 from tests.support.waiting import wait_until
 
 from . import Lab
-from .pools import pool, ssh
+from .pools import less_patience, pool, ssh
 
 # Trains a layer on what each rank has of the data; torchrun gives it its place.
 MAIN = """
@@ -124,3 +127,34 @@ def test_a_port_of_a_node_is_here_until_it_is_let_go(lab: Lab) -> None:
         ):
             done = subprocess.run([*program[:4], *words], capture_output=True, text=True, check=False)
             assert done.returncode == 2 and why in done.stderr
+
+
+def test_a_host_without_power_ends_only_the_job_that_has_it(
+    make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other job goes on, between its own hosts alone; what waits gets what is left."""
+    less_patience(monkeypatch)
+    hosts = make_lab(3)
+    told = 'echo "$SKYPILOT_NODE_RANK of $SKYPILOT_NUM_NODES" $SKYPILOT_NODE_IPS; '
+    # Of a host without power nobody can say that it is down.
+    unverified = pytest.raises(TeardownError)
+    with ThreadPoolExecutor(3) as beside, unverified, pool(hosts, name="shared") as compute:
+        view = compute.pool.view
+        stays = sky.shell(told + "while [ ! -e ~/stays.end ]; do sleep 0.1; done", name="stays").with_nodes(
+            [0, 1]
+        )
+        going = beside.submit(lambda: stays @ compute)
+        wait_until(lambda: view.logs.rank(1).lines(0, 9))
+        dies = beside.submit(lambda: sky.shell("echo on; sleep 600", name="dies").with_nodes(1) @ compute)
+        wait_until(lambda: view.logs.rank(2).lines(0, 9))
+        waits = beside.submit(lambda: sky.shell(told, name="waits").with_nodes(2) @ compute)
+        wait_until(lambda: [each.name for each in view.waiting] == ["waits"])
+        hosts.hosts[2].power_off()
+        error = dies.exception(120)
+        assert isinstance(error, sky.RunError) and "rank 2 (node 2) was lost" in str(error)
+        assert not going.done() and [each.name for each in view.waiting] == ["waits"]
+        for host in hosts.hosts[:2]:
+            host.run("touch ~/stays.end")
+        assert going.result(60) == [None, None] and waits.result(60) == [None, None]
+        addresses = f"{hosts.hosts[0].address} {hosts.hosts[1].address}"
+        assert view.logs.rank(1).lines(0, 9)[0] == f"1 of 2 {addresses}"

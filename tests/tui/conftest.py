@@ -41,6 +41,9 @@ def _own_world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(f"{module}.wait_for_idle", settled)
     # The clock of these tests stands still, and what they change the app does not always hear of.
     monkeypatch.setattr("skyward_tui.app.LIVELY_SECONDS", 3600.0)
+    # What has just changed would stand out in a picture, or not any more.
+    if not getattr(request.module, "MOVES", False):
+        monkeypatch.setattr("skyward_tui.dressed_app.DressedApp.moves", False)
     time.tzset()
     parse_once(monkeypatch)
     match_once(monkeypatch)

@@ -44,7 +44,8 @@ class Attached(Dispatching):
         self.plugins = plugins
         self._stack = ExitStack()
         if pool.options.console and sys.stdout is not None:
-            self._stack.callback(ScriptConsole(pool.news).close)
+            self._console = ScriptConsole(pool.news)
+            self._stack.callback(self._console.close)
 
     @property
     def view(self) -> PoolView:

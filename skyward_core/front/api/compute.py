@@ -216,7 +216,8 @@ class Compute(Dispatching):
 
             coming.result()
         if self.spec.options.console and sys.stdout is not None:
-            self._stack.callback(ScriptConsole(self.pool.news).close)
+            self._console = ScriptConsole(self.pool.news)
+            self._stack.callback(self._console.close)
 
     def _enter_plugins(self) -> None:
         from ...plugins.base import enter_client

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ...pool.runs.map_run import MapRun
     from ...pool.runs.run import Run
     from ...tasks.task import Task
+    from .console import ScriptConsole
     from .dask_work import DaskWork
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class Dispatching:
     def __init__(self) -> None:
         self._pool: Pool | None = None
         self._process = this_process()
+        self._console: ScriptConsole | None = None
         self._dask: DaskWork | None = None
 
     @property
@@ -197,6 +199,7 @@ class Dispatching:
             if not future.set_running_or_notify_cancel():
                 return
             try:
+                self._show_all()
                 future.set_result(values(done.result()))
             except BaseException as error:  # noqa: BLE001  a future carries whatever its work raised
                 future.set_exception(error)
@@ -576,7 +579,13 @@ class Dispatching:
         except BaseException:
             self._cancel_soon(lambda: opened)
             raise
+        self._show_all()
         return run.results()
+
+    def _show_all(self) -> None:
+        """What ranks have printed stands there before what they return."""
+        if self._console is not None:
+            self._console.catch_up()
 
     def _cancel_soon(self, opened: Callable[[], list[Run]]) -> None:
         """Cancel what was opened, or is about to be: this queues up behind it on the loop."""
@@ -599,6 +608,7 @@ class Dispatching:
     def _stream(self, run: Run) -> Iterator[Any]:
         try:
             yield from run.items(0)
+            self._show_all()
         finally:
             self._cancel(run)  # does nothing to a run that has ended
 

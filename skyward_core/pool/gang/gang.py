@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,15 @@ from .free_nodes import NodeHolds, choose, held
 from .keeper import Keeper, NodesWanted
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentFormed, HoldsAnswer, OfLock, Place, PortsAnswer, WhereAnswer
+    from ...wire.frame_types import (
+        AgentFormed,
+        HereOfGang,
+        HoldsAnswer,
+        OfLock,
+        Place,
+        PortsAnswer,
+        WhereAnswer,
+    )
 
 PATIENCE = 1.0  # seconds that a turn may take to come before it is said who has it
 
@@ -140,12 +148,18 @@ class GangKeeper(Keeper):
             for link in self._links
             if link.up and not link.gone and "queue" in link.welcome.get("knows", ())
         ]
-        answers: list[tuple[HoldsAnswer, bytes]]
-        answers = await asyncio.gather(*(link.ask({"t": "holds"}) for link in links))
-        for link, (header, _) in zip(links, answers, strict=True):
+        answers: list[tuple[HoldsAnswer, bytes] | BaseException]
+        answers = await asyncio.gather(*(link.ask({"t": "holds"}) for link in links), return_exceptions=True)
+        told: dict[int, Mapping[str, HereOfGang]] = {}
+        for link, answer in zip(links, answers, strict=True):
+            if isinstance(answer, BaseException):
+                if link is self.head:
+                    raise answer
+                continue  # it went down just now: others may do
+            header = answer[0]
+            told[link.node] = header["runs"]
             if header["epoch"] >= link.epoch and not (link.broken and header["epoch"] == link.epoch):
                 link.learn_gang(header)
-        told = {link.node: header["runs"] for link, (header, _) in zip(links, answers, strict=True)}
         return [
             NodeHolds(
                 node=link.node,

@@ -1,5 +1,7 @@
 """Values one by one."""
 
+from collections.abc import Iterator
+
 import skyward as sky
 
 
@@ -11,6 +13,15 @@ def fibonacci(n: int):
         a, b = b, a + b
 
 
+@sky.function
+def running_mean(data: Iterator[float]) -> list[float]:
+    total, means = 0.0, []
+    for count, value in enumerate(data, 1):
+        total += value
+        means.append(total / count)
+    return means
+
+
 @sky.stream
 def squares(n: int):
     for i in range(n):
@@ -20,4 +31,5 @@ def squares(n: int):
 if __name__ == "__main__":
     with sky.Compute(provider=sky.Salad(organization="me"), nodes=sky.Nodes(initial=1)) as compute:
         assert list(fibonacci(10) >> compute) == [0, 1, 1, 2, 3, 5, 8, 13, 21, 34]
+        assert running_mean(iter([1.0, 2.0, 3.0])) >> compute == [1.0, 1.5, 2.0]
         assert list(squares(4) >> sky.sky) == [0, 1, 4, 9]
