@@ -135,6 +135,11 @@ def exec_(
 
         from .commands.execute import execute
 
+        if words[0].startswith("-") and words[0] != "--":
+            raise click.UsageError(
+                f"options of exec stand before the pool, as in exec {words[0]} … {pool} COMMAND; "
+                f"a command of that name behind --"
+            )
         words = words[1:] if words[:1] == ("--",) else words
         if not words:
             raise click.UsageError("name a job file, or a command")
