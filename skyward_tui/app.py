@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -392,6 +392,16 @@ class SkywardApp(DressedApp):
         from .screens.stacks import StacksScreen
 
         self.push_screen(StacksScreen(pool, run), chosen)
+
+    def ask(self, question: str, offered: str, answered: Callable[[str | None], None]) -> None:
+        from .dialogs.ask import AskScreen
+
+        self.push_screen(AskScreen(question, offered), answered)
+
+    def show_differences(self, title: str, lines: Sequence[str]) -> None:
+        from .dialogs.differences import DifferencesScreen
+
+        self.push_screen(DifferencesScreen(title, lines))
 
     def flash(self, text: str, kind: str = "info") -> None:
         from skyward_core.wire.safe_text import field

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
@@ -93,6 +93,14 @@ class AppFace(App[None]):
 
     def flash(self, text: str, kind: str = "info") -> None:
         """Show a message on whatever full screen is there: "info", "done" or "error"."""
+        raise NotImplementedError
+
+    def ask(self, question: str, offered: str, answered: Callable[[str | None], None]) -> None:
+        """Ask for a line of text; what is ``offered`` stands there. None is the answer of who goes back."""
+        raise NotImplementedError
+
+    def show_differences(self, title: str, lines: Sequence[str]) -> None:
+        """Show a table of what differs."""
         raise NotImplementedError
 
     def call_person(self, told: Notification) -> None:

@@ -50,21 +50,25 @@ class WholeLines:
         for line in lines:
             self.write(line)
 
-    def write_between(self, lines: str) -> None:
+    def write_between(self, lines: str, to: TextIO | None = None) -> None:
         """Write whole ``lines`` of somebody else and flush; after ``PATIENCE``, on a new line where one is unfinished.
+
+        Args:
+            to: another stream that they go to, which may show on the same terminal.
 
         Raises:
             OSError, ValueError: nobody reads any more, or the stream is closed.
         """
+        out = to or self._out
         with _turn:
             if lines and not _turn.wait_for(lambda: not self._unfinished, PATIENCE):
                 lines = f"\n{lines}"
                 self._unfinished = False
             try:
-                self._out.write(lines)
+                out.write(lines)
             except UnicodeEncodeError as error:  # a terminal that cannot show all characters
-                self._out.write(lines.encode(error.encoding, "backslashreplace").decode(error.encoding))
-            self._out.flush()
+                out.write(lines.encode(error.encoding, "backslashreplace").decode(error.encoding))
+            out.flush()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (sys, "stdout")  # on a node, it stands for the node's

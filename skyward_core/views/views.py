@@ -429,7 +429,11 @@ def _(event: ev.RankBegan, view: PoolView) -> None:
     if run := view.runs.get(event.run):
         task = _task(run, event.index, event.rank, event.node)
         if task.outcome is None:
-            task.state, task.began_at = "running", event.at
+            task.state = "running"
+            if (
+                run.kind != "map" or task.began_at is None
+            ):  # of which a rank has many calls, one after the other
+                task.began_at = event.at
         run.version += 1
 
 

@@ -221,15 +221,13 @@ class LogPanel(RunPanel):
             self._beside = []
 
     def action_beside(self) -> None:
-        from ..dialogs.ask import AskScreen
-
         shown, last = self.panes.ranks, self._world - 1
         if last < 1:
             return self.app.flash("there is no other rank whose log could stand beside it")
         others = (rank for rank in range(shown[-1] + 1, shown[-1] + self._world))
         offered = next((rank % self._world for rank in others if rank % self._world not in shown), None)
         question = f"Rank to put beside rank {self.panes.current.rank}, or to take away (0 to {last})"
-        self.app.push_screen(AskScreen(question, "" if offered is None else str(offered)), self._turn_beside)
+        self.app.ask(question, "" if offered is None else str(offered), self._turn_beside)
         return None
 
     def _turn_beside(self, answer: str | None) -> None:
@@ -309,11 +307,7 @@ class LogPanel(RunPanel):
     # Going to a time
 
     def action_time(self) -> None:
-        from ..dialogs.ask import AskScreen
-
-        self.app.push_screen(
-            AskScreen("Go to a time (12:30, 12:30:05; -5m before the newest line)"), self._go
-        )
+        self.app.ask("Go to a time (12:30, 12:30:05; -5m before the newest line)", "", self._go)
 
     def _go(self, answer: str | None) -> None:
         if answer is None:

@@ -113,8 +113,6 @@ class ResultsPanel(RunPanel):
         return False
 
     def action_diff(self) -> None:
-        from ..dialogs.ask import AskScreen
-
         run = self._pane.run
         if run is None or len(run.outcomes()) < 2:
             return self.app.flash("there are no two results yet that could be compared")
@@ -122,14 +120,10 @@ class ResultsPanel(RunPanel):
         odd = {rank for each in disagreements(run) for rank in each.ranks}
         usual = next((rank for rank in ranks if rank not in odd), ranks[0])
         other = next((rank for rank in (*sorted(odd), *ranks) if rank != usual), usual)
-        self.app.push_screen(
-            AskScreen("Compare the results of two, such as 0,1", f"{usual},{other}"), self._show_diff
-        )
+        self.app.ask("Compare the results of two, such as 0,1", f"{usual},{other}", self._show_diff)
         return None
 
     def _show_diff(self, answer: str | None) -> None:
-        from ..dialogs.differences import DifferencesScreen
-
         run = self._pane.run
         if answer is None or run is None:
             return
@@ -140,7 +134,7 @@ class ResultsPanel(RunPanel):
         found, equal = differences(*(task.outcome.summary if task.outcome else None for task in pair))
         names = [f"r{task.index}" if run.kind == "broadcast" else f"#{task.index}" for task in pair]
         lines = difference_table(names, found, equal)
-        self.app.push_screen(DifferencesScreen(f"{names[0]} and {names[1]} of {run.function}", lines))
+        self.app.show_differences(f"{names[0]} and {names[1]} of {run.function}", lines)
 
     def offers(self, action: str) -> bool:
         return action != "run.fetch" or self._pane.has_files

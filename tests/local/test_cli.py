@@ -87,7 +87,9 @@ def test_run_json_is_one_object(cli: Cli) -> None:
     done = cli("run", "endings.py:fine", "--nodes", 2, "--arg", "n=3", "--json")
     [line] = done.stdout.splitlines()
     found = json.loads(line)
-    assert list(found) == ["run", "pool", "function", "ranks", "aggregate", "root_cause", "receipt"]
+    assert list(found) == [
+        "run", "pool", "function", "ranks", "aggregate", "disagreements", "root_cause", "figures", "receipt",
+    ]  # fmt: skip
     assert found["function"] == "fine"
     assert [{**rank, "seconds": 0} for rank in found["ranks"]] == [
         {

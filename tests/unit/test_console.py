@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from skyward_core.front.api import console as front_console
 from skyward_core.front.api.console import ScriptConsole
 from skyward_core.model.errors import NotPicklableError
 from skyward_core.model.function import PendingFunction
@@ -64,6 +66,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def console(monkeypatch: pytest.MonkeyPatch) -> Opens:
     def console(news: News, out: Any) -> ScriptConsole:
         monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", out)
         return ScriptConsole(news)  # type: ignore[arg-type]
 
     return console
@@ -78,6 +81,46 @@ def test_lines_are_whole_and_carry_their_rank(console: Opens) -> None:
     news.print(3, "out", b"o\n")
     shown.close()
     assert out.getvalue() == "r003| one\nr000| zero\nr003| oops\nr003| two\n"
+
+
+def test_each_stream_goes_to_the_script_s_own_of_that_moment(
+    console: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    news, first, later, err = News(), io.StringIO(), io.StringIO(), io.StringIO()
+    shown = console(news, first)
+    monkeypatch.setattr(sys, "stderr", err)
+    news.print(0, "out", b"one\n")
+    shown.catch_up()
+    assert first.getvalue() == "r000| one\n", "it is there at once"
+    with contextlib.redirect_stdout(later):
+        news.print(0, "out", b"two\n")
+        news.print(1, "err", b"oops\n")
+        shown.catch_up()
+        assert (later.getvalue(), err.getvalue()) == ("r000| two\n", "r001| oops\n")
+    news.print(0, "out", b"three\n")
+    shown.close()
+    assert first.getvalue() == "r000| one\nr000| three\n"
+
+
+def test_a_call_that_has_ended_does_not_wait_for_a_terminal_that_takes_nothing(
+    console: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_console, "PATIENCE", 0.01)
+    gate = threading.Event()
+
+    class Stuck(io.StringIO):
+        def write(self, text: str) -> int:
+            gate.wait(60)
+            return super().write(text)
+
+    news, out = News(), Stuck()
+    shown = console(news, out)
+    news.print(0, "out", b"one\n")
+    shown.catch_up()
+    assert out.getvalue() == ""
+    gate.set()
+    shown.close()
+    assert out.getvalue() == "r000| one\n"
 
 
 def test_unfinished_lines_come_at_the_end_and_nothing_after_it(console: Opens) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...model.errors import PoolError
 from ...model.hint import Hint
+from ...plugins.base import Plugin
 from ...pool.pool import Pool
 from ...providers import from_json
 from ...runtime.phase import refuse_pool_while_loading
@@ -37,14 +38,15 @@ class Attached(Dispatching):
         plugins: frameworks that its maker has set up, in order of entry.
     """
 
-    def __init__(self, pool: Pool, plugins: Sequence[Any]) -> None:
+    def __init__(self, pool: Pool, plugins: Sequence[Plugin]) -> None:
         super().__init__()
         self._pool = pool
         self.name = pool.name
         self.plugins = plugins
         self._stack = ExitStack()
         if pool.options.console and sys.stdout is not None:
-            self._stack.callback(ScriptConsole(pool.news).close)
+            self._console = ScriptConsole(pool.news)
+            self._stack.callback(self._console.close)
 
     @property
     def view(self) -> PoolView:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from ...model.capabilities import RunsHere, ServedByAnother
 from ...model.errors import Cancelled, TeardownError, UsageError
@@ -25,7 +25,9 @@ from .in_thread import in_thread
 from .older_arguments import OlderArguments, taken
 
 if TYPE_CHECKING:
+    from ...model.accepted_types import AcceleratorLike, ProviderLike
     from ...model.offer import RentalPlan
+    from ...plugins.base import Plugin
     from ...store.ledger_rows import Receipt
 
 
@@ -87,9 +89,9 @@ class Compute(Dispatching):
     def __init__(
         self,
         *specs: Spec,
-        provider: Any = None,
+        provider: ProviderLike | None = None,
         nodes: int | Nodes | str | None = None,
-        accelerator: Any = None,
+        accelerator: AcceleratorLike | None = None,
         vcpus: float | None = None,
         memory_gb: float | None = None,
         architecture: str | None = None,
@@ -99,7 +101,7 @@ class Compute(Dispatching):
         allocation: str | None = None,
         selection: str | None = None,
         image: Image | None = None,
-        plugins: Sequence[Any] = (),
+        plugins: Sequence[Plugin] = (),
         worker: Worker | None = None,
         options: Options | None = None,
         name: str | None = None,
@@ -216,7 +218,8 @@ class Compute(Dispatching):
 
             coming.result()
         if self.spec.options.console and sys.stdout is not None:
-            self._stack.callback(ScriptConsole(self.pool.news).close)
+            self._console = ScriptConsole(self.pool.news)
+            self._stack.callback(self._console.close)
 
     def _enter_plugins(self) -> None:
         from ...plugins.base import enter_client

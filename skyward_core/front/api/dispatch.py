@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ...model.errors import PoolError, UsageError
-from ...model.function import PendingFunction, PendingGroup
+from ...model.function import Function, PendingFunction, PendingGroup
 from ...model.run_future import RunFuture
 from ...model.states import RunKind
 from ...transport.background_loop import background, submit, this_process
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from ...model.curves import Curves
     from ...model.stacks import Stacks
     from ...model.written_file import WrittenFile
+    from ...plugins.base import Plugin
     from ...plugins.support.shared_state import SharedState
     from ...pool.pool import Pool
     from ...pool.runs.carried_run import CarriedRun
     from ...pool.runs.map_run import MapRun
     from ...pool.runs.run import Run
     from ...tasks.task import Task
+    from .console import ScriptConsole
     from .dask_work import DaskWork
 
 T = TypeVar("T")
@@ -39,11 +41,12 @@ class Dispatching:
         plugins: frameworks that are set up, in order of entry.
     """
 
-    plugins: Sequence[Any] = ()
+    plugins: Sequence[Plugin] = ()
 
     def __init__(self) -> None:
         self._pool: Pool | None = None
         self._process = this_process()
+        self._console: ScriptConsole | None = None
         self._dask: DaskWork | None = None
         self._shared: SharedState | None = None
 
@@ -199,6 +202,7 @@ class Dispatching:
             if not future.set_running_or_notify_cancel():
                 return
             try:
+                self._show_all()
                 future.set_result(values(done.result()))
             except BaseException as error:  # noqa: BLE001  a future carries whatever its work raised
                 future.set_exception(error)
@@ -212,6 +216,33 @@ class Dispatching:
         future.add_done_callback(forward)
         return future
 
+    @overload
+    def map(
+        self,
+        fn: Function[..., Coroutine[Any, Any, T]],
+        items: Iterable[Any],
+        *,
+        ordered: bool = ...,
+        timeout: float | None = ...,
+    ) -> Iterator[T]: ...
+    @overload
+    def map(
+        self,
+        fn: Function[..., T],
+        items: Iterable[Any],
+        *,
+        ordered: bool = ...,
+        timeout: float | None = ...,
+    ) -> Iterator[T]: ...
+    @overload
+    def map(
+        self,
+        fn: Callable[..., T],
+        items: Iterable[Any],
+        *,
+        ordered: bool = ...,
+        timeout: float | None = ...,
+    ) -> Iterator[T]: ...
     def map(
         self,
         fn: Callable[..., Any],
@@ -262,13 +293,14 @@ class Dispatching:
 
     # -- the same as the operators, by names -------------------------------------------------------------
 
-    def run(self, pending: PendingFunction[Any] | PendingGroup[Any]) -> Any:
+    def run(self, pending: PendingFunction[T] | PendingGroup[T]) -> T:
         """The same as ``pending >> compute``, and raises as ``run_one`` or ``run_group``.
 
         Args:
             pending: the call, or a group of calls.
         """
-        return pending >> self
+        value: T = pending >> self
+        return value
 
     def broadcast(self, pending: PendingFunction[T]) -> list[T]:
         """The same as ``pending @ compute``, and raises as ``run_all``.
@@ -362,7 +394,7 @@ class Dispatching:
     def _engine(self) -> DaskWork | None:
         """What hands out the pool's small calls in place of ourselves."""
         if self._dask is None:
-            plugin = next((each for each in self.plugins if each.name == "dask"), None)
+            plugin: Any = next((each for each in self.plugins if each.name == "dask"), None)
             if plugin is not None:
                 from .dask_work import DaskWork
 
@@ -601,7 +633,13 @@ class Dispatching:
         except BaseException:
             self._cancel_soon(lambda: opened)
             raise
+        self._show_all()
         return run.results()
+
+    def _show_all(self) -> None:
+        """What ranks have printed stands there before what they return."""
+        if self._console is not None:
+            self._console.catch_up()
 
     def _cancel_soon(self, opened: Callable[[], list[Run]]) -> None:
         """Cancel what was opened, or is about to be: this queues up behind it on the loop."""
@@ -624,6 +662,7 @@ class Dispatching:
     def _stream(self, run: Run) -> Iterator[Any]:
         try:
             yield from run.items(0)
+            self._show_all()
         finally:
             self._cancel(run)  # does nothing to a run that has ended
 

@@ -10,6 +10,7 @@ comes has that connection for as long as the call runs, or until they leave.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -17,7 +18,7 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
-from ...runtime.info import instance_info
+from ...runtime.info import VARIABLE, InstanceInfo, instance_info
 from ...runtime.phase import enter
 
 LATE = 10.0  # seconds after which a rank says that nobody has come
@@ -132,6 +133,14 @@ def _reads_nothing(file: Any) -> bool:
     return found.st_rdev == null.st_rdev and found.st_ino == null.st_ino
 
 
+def rank_in_pool(info: InstanceInfo) -> int:
+    """What a rank is called outside its gang, which may be of some of the pool's nodes only."""
+    with suppress(ValueError, TypeError, KeyError, IndexError):  # the variable may be anybody's by now
+        members = json.loads(os.environ[VARIABLE])["members"]
+        return int(members[info.node]) * info.ranks_per_node + info.local_rank
+    return info.rank
+
+
 class _Stop:
     """Where a rank stops, or would."""
 
@@ -139,7 +148,7 @@ class _Stop:
         info = instance_info()
         file = at.f_code.co_filename
         self.key = (info.run, file, line)
-        self.run, self.rank = info.run, info.rank
+        self.run, self.rank = info.run, rank_in_pool(info)
         self._does = does
         self._words = f"{file.removeprefix(os.getcwd() + '/')}:{line} in {at.f_code.co_name}()"
 

@@ -37,6 +37,7 @@ class OthersRuns:
             str, dict[int, int]
         ] = {}  # tasks of a gather that returned while we were not there, by node
         self._maps: dict[str, dict[int, int]] = {}  # items that are done, by rank
+        self._map_seconds: dict[str, dict[int, float]] = {}
         self._ended: set[str] = set()
         self._latest: dict[str, float] = {}  # Unix time of the latest outcome
         self._unclaimed = Unclaimed(context)
@@ -209,6 +210,8 @@ class OthersRuns:
         """A rank has done some more items of a map."""
         done = self._maps[run]
         done[header["rank"]] = done.get(header["rank"], 0) + header.get("items", 0)
+        took = self._map_seconds.setdefault(run, {})
+        took[header["rank"]] = took.get(header["rank"], 0.0) + header.get("seconds", 0.0)
         summary = Summary.from_wire(header.get("summary"))
         if summary is not None and done[header["rank"]]:
             self._emit(
@@ -225,7 +228,8 @@ class OthersRuns:
         for rank in range(self._totals[run]):
             node = self._context.link_of(rank).node
             if rank not in self._outcomes[run]:
-                row = Outcome(rank, rank, node, "returned", items=self._maps[run].get(rank, 0))
+                seconds = self._map_seconds.get(run, {}).get(rank, 0.0)
+                row = Outcome(rank, rank, node, "returned", seconds, items=self._maps[run].get(rank, 0))
                 self._enter(run, row, time.time())
         self._check_end(run)
 
