@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
+from skyward_core.plugins.built_in.shared import Shared
 from skyward_core.plugins.support.shared_server import PROGRAMS
 from tests.support.fewer import without
 from tests.support.pool_logs import last_run, log_of
@@ -86,7 +87,7 @@ def test_hosts_share_state_that_strangers_cannot_reach_and_nothing_is_left(lab: 
     with pool(lab, beside(lab), plugins=[sky.plugins.shared()]) as compute:
         assert sorted(adds() @ compute) == [1, 2]
         assert compute.shared.counter("seen").value == 2  # through the pool's own SSH connection
-        (plugin,) = compute.plugins
+        (plugin,) = (each for each in compute.plugins if isinstance(each, Shared))
         port = plugin.port_of(compute.name)
         listens = [line.split()[3] for line in hosts[0].run("ss -H -tln").splitlines()]
         assert f"{hosts[0].address}:{port}" in listens and not hosts[LOST].run(f"ss -H -tln sport = :{port}")

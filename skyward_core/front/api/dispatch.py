@@ -381,7 +381,9 @@ class Dispatching:
         """
         pool = self.pool
         if self._shared is None:
-            plugin = next((each for each in self.plugins if each.name == "shared"), None)
+            from ...plugins.built_in.shared import Shared
+
+            plugin = next((each for each in self.plugins if isinstance(each, Shared)), None)
             if plugin is None:
                 from .shared_names import NOT_SHARED
 
