@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ...pool.runs.map_run import MapRun
     from ...pool.runs.run import Run
     from ...tasks.task import Task
+    from ...views.views import PoolView
     from .console import ScriptConsole
     from .dask_work import DaskWork
 
@@ -637,6 +638,24 @@ class Dispatching:
             raise
         self._show_all()
         return run.results()
+
+    def _html_of(self, run: str, state: str) -> str:
+        """How a run is, as a notebook shows it.
+
+        Args:
+            state: of its future, where nothing more is known.
+        """
+        from .html import of_run, of_unseen
+
+        found = None if self._pool is None else self._view_now().runs.get(run)
+        return of_unseen("run", run, state) if found is None else of_run(found)
+
+    def _view_now(self) -> PoolView:
+        submit(self._caught_up()).result()
+        return self.pool.view
+
+    async def _caught_up(self) -> None:
+        self.pool.background.catch_up()
 
     def _show_all(self) -> None:
         """What ranks have printed stands there before what they return."""
