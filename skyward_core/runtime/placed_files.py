@@ -51,10 +51,12 @@ def _unpack(target: str, archive: bytes) -> None:
         for each in members:  # whoever has that number here is somebody else
             each.uid, each.gid, each.uname, each.gname = os.getuid(), os.getgid(), "", ""
         # A file gets its mode when all is in it: what nobody else may read is never open to them.
-        hidden = [each for each in members if each.isreg() and not each.mode & 0o077]
+        hidden, others = [], []
+        for each in members:
+            (hidden if each.isreg() and not each.mode & 0o077 else others).append(each)
         before = os.umask(0o077)
         try:
             tar.extractall(target, hidden, **safe)
         finally:
             os.umask(before)
-        tar.extractall(target, [each for each in members if each not in hidden], **safe)
+        tar.extractall(target, others, **safe)
