@@ -135,6 +135,11 @@ def exec_(
 
         from .commands.execute import execute
 
+        if words[0].startswith("-") and words[0] != "--":
+            raise click.UsageError(
+                f"options of exec stand before the pool, as in exec {words[0]} … {pool} COMMAND; "
+                f"a command of that name behind --"
+            )
         words = words[1:] if words[:1] == ("--",) else words
         if not words:
             raise click.UsageError("name a job file, or a command")
@@ -162,9 +167,10 @@ def exec_(
 @click.argument("pool")
 @of_json
 def queue(pool: str, as_json: bool) -> int:
-    """Show which runs have a pool's nodes, and which wait for some, and why.
+    """Show which runs have a pool's nodes, and which wait.
 
-    First come, first served: a run that waits is before all that came after it. "cancel RUN" takes one out.
+    Of those that wait it says why. First come, first served: a run that waits is before all that came after it.
+    "cancel RUN" takes one out.
     """
     with console_of(as_json) as console:
         from .commands.queue import queue as execute

@@ -149,10 +149,7 @@ def job_rows(plan: JobPlan) -> list[tuple[str, str]]:
         told.append(("creates", f"pool {pool.name}: {nodes}"))
         if pool.accelerator is not None:
             told.append(("needs", str(pool.accelerator)))
-    place = (
-        str(job.workdir) if job.workdir else " ".join(filter(None, job.git)) if job.git else "none travels"
-    )
-    told.append(("folder", safe(place)))
+    told.append(("folder", safe(job.folder)))
     told += [("brings", safe(f"{source} to {target}")) for target, source in job.mounts.items()]
     if job.setup.strip():
         told.append(("setup", f"{count(len(job.setup.splitlines()), 'line')}, on all nodes"))

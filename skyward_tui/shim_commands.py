@@ -15,7 +15,7 @@ of_python = click.option(
 
 @click.group()
 def shim() -> None:
-    """Let a plain `python script.py` find this library as `skyward`, too.
+    """Let plain `python script.py` find this library as `skyward`.
 
     Scripts that skyward-tui runs need none of it.
     """

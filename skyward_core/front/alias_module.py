@@ -17,7 +17,7 @@ from ..model.errors import UsageError
 from ..tasks.interpreter import offered
 from ..wire.safe_text import field as shown
 
-MARK = "# An alias of skyward_core. `skyward-tui shim install` wrote it; `skyward-tui shim remove` takes it away.\n"
+MARK = "# An alias of skyward_core: the command `shim install` wrote it, and `shim remove` takes it away.\n"
 _TEXT = f"""{MARK}import sys
 
 import skyward_core
@@ -75,7 +75,7 @@ def install(python: str | None = None) -> Shim:
         )
     if not found["ours"]:
         raise UsageError(
-            f"{python} has no skyward_core, which the alias stands for: install skyward-tui there first"
+            f"{python} has no skyward_core, which the alias stands for: install this package there first"
         )
     if found["managed"]:
         raise UsageError(

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from ..model.capabilities import Offers, Priced, Rents, RunsHere, settings_of
 from ..model.errors import JobFileError, UsageError
@@ -20,7 +21,7 @@ from ..store.clones import new_clone, remove_clone
 from ..store.home import home
 from ..tasks.job_files.job import JobFile, variables_of
 from ..tasks.job_files.mounts import renewing
-from ..wire.redact import SHORTEST
+from ..wire.redact import SHORTEST, without_credentials
 from .launch_request import with_hosts
 from .shell_tasks import portable
 
@@ -33,6 +34,8 @@ __all__ = ["JobFile", "JobRequest", "request_of", "tasks_of", "tasks_on", "varia
 
 EMPTY = "empty"  # a folder below the home: the working folder of jobs that have none
 GIT_PATIENCE = 600.0  # seconds that a clone may take
+# What git asks for user and password: they come by its environment, which others cannot read.
+_ASKED = r'!f() { printf "username=%s\npassword=%s\n" "$SKYWARD_GIT_USER" "$SKYWARD_GIT_PASSWORD"; }; f'
 # What a file says of a machine, and the setting of a provider that is meant.
 _SETTINGS = {"instance_type": "instance_type", "image": "ami", "disk_gb": "disk_gb", "zone": "zones"}
 _SAID = {"zone": "zone", "instance_type": "instance_type", "image": "image_id", "disk_gb": "disk_size"}
@@ -281,20 +284,39 @@ def _cloned(url: str, ref: str, *, pool: str = "") -> Path:
 
 
 def _clone(url: str, ref: str, folder: Path) -> None:
+    # Whoever has an account here sees what a program is started with, and words go to screens and logs.
+    plain, said, login = without_credentials(url), [], _login(url)
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    if login is not None:
+        said = ["-c", "credential.helper=", "-c", f"credential.helper={_ASKED}"]
+        environment |= {"SKYWARD_GIT_USER": login[0], "SKYWARD_GIT_PASSWORD": login[1]}
     for words in (
         ["init", "--quiet"],
-        ["fetch", "--quiet", "--depth", "1", "--", url, ref or "HEAD"],
+        ["fetch", "--quiet", "--depth", "1", "--", url if login is None else plain, ref or "HEAD"],
         ["checkout", "--quiet", "FETCH_HEAD"],
     ):
         try:
             done = subprocess.run(
-                ["git", "-C", str(folder), *words],
+                ["git", *said, "-C", str(folder), *words],
                 env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=GIT_PATIENCE,
             )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise JobFileError(f"workdir: git cannot bring {url}: {error}") from error
-        if done.returncode:
+        except subprocess.TimeoutExpired as error:
             raise JobFileError(
-                f"workdir: git cannot bring {ref or 'what is newest'} of {url}: {done.stderr.strip()}"
-            )
+                f"workdir: git did not bring {plain} within {GIT_PATIENCE / 60:g} minutes"
+            ) from error
+        except OSError as error:
+            raise JobFileError(f"workdir: git cannot bring {plain}: {error}") from error
+        if done.returncode:
+            reason = without_credentials(done.stderr.strip())
+            raise JobFileError(f"workdir: git cannot bring {ref or 'what is newest'} of {plain}: {reason}")
+
+
+def _login(url: str) -> tuple[str, str] | None:
+    """The user and the password that stand in a URL; None where there is no password."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # git says what is wrong with it
+        return None
+    if parts.scheme not in ("http", "https") or not parts.password:
+        return None
+    return unquote(parts.username or ""), unquote(parts.password)

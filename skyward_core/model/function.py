@@ -5,7 +5,18 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, TypeVarTuple, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    TypeVarTuple,
+    overload,
+)
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:  # agents and workers need neither, nor what they load
@@ -14,7 +25,9 @@ if TYPE_CHECKING:  # agents and workers need neither, nor what they load
     from .run_future import RunFuture
 
 P = ParamSpec("P")
+P2 = ParamSpec("P2")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)  # a checker may know more of a value than an operator asks for
 T2 = TypeVar("T2")
 T3 = TypeVar("T3")
 T4 = TypeVar("T4")
@@ -39,7 +52,7 @@ class Dispatcher(Protocol):
     def submit_group(self, group: PendingGroup[Any]) -> RunFuture[Any]: ...
 
 
-class Function(Generic[P, T]):
+class Function(Generic[P, T_co]):
     """A function that can run on a pool. Calling it makes a ``PendingFunction``, and runs nothing.
 
     Args:
@@ -51,7 +64,7 @@ class Function(Generic[P, T]):
         ValueError: ``timeout`` is not more than 0.
     """
 
-    def __init__(self, fn: Callable[P, T], timeout: float | None = None) -> None:
+    def __init__(self, fn: Callable[P, T_co], timeout: float | None = None) -> None:
         if not callable(fn):
             raise TypeError(f"@function decorates a function, not {type(fn).__name__}")
         functools.update_wrapper(self, fn)
@@ -67,15 +80,17 @@ class Function(Generic[P, T]):
         self: Function[P, AsyncIterator[T2]], *args: P.args, **kwargs: P.kwargs
     ) -> PendingFunction[Iterator[T2]]: ...
     @overload
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> PendingFunction[T]: ...
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> PendingFunction[T_co]: ...
     def __call__(self, *args: Any, **kwargs: Any) -> PendingFunction[Any]:
         return PendingFunction(self.fn, args, kwargs, self.timeout)
 
     @overload
-    def __get__(self, instance: None, owner: Any = None) -> Function[P, T]: ...
+    def __get__(self, instance: None, owner: Any = None) -> Function[P, T_co]: ...
     @overload
-    def __get__(self, instance: Any, owner: Any = None) -> Function[..., T]: ...
-    def __get__(self, instance: Any, owner: Any = None) -> Function[..., T]:
+    def __get__(
+        self: Function[Concatenate[Any, P2], T_co], instance: object, owner: Any = None
+    ) -> Function[P2, T_co]: ...
+    def __get__(self, instance: Any, owner: Any = None) -> Function[..., T_co]:
         """A method of a class, called as one: the object travels as its first argument."""
         fn: Any = self.fn
         if instance is None or type(fn) is not FunctionType:
@@ -84,7 +99,7 @@ class Function(Generic[P, T]):
         bound.__name__, bound.__qualname__, bound.__doc__ = fn.__name__, fn.__qualname__, fn.__doc__
         return Function(bound, self.timeout)
 
-    def local(self, *args: P.args, **kwargs: P.kwargs) -> T:
+    def local(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
         """Call the function here and now, in this process.
 
         Args:
@@ -96,7 +111,9 @@ class Function(Generic[P, T]):
         """
         return self.fn(*args, **kwargs)
 
-    def __skyward_wrap__(self, decorator: Callable[[Callable[P, T]], Callable[P, T]]) -> Function[P, T]:
+    def __skyward_wrap__(
+        self, decorator: Callable[[Callable[P, T_co]], Callable[P, T_co]]
+    ) -> Function[P, T_co]:
         """The same function with its body decorated; lets decorators of ours stand above ``@function`` too."""
         return Function(decorator(self.fn), self.timeout)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 _WHY = {
     "Volume Storage storage": "buckets are not mounted: fetch what a rank needs in the function, and "
     "sky.Image(outputs=[...]) brings back what it writes",
-    "dict set counter queue barrier lock registry DistributedRegistry Consistency": "ranks share nothing but what they "
-    "bring to meet: torch.distributed, or a store of yours",
+    "registry DistributedRegistry Consistency": "what ranks share has one server, and so one order for "
+    "all: sky.dict, sky.counter and their like",
     "HealthChecker": "a node counts as lost where it does not answer; no command of yours is asked",
     "Retry Lost": "no call is made again by itself: catch sky.RunError, and send it again",
-    "Port": "`skyward-tui forward POOL PORT` brings a port of a node here",
+    "Port": "the command `forward POOL PORT` brings a port of a node here",
     "Session Client": "a pool is this process's own, and sky.attach(name) comes to another's",
-    "App app main": "`skyward-tui run SCRIPT -a name=value` calls a function by its signature",
+    "App app main": "the command `run SCRIPT -a name=value` calls a function by its signature",
     "emit metrics MetricSpec observability": "sky.log(loss=...) tells numbers of a rank, compute.metrics() has all",
     "time": "seconds are numbers: write 3600",
-    "offers OfferRepository Offer": "`skyward-tui offers` lists what can be rented, and compute.plan() what would be",
+    "offers OfferRepository Offer": "the command `offers` lists what can be rented, and compute.plan() what would be",
     "containers DockerImage": "nodes are machines, or processes of this one",
     "LogConfig": "the variable SKYWARD_LOG has a log written, and says of what",
     "TaskFailedError TaskIndeterminateError": "a call that failed raises sky.RunError, whose cause is its exception",

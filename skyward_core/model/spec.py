@@ -19,6 +19,7 @@ from .spec_checks import Checks
 from .value import Value, value
 
 if TYPE_CHECKING:
+    from .accepted_types import AcceleratorLike, HasHooks, ProviderLike
     from .offer import Wish
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
@@ -403,6 +404,10 @@ class Nodes(_Spec):
     min: int
     max: int
 
+    if TYPE_CHECKING:
+
+        def __init__(self, initial: int = ..., *, min: int = ..., max: int = ...) -> None: ...
+
     _in_order: ClassVar[Sequence[str]] = ("initial",)
     _checks: ClassVar[Checks] = {"min": spec_checks.whole(1, 1024), "max": spec_checks.whole(1, 1024)}
 
@@ -497,8 +502,8 @@ class Spec(_Spec):
         SpecError: a value makes no sense.
     """
 
-    provider: Any = None
-    accelerator: Any = None
+    provider: ProviderLike | None = None
+    accelerator: AcceleratorLike | None = None
     nodes: int | Nodes | str | None = None
     vcpus: float | None = None
     memory_gb: float | None = None
@@ -508,7 +513,7 @@ class Spec(_Spec):
     allocation: str | None = None
     disk_gb: int | None = None
     image: Image | None = None
-    plugins: Sequence[Any] = ()
+    plugins: Sequence[HasHooks] = ()
     ttl: float | None = None
 
     _in_order: ClassVar[Sequence[str]] = ("provider", "accelerator", "vcpus", "memory_gb", "region")

@@ -26,11 +26,12 @@ def chosen_among(ways: Sequence[Spec], selection: str | None) -> tuple[Any, Any,
     if select is None:
         raise SpecError(f"should be 'cheapest' or 'first' (got {selection!r:.60})", "selection")
     for each in ways:
-        if not isinstance(each.provider, Offers):
+        provider: Any = each.provider  # made, as its accelerator is
+        if not isinstance(provider, Offers):
             said = " and ".join(each.chooses) or ("several specs" if len(ways) > 1 else "selection")
             with of_field("provider"):
                 raise UsageError(
-                    f"provider {each.provider.name} takes machines as they are, and has no offers to choose from by "
+                    f"provider {provider.name} takes machines as they are, and has no offers to choose from by "
                     f"{said}: leave that out, or name another provider"
                 )
     providers = [_placed(each) for each in ways]
@@ -43,7 +44,7 @@ def chosen_among(ways: Sequence[Spec], selection: str | None) -> tuple[Any, Any,
 
 def _placed(spec: Spec) -> Any:
     """A spec's provider, in its regions, with its disks."""
-    provider = spec.provider
+    provider: Any = spec.provider
     if spec.disk_gb is not None:
         if not isinstance(provider, SizesDisk):
             raise SpecError(f"provider {provider.name} has machines with disks of their own size", "disk_gb")
@@ -55,8 +56,9 @@ def _placed(spec: Spec) -> Any:
 
 
 def _wish(spec: Spec, selection: Selection) -> Wish:
+    accelerator: Any = spec.accelerator
     return replace(
-        Wish(accelerator=spec.accelerator, selection=selection),
+        Wish(accelerator=accelerator, selection=selection),
         vcpus=int(spec.vcpus or 0),
         memory_gb=spec.memory_gb or 0.0,
         architecture=spec.architecture or "",

@@ -90,7 +90,7 @@ def _tell(
         told.append(("pool", f"{spec.name}: {count(spec.most_nodes, 'node')} on {spec.provider.name}"))
         if spec.accelerator is not None:
             told.append(("accelerator", str(spec.accelerator)))
-    told.append(("working folder", str(job.workdir or (job.git and " ".join(job.git)) or "none travels")))
+    told.append(("working folder", job.folder))
     told += [("brings", f"{source} to {target}") for target, source in job.mounts.items()]
     told += [(name, f"{len(text.splitlines())} lines") for name, text in _commands(job, setup=setup).items()]
     for line in table(told):

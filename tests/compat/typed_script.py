@@ -1,11 +1,37 @@
 """A script as people write one, for type checkers: mypy reads it with all other tests, and what it asserts is types."""
 
+# mypy: warn_unused_ignores
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true
+
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from typing import assert_type
 
 import skyward_core as sky
+
+
+def asked_for() -> None:
+    sky.Compute(provider=sky.Local(), nodes=4, worker=sky.Worker(concurrency=2, executor="thread"))
+    sky.Compute(
+        provider="local", accelerator="A100:8", plugins=[sky.plugins.torch(), sky.plugins.huggingface()]
+    )
+    sky.Compute(provider=sky.Local, accelerator=sky.accelerators.A100)
+    sky.Compute(provider=sky.AWS(), accelerator=sky.accelerators.H100(count=8, memory="80GB"), ttl=600)
+    sky.Compute(provider=sky.SSH(hosts=["me@host"]), image=sky.Image(pip=["numpy"]))
+    sky.Compute(provider=sky.Slurm(), options=sky.Options(cluster=False), nodes=sky.Nodes(min=1, max=2))
+    sky.Compute(provider=sky.RunPod(), accelerator=sky.accelerators.Custom("X1"), cpus=4)
+    sky.Compute(sky.Spec(provider=sky.AWS(), plugins=(sky.plugins.jax(),)), sky.Spec(provider=sky.Lambda))
+    # What makes no sense is refused, too: an ignore that hides nothing is an error of its own.
+    sky.Compute(provider=4)  # type: ignore[arg-type]
+    sky.Compute(accelerator=8)  # type: ignore[arg-type]
+    sky.Compute(plugins=["torch"])  # type: ignore[list-item]
+    sky.Compute(worker=4)  # type: ignore[arg-type]
+    sky.Compute(sky.Spec(plugins=[3]))  # type: ignore[list-item]
+    sky.Compute(provder=sky.Local())  # type: ignore[call-arg]
+    with sky.attach("training") as compute:
+        assert_type(one(1) >> compute, int)
+        assert_type(compute.plugins, Sequence[sky.plugins.Plugin])
 
 
 @sky.function
@@ -48,6 +74,8 @@ def operators(compute: sky.Compute) -> None:
     assert_type(three(1) >> compute, float)
     assert_type(one(1) > compute, sky.RunFuture[int])
     assert_type(Model().score(1) @ compute, list[float])
+    one("1")  # type: ignore[arg-type]
+    Model().score("1")  # type: ignore[arg-type]
     assert_type((one(1) & two(2)) >> compute, tuple[int, str])
     assert_type((one(1) & two(2) & three(3)) >> compute, tuple[int, str, float])
     assert_type((one(1) & (two(2) & three(3))) >> compute, tuple[int, str, float])
@@ -61,6 +89,16 @@ def operators(compute: sky.Compute) -> None:
         sky.gather(*[one(n) for n in range(9)], stream=True, ordered=False) >> compute,
         Generator[int, None, None],
     )
+
+
+def by_names(compute: sky.Compute) -> None:
+    assert_type(compute.run(one(1)), int)
+    assert_type(compute.run(one(1) & two(2)), tuple[int, str])
+    assert_type(compute.broadcast(three(1)), list[float])
+    assert_type(compute.run_async(two(1)), sky.RunFuture[str])
+    assert_type(compute.map(one, range(3)), Iterator[int])
+    assert_type(compute.map(three, range(3), ordered=False), Iterator[float])
+    assert_type(compute.map(len, ["a", "b"]), Iterator[int])
 
 
 def streams(compute: sky.Compute) -> None:

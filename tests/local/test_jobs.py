@@ -212,6 +212,7 @@ def test_what_would_be_made_is_told(cli: Cli) -> None:
         (("launch", "empty.yaml", "--budget", "5"), "machines of provider local cost nothing"),
         (("exec", "job", "empty.yaml"), "empty.yaml has no run"),
         (("exec", "job", "task.yaml", "--env", "A=1"), "options of exec stand before the pool"),
+        (("exec", "job", "--nodes", "1", "true"), "options of exec stand before the pool"),
         (("exec", "job", "--"), "name a job file, or a command"),
         (("exec", "nobody", "true"), "no pool 'nobody' is up"),
         (("exec", "--env", "NONESUCH_X", "job", "true"), "this shell has no variable of that name"),

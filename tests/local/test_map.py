@@ -120,7 +120,7 @@ def test_an_item_that_takes_too_long_is_stopped(pool: sky.Compute) -> None:
         pool.map(square, [], timeout=0)
     for wrong in (square(3), 3):
         with pytest.raises(TypeError, match="map"):
-            pool.map(wrong, [])  # type: ignore[arg-type]
+            pool.map(wrong, [])  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="cannot be called so"):
         list(pool.map(lambda: 1, [1]))
 

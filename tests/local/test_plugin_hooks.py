@@ -119,4 +119,4 @@ def test_plugins_that_do_not_go_together_are_refused_at_once():
     with pytest.raises(UsageError, match="given twice"):
         sky.Compute(plugins=[sky.plugins.torch(), sky.plugins.torch()])
     with pytest.raises(UsageError, match=r"call it: Torch\(\)"):
-        sky.Compute(plugins=[sky.plugins.torch])
+        sky.Compute(plugins=[sky.plugins.torch])  # type: ignore[list-item]

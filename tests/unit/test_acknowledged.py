@@ -29,7 +29,9 @@ class FakeLink:
 def run_on(links: Sequence[FakeLink]) -> tuple[Run, Any]:
     """A run of three calls on a pool with these links, and its task."""
     blob = SimpleNamespace(hash="", size=0, data=b"", sources=())
-    task = SimpleNamespace(name="f", fn=blob, args=blob, timeout=None, stream=False, script=False)
+    task = SimpleNamespace(
+        name="f", fn=blob, args=blob, timeout=None, stream=False, script=False, feeds=(), nodes=None, job=""
+    )
     context = SimpleNamespace(name="p", links=links, alone=True)
     around = SimpleNamespace(context=context, ended=lambda run: None)
     return Run(around, "r1", "gather", [task], 3), task  # type: ignore[arg-type, list-item]

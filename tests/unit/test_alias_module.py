@@ -68,5 +68,5 @@ def test_what_cannot_be_is_refused_in_words(environment: Path, tmp_path: Path) -
         alias_module.install(str(tmp_path / "nothing"))
     bare = tmp_path / "bare"
     venv.create(bare, symlinks=True)
-    with pytest.raises(UsageError, match=r"has no skyward_core, .*install skyward-tui there first"):
+    with pytest.raises(UsageError, match=r"has no skyward_core, .*install this package there first"):
         alias_module.install(python_of(bare))

@@ -176,7 +176,10 @@ def test_the_runs_of_a_real_pool_are_told(tmp_path: Path, monkeypatch: pytest.Mo
 
     options = sky.Options(console=False, grace=0.1, budget=10.0)
     said = r"pool dear ends: its budget of \$10\.00 is spent"
-    with sky.Compute(name="dear", options=options) as compute, pytest.raises(sky.Cancelled, match=said):
+    with (
+        sky.Compute(provider=sky.Local(), name="dear", options=options) as compute,
+        pytest.raises(sky.Cancelled, match=said),
+    ):
         forever() @ compute
     receipt = compute.receipt
     assert receipt is not None and receipt.ok and receipt.notes == ("its budget of $10.00 is spent",)

@@ -125,7 +125,7 @@ def test_what_is_kept_of_several_makes_them_again() -> None:
     assert again.name == "aws" and spec.describe()["rents"] is True
 
 
-def tried(selection: str, *shops: Shop, **said: Any) -> tuple[sky.PoolSpec, Several]:
+def tried(selection: str, *shops: Any, **said: Any) -> tuple[sky.PoolSpec, Several]:
     spec = wanted(*(sky.Spec(provider=each, **said) for each in shops), selection=selection, nodes=2)
     assert isinstance(spec.provider, Several)
     return spec, spec.provider

@@ -174,6 +174,6 @@ def test_a_method_has_its_object() -> None:
     assert (pending.name, pending.timeout, pending.local()) == ("train", 5, 6.0)
     assert pickle.loads(cloudpickle.dumps(pending)).local() == 6.0, "and takes it along"
     assert Trainer.train(Trainer(1.0), 3).local() == 3.0
-    assert Trainer(2.0).plain(4).local() == 4 and Trainer(2.0).smallest(4, 3).local() == 3
+    assert Trainer(2.0).plain(4).local() == 4 and Trainer(2.0).smallest(4, 3).local() == 3  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"train\(epochs: 'int' = 1\).* cannot be called so"):
-        check_call(Trainer(2.0).train(1, 2), Trainer(2.0).train.fn)
+        check_call(Trainer(2.0).train(1, 2), Trainer(2.0).train.fn)  # type: ignore[call-arg]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import textwrap
+from base64 import b64decode
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -354,3 +359,37 @@ def test_a_repository_is_cloned_to_be_the_folder(tmp_path: Path, monkeypatch: py
         assert (Path(spec.image.workdir or "") / "train.py").read_text() == content
     with pytest.raises(JobFileError, match="git cannot bring v9 of"):
         JobRequest(job=read(f"workdir: {{url: {tmp_path}, ref: v9}}")).spec()
+
+
+def test_a_password_for_a_repository_reaches_it_and_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not who sees what programs are started with, and not who reads the screen."""
+    asked: list[str] = []
+
+    class Forge(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if login := self.headers.get("Authorization", ""):
+                asked.append(b64decode(login.removeprefix("Basic ")).decode())
+            self.send_response(404 if login else 401)
+            self.send_header("WWW-Authenticate", "Basic realm=x")
+            self.end_headers()
+
+        def log_message(self, *words: object) -> None: ...
+
+    words = tmp_path / "words"
+    script = tmp_path / "bin" / "git"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\necho "$@" >> {words}\nexec {shutil.which("git")} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Forge) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_address[1]
+        job = read(f"workdir: {{url: 'http://ann:Nobody%20Reads@127.0.0.1:{port}/x.git'}}")
+        with pytest.raises(JobFileError, match=f"of http://127.0.0.1:{port}/x.git: ") as caught:
+            JobRequest(job=job).spec()
+        server.shutdown()
+    assert set(asked) == {"ann:Nobody Reads"}
+    assert "Nobody" not in f"{caught.value} {job.folder} {words.read_text()}"

@@ -293,8 +293,16 @@ def test_gpus_by_their_driver_and_how_they_fail(sampling: Sampling) -> None:
     first, second = sampling.last["gpus"]
     memory = {"mem_used": 1024 << 20, "mem_total": 81920 << 20}
     # Idle clocks are no reason to worry; what this driver lacks (clocks, links, limits) is absent.
-    assert first == memory | {"util": 98, "mem_busy": 0, "power": 650.0, "temp": 71, "throttle": 64, "ecc": 2}
-    assert second == {"util": 3, "mem_busy": 0} | memory | {"mem_used": 0}
+    assert first == memory | {
+        "processes": 0,
+        "util": 98,
+        "mem_busy": 0,
+        "power": 650.0,
+        "temp": 71,
+        "throttle": 64,
+        "ecc": 2,
+    }
+    assert second == {"processes": 0, "util": 3, "mem_busy": 0} | memory | {"mem_used": 0}
     assert first.keys() <= GPU.keys()
     told = [sample["devices"] for sample in sampling.samples() if sample.get("devices")]
     assert told == [

@@ -30,7 +30,7 @@ def book_of() -> RunBook:
 def claimed(kind: RunKind, total: int) -> tuple[RunBook, Run]:
     """A run that another client sent, and the book of a pool that has taken it over."""
     book = book_of()
-    run = book.add("r1", kind, [SimpleNamespace(name="f", script=False)], total)  # type: ignore[list-item]
+    run = book.add("r1", kind, [SimpleNamespace(name="f", script=False, nodes=None)], total)  # type: ignore[list-item]
     run.claim_from(book._context.links)
     return book, run
 

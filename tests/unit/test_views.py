@@ -45,6 +45,7 @@ OPENED = ev.PoolOpened(pool="p", at=10.0, spec=SPEC, created_at=9.0)
 RUN = ev.RunOpened(pool="p", at=20.0, run="r1", function="train", kind="broadcast", total=4)
 KILLED = Outcome(1, 1, 0, "exited", 2.0, error=ErrorInfo("RankExit", "ended by SIGKILL"), signal=9)
 CAUSE = RootCause.of(KILLED)
+WAITING = ev.QueuedRun(run="r2", name="next", nodes=2, only=[], since=20.5)
 STORY: list[ev.Event] = [
     OPENED,
     ev.NodePhase(pool="p", at=11.0, node=1, phase="running", detail="starting", address="10.0.0.2"),
@@ -73,6 +74,8 @@ STORY: list[ev.Event] = [
     ev.OutputFetched(
         pool="p", at=29.0, run="r1", node=0, path="o\udcff", size=3, target="/o/o\x1b[2J", error="full"
     ),
+    ev.RunPlaced(pool="p", at=29.5, run="r1", nodes=[0, 1]),
+    ev.QueueNews(pool="p", at=29.6, waiting=[WAITING]),
     ev.PoolState(pool="p", at=40.0, state="stopping", detail="asked to"),
     ev.PoolEnded(pool="p", at=41.0, receipt={"created": 2, "gone": [0], "unaccounted": ["i-1"]}),
 ]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ...model.errors import PoolError, UsageError
-from ...model.function import PendingFunction, PendingGroup
+from ...model.function import Function, PendingFunction, PendingGroup
 from ...model.run_future import RunFuture
 from ...model.states import RunKind
 from ...transport.background_loop import background, submit, this_process
@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from ...model.curves import Curves
     from ...model.stacks import Stacks
     from ...model.written_file import WrittenFile
+    from ...plugins.base import Plugin
+    from ...plugins.support.shared_state import SharedState
     from ...pool.pool import Pool
     from ...pool.runs.carried_run import CarriedRun
     from ...pool.runs.map_run import MapRun
     from ...pool.runs.run import Run
     from ...tasks.task import Task
+    from ...views.views import PoolView
     from .console import ScriptConsole
     from .dask_work import DaskWork
 
@@ -39,13 +42,14 @@ class Dispatching:
         plugins: frameworks that are set up, in order of entry.
     """
 
-    plugins: Sequence[Any] = ()
+    plugins: Sequence[Plugin] = ()
 
     def __init__(self) -> None:
         self._pool: Pool | None = None
         self._process = this_process()
         self._console: ScriptConsole | None = None
         self._dask: DaskWork | None = None
+        self._shared: SharedState | None = None
 
     @property
     def pool(self) -> Pool:
@@ -213,6 +217,33 @@ class Dispatching:
         future.add_done_callback(forward)
         return future
 
+    @overload
+    def map(
+        self,
+        fn: Function[..., Coroutine[Any, Any, T]],
+        items: Iterable[Any],
+        *,
+        ordered: bool = ...,
+        timeout: float | None = ...,
+    ) -> Iterator[T]: ...
+    @overload
+    def map(
+        self,
+        fn: Function[..., T],
+        items: Iterable[Any],
+        *,
+        ordered: bool = ...,
+        timeout: float | None = ...,
+    ) -> Iterator[T]: ...
+    @overload
+    def map(
+        self,
+        fn: Callable[..., T],
+        items: Iterable[Any],
+        *,
+        ordered: bool = ...,
+        timeout: float | None = ...,
+    ) -> Iterator[T]: ...
     def map(
         self,
         fn: Callable[..., Any],
@@ -263,13 +294,14 @@ class Dispatching:
 
     # -- the same as the operators, by names -------------------------------------------------------------
 
-    def run(self, pending: PendingFunction[Any] | PendingGroup[Any]) -> Any:
+    def run(self, pending: PendingFunction[T] | PendingGroup[T]) -> T:
         """The same as ``pending >> compute``, and raises as ``run_one`` or ``run_group``.
 
         Args:
             pending: the call, or a group of calls.
         """
-        return pending >> self
+        value: T = pending >> self
+        return value
 
     def broadcast(self, pending: PendingFunction[T]) -> list[T]:
         """The same as ``pending @ compute``, and raises as ``run_all``.
@@ -340,10 +372,32 @@ class Dispatching:
             raise UsageError("this pool has no Dask: give it plugins=[sky.plugins.dask()]")
         return engine.dashboard()
 
+    @property
+    def shared(self) -> SharedState:
+        """What ranks and client share by name, with the plugin ``shared``: ``compute.shared.counter("seen").value``.
+
+        Raises:
+            UsageError: the pool has no such plugin.
+            PoolError: the pool is not up.
+        """
+        pool = self.pool
+        if self._shared is None:
+            from ...plugins.built_in.shared import Shared
+
+            plugin = next((each for each in self.plugins if isinstance(each, Shared)), None)
+            if plugin is None:
+                from .shared_names import NOT_SHARED
+
+                raise UsageError(NOT_SHARED)
+            from .shared_access import shared_of
+
+            self._shared = shared_of(pool, plugin)
+        return self._shared
+
     def _engine(self) -> DaskWork | None:
         """What hands out the pool's small calls in place of ourselves."""
         if self._dask is None:
-            plugin = next((each for each in self.plugins if each.name == "dask"), None)
+            plugin: Any = next((each for each in self.plugins if each.name == "dask"), None)
             if plugin is not None:
                 from .dask_work import DaskWork
 
@@ -361,6 +415,9 @@ class Dispatching:
     def _leave_engine(self) -> None:
         if self._dask is not None:
             self._dask.close()
+        if self._shared is not None:
+            self._shared.close()
+            self._shared = None
 
     def _start_carried(self, task: Task, run_id: str) -> CarriedRun:
         """Begin a run whose work an engine does."""
@@ -581,6 +638,24 @@ class Dispatching:
             raise
         self._show_all()
         return run.results()
+
+    def _html_of(self, run: str, state: str) -> str:
+        """How a run is, as a notebook shows it.
+
+        Args:
+            state: of its future, where nothing more is known.
+        """
+        from .html import of_run, of_unseen
+
+        found = None if self._pool is None else self._view_now().runs.get(run)
+        return of_unseen("run", run, state) if found is None else of_run(found)
+
+    def _view_now(self) -> PoolView:
+        submit(self._caught_up()).result()
+        return self.pool.view
+
+    async def _caught_up(self) -> None:
+        self.pool.background.catch_up()
 
     def _show_all(self) -> None:
         """What ranks have printed stands there before what they return."""

@@ -31,11 +31,11 @@ RULES: Rules = {
     "console": renamed("console"),
     "executor": renamed("worker"),
     "delete_on_exit": refused(
-        "a pool ends with its block; `skyward-tui run` brings one up that stays, and sky.attach(name) comes back to it",
+        "a pool ends with its block; the command `run` brings one up that stays, and sky.attach(name) comes back to it",
         True,
     ),
     "volumes": refused(NO_VOLUMES, (), []),
-    "ports": refused("no port is brought here by the pool itself: `skyward-tui forward POOL PORT` does that", (), []),
+    "ports": refused("no port is brought here by the pool itself: the command `forward POOL PORT` does that", (), []),
     "retry": refused("no call is made again by itself: catch sky.RunError, and send it again"),
     "callbacks": unheeded("the app, and compute.metrics() and compute.alerts(run), show what happens", (), []),
     "url": refused(_NO_DAEMON),

@@ -15,6 +15,8 @@ from ...plugins.support.automatic import BRINGS, Automatic
 
 if TYPE_CHECKING:
     from ...model.accelerators import Factory
+    from ...model.accepted_types import AcceleratorLike
+    from ...model.spec import Image, Worker
     from .compute import Compute
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,10 +46,10 @@ def ComputePool(
     *,
     pip: Sequence[str] = (),
     env: dict[str, str] | None = None,
-    image: Any = None,
-    accelerator: Any = None,
+    image: Image | None = None,
+    accelerator: AcceleratorLike | None = None,
     plugins: Sequence[Plugin] = (),
-    worker: Any = None,
+    worker: Worker | None = None,
     **options: Any,
 ) -> Compute:
     """The older name of ``sky.Compute``. A function whose code names ``torch.distributed`` finds the process group made

@@ -311,7 +311,7 @@ def Custom(
     return Accelerator.from_name(name, count=count)
 
 
-def resolve(value: Accelerator | Factory | str | None) -> Accelerator | None:
+def resolve(value: Accelerator | Factory | Callable[[], Accelerator] | str | None) -> Accelerator | None:
     """What a person gave for an accelerator: a string is parsed, an uncalled factory stands for one per node.
 
     Args:

@@ -16,7 +16,7 @@ from ...model.errors import JobFileError
 from ...model.function import Dispatcher, PendingFunction
 from ...model.value import Value, value
 from ...runtime.shell_command import ShellCommand
-from ...wire.redact import SHORTEST, secret_values
+from ...wire.redact import SHORTEST, secret_values, without_credentials
 from ..shell import values_here
 from .document import Document, Place
 from .keys import NOTED, REFUSED, GitKeys, JobKeys, ResourceKeys
@@ -148,6 +148,13 @@ class JobFile(Value):
             idle_seconds=idle_seconds(document, keys.resources),
             notes=tuple(notes),
         )
+
+    @property
+    def folder(self) -> str:
+        """What its working folder is, in words."""
+        if self.git is not None:
+            return without_credentials(" ".join(filter(None, self.git)))
+        return str(self.workdir or "none travels")
 
     @property
     def gpus(self) -> int:
