@@ -27,6 +27,8 @@ class _Pool(Protocol):
 
     def alerts(self, run: str) -> list[Alert]: ...
 
+    def _html_of(self, run: str, state: str) -> str: ...
+
 
 class RunFuture(Future[T]):
     """A ``concurrent.futures.Future`` of a call's value, as ``call > compute`` gives it. To cancel it cancels the run.
@@ -40,6 +42,11 @@ class RunFuture(Future[T]):
         super().__init__()
         self.run = run
         self._pool = pool
+
+    def _repr_html_(self) -> str:
+        """How the run is now, as a notebook shows it."""
+        state = "cancelled" if self.cancelled() else "ended" if self.done() else "goes on"
+        return self._pool._html_of(self.run, state)
 
     def __await__(self) -> Generator[Any, None, T]:
         """Its value, in asynchronous code. Cancelling what awaits it cancels the run."""

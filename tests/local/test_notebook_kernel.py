@@ -34,6 +34,10 @@ def train(config):
 def fails():
     raise ValueError("from a cell")
 
+@sky.function
+def hostile():
+    raise ValueError("<script>alert(1)</script>\\x1b]0;owned\\x07\\n<b>")
+
 pool = sky.Compute(provider=sky.Local(), nodes=2)
 compute = pool.__enter__()
 # %%
@@ -51,26 +55,46 @@ try:
 except ValueError as error:
     print("caught:", error)
 # %%
+future = hostile().on_all(compute)
+future.exception()
+future
+# %%
+pool
+# %%
+sky.sweep(train, config=[Config(1), Config(2)]) >> compute
+# %%
 pool.__exit__(None, None, None)
 print(pool.receipt)
+pool
 """
 
 
 class Notebook:
-    """A kernel, and what its cells print."""
+    """A kernel, and what its cells print.
+
+    Attributes:
+        shown: HTML of what the last cell showed, a list for each place of its output that was drawn anew.
+    """
 
     def __init__(self, client: Any) -> None:
         self._client = client
+        self.shown: list[list[str]] = []
 
     def run(self, cell: str) -> str:
         printed: list[str] = []
+        places: dict[str, list[str]] = {}
 
         def take(message: dict[str, Any]) -> None:
+            content = message["content"]
             if message["msg_type"] == "stream":
-                printed.append(message["content"]["text"])
+                printed.append(content["text"])
+            elif message["msg_type"] in ("display_data", "update_display_data", "execute_result"):
+                place = content.get("transient", {}).get("display_id", message["msg_type"])
+                places.setdefault(place, []).append(content["data"].get("text/html", ""))
 
         reply = self._client.execute_interactive(cell, timeout=PATIENCE, output_hook=take)
         assert reply["content"]["status"] == "ok", reply["content"]
+        self.shown = list(places.values())
         return "".join(printed)
 
 
@@ -81,6 +105,7 @@ def notebook(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "My Figures.ipynb"))  # as Jupyter's server tells
     manager = KernelManager(kernel_name="python3", transport="ipc", ip=str(tmp_path / "k"))
     manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     manager.start_kernel(cwd=str(tmp_path))
@@ -95,11 +120,25 @@ def notebook(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_cells_are_run_edited_and_fail_as_in_a_script(notebook: Notebook) -> None:
-    first, run, edited, failed, last = CELLS.split("# %%")
+    first, run, edited, failed, future, pool, trials, last = CELLS.split("# %%")
     notebook.run(first)
+    [line] = notebook.shown
+    assert line[-1].startswith("<div>pool my-figures-") and " up: 2 of 2 nodes ready" in line[-1], line
     said = notebook.run(run)
     assert str([[20, "return x * SCALE"]] * 2) in said
     assert "of rank 0" in said and "of rank 1" in said
     assert str([[8, "return x + SCALE"]] * 2) in notebook.run(edited)
     assert "caught: fails failed: rank" in (said := notebook.run(failed)) and "from a cell" in said
+    notebook.run(future)
+    [[shown]] = notebook.shown
+    assert "<b>hostile (" in shown and "ValueError: &lt;script&gt;alert(1)&lt;/script&gt;" in shown
+    assert "<script" not in shown and "\x1b" not in shown and "owned" not in shown
+    notebook.run(pool)
+    [[shown]] = notebook.shown
+    assert "<td>n1</td><td>ready</td>" in shown and "<td>hostile</td><td>failed</td>" in shown
+    notebook.run(trials)
+    [[shown]] = notebook.shown
+    assert "2 trials, 2 ended" in shown and "<td>Config(width=2)</td><td>returned</td>" in shown
     assert "created 2, verified gone 2, unaccounted 0" in notebook.run(last)
+    [[shown]] = notebook.shown
+    assert "gone: created 2, verified gone 2" in shown

@@ -48,19 +48,21 @@ class Attached(Dispatching):
             self._console = ScriptConsole(pool.news)
             self._stack.callback(self._console.close)
 
+    def _repr_html_(self) -> str:
+        """How the pool is now, as a notebook shows it."""
+        from .html import of_pool, of_unseen
+
+        return of_unseen("pool", self.name, "left") if self._pool is None else of_pool(self._view_now())
+
     @property
     def view(self) -> PoolView:
         """What the pool looks like now."""
-        submit(self._caught_up()).result()
-        return self.pool.view
+        return self._view_now()
 
     @property
     def runs(self) -> list[RunView]:
         """The runs that the pool remembers, oldest first, whoever dispatched them."""
         return sorted(self.view.runs.values(), key=lambda run: run.opened_at)
-
-    async def _caught_up(self) -> None:
-        self.pool.background.catch_up()
 
     def wait(self, run: str | None = None) -> list[Any]:
         """Wait for a run that another client dispatched.

@@ -22,6 +22,7 @@ from .active_pool import closed, opened
 from .dispatch import Dispatching
 from .ending import down, tell
 from .in_thread import in_thread
+from .notebook import ComingUp, asked_by, is_notebook
 from .older_arguments import OlderArguments, taken
 
 if TYPE_CHECKING:
@@ -114,15 +115,19 @@ class Compute(Dispatching):
             said = (provider, nodes, accelerator, vcpus, memory_gb, architecture, region, max_hourly_cost, disk_gb,
                     allocation, selection, image, worker, ttl)  # fmt: skip
             if all(each is None for each in said):
-                from .named_pool import named_pool  # most pools are said where they are wanted
+                from .named_pool import is_named, named_pool  # most pools are said where they are wanted
 
-                table = named_pool(name)
-                if options is not None:
-                    if "options" in table:
-                        raise UsageError(f"options= beside [pools.{name}] of skyward.toml, which says them")
-                    table["options"] = options
-                self.__init__(**table)  # type: ignore[misc]  # the same pool, said in full
-                return
+                # With options, and no such table, it is a pool of this machine that is to be called so.
+                if options is None or is_named(name):
+                    table = named_pool(name)
+                    if options is not None:
+                        if "options" in table:
+                            raise UsageError(
+                                f"options= beside [pools.{name}] of skyward.toml, which says them"
+                            )
+                        table["options"] = options
+                    self.__init__(**table)  # type: ignore[misc]  # the same pool, said in full
+                    return
         words = taken(older) if older else {}
         machines = {
             "provider": provider, "accelerator": accelerator, "vcpus": words.pop("vcpus", vcpus),
@@ -143,7 +148,7 @@ class Compute(Dispatching):
             if len(ways) == 1 and not ways[0].chooses:  # who serves has what it has: there is no choice
                 selection, options = None, options and replace(options, selection=None)
         self.spec = pool_spec(
-            sys.argv[0] if sys.argv else "",
+            asked_by(),
             *ways,
             name=name,
             nodes=nodes,
@@ -161,6 +166,15 @@ class Compute(Dispatching):
         self._stack = ExitStack()
         self._coming: Future[None] | None = None
         self._given_up = False
+        self._shown = ComingUp() if self.spec.options.console and is_notebook() else None
+
+    def _repr_html_(self) -> str:
+        """How the pool is now, as a notebook shows it."""
+        from .html import of_pool, of_unseen
+
+        if self._pool is not None:
+            return of_pool(self._view_now())
+        return of_unseen("pool", self.name, f"gone: {self.receipt}" if self.receipt else "not up")
 
     @property
     def name(self) -> str:
@@ -216,6 +230,8 @@ class Compute(Dispatching):
                 coming.cancel()
             from ...tasks import payload  # noqa: F401  what the first call needs, while the nodes come up
 
+            if self._shown is not None:
+                self._shown.wait(coming)
             coming.result()
         if self.spec.options.console and sys.stdout is not None:
             self._console = ScriptConsole(self.pool.news)
@@ -256,11 +272,16 @@ class Compute(Dispatching):
         self._pool = await Pool.intend(self.spec, Ledger(), working_folder())
         if self.spec.options.console and (news := self._pool.view.detail):
             sys.stderr.write(f"pool {self.name}: {news}\n")
+        if (shown := self._shown) is not None:
+            shown.follow(self._pool.view, self._pool.news)
         try:
             await self._pool.start(self.spec)
         except Cancelled:
             if not self._given_up:
                 raise
+        finally:
+            if shown is not None:
+                shown.stop()
 
     async def _exists(self) -> bool:
         return self._pool is not None

@@ -194,6 +194,19 @@ class Trials(Sequence[Trial]):
         self._cancel()
 
     def __str__(self) -> str:
+        rows = self._rows()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        return "\n".join(map(_safe, lines))
+
+    def _repr_html_(self) -> str:
+        """The same table, as a notebook shows it."""
+        from .html import of_table
+
+        head, *rows = self._rows()
+        return of_table(f"{len(self)} trials, {len(self._ended)} ended", head, rows)
+
+    def _rows(self) -> list[list[str]]:
         names = dict.fromkeys(name for trial in self for name in trial.numbers)
         rows = [["#", *self[0].arguments, "outcome", *names, "result"]]
         for trial in self:
@@ -202,9 +215,7 @@ class Trials(Sequence[Trial]):
             result = repr(trial.value) if trial.ok else "" if trial.error is None else _said(trial.error)
             texts = map(_text, trial.arguments.values())
             rows.append([str(trial.place), *texts, trial.outcome, *shown, result[:200]])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-        return "\n".join(map(_safe, lines))
+        return rows
 
     def __repr__(self) -> str:
         return f"<{len(self)} trials, {len(self._ended)} ended>"
