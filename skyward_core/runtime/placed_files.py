@@ -51,7 +51,8 @@ def _unpack(target: str, archive: bytes) -> None:
         for each in members:  # whoever has that number here is somebody else
             each.uid, each.gid, each.uname, each.gname = os.getuid(), os.getgid(), "", ""
         # A file gets its mode when all is in it: what nobody else may read is never open to them.
-        hidden, others = [], []
+        hidden: list[tarfile.TarInfo] = []
+        others: list[tarfile.TarInfo] = []
         for each in members:
             (hidden if each.isreg() and not each.mode & 0o077 else others).append(each)
         before = os.umask(0o077)

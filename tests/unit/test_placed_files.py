@@ -29,8 +29,8 @@ def test_what_is_brought_belongs_to_who_gets_it_and_is_open_to_no_others(
     before: dict[str, int] = {}
 
     def chmod(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Any) -> None:
-        before[Path(path).name] = os.stat(path).st_mode & 0o777
-        os.chmod(path, member.mode)
+        before[Path(path).name] = Path(path).stat().st_mode & 0o777
+        Path(path).chmod(member.mode)
 
     monkeypatch.setattr(tarfile.TarFile, "chmod", chmod)
     monkeypatch.setattr(placed_files, "instance_info", lambda: SimpleNamespace(local_rank=0))
