@@ -40,7 +40,7 @@ def copy(source: str, target: str, console: Console) -> int:
             "one of the two is on a node, POOL:PATH or POOL:RANK:PATH, and one is here (./a:b is a file here)"
         )
     node = node_of(there["pool"], int(there["rank"] or 0), console)
-    far = _Far(console)
+    far = FarSaid(console)
     with opened(console) as session:
         (row,) = up(session, (there["pool"],))
         if to:
@@ -53,7 +53,7 @@ def copy(source: str, target: str, console: Console) -> int:
     return exit_status.OK
 
 
-class _Far:
+class FarSaid:
     """How far it is, said now and then."""
 
     def __init__(self, console: Console) -> None:
