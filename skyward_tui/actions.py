@@ -409,7 +409,7 @@ ACTIONS: tuple[Action, ...] = (
         "g",
         "signal",
         "by a signal",
-        "Ask by a signal those that cannot be read; asks first",
+        "Ask by a signal those that cannot be read",
         dangerous=True,
     ),
     Action(

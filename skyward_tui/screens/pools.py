@@ -109,7 +109,8 @@ class PoolList(Roll):
 
     def _name_width(self, width: int) -> int:
         longest = max((len(pool.name) for pool in self.pools), default=4)
-        return max(4, min(longest, width - (66 if width >= _ROOMY else 58)))
+        # A name says most: what the last run is called gives way to it.
+        return max(min(longest, 12), min(longest, width - (66 if width >= _ROOMY else 58)))
 
     def row_count(self, width: int) -> int:
         return len(self.pools)

@@ -324,3 +324,9 @@ async def test_a_machine_that_is_taken_back_counts_down_on_every_screen(
         )
         session.now += 100  # what became of it is shown then
         await until(pilot, lambda: "taken back" not in screen_text(app).splitlines()[0])
+
+
+async def test_names_of_pools_stand_where_there_is_little_room(app: SkywardApp, session: FakeSession) -> None:
+    session.open_run(session.pool("llama-ft"))
+    async with app.run_test(size=(60, 15)) as pilot:
+        await until(pilot, lambda: "llama-ft" in screen_text(app))
