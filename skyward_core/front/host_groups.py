@@ -96,7 +96,7 @@ def _name(name: str) -> str:
     name = name.strip()
     if not name or len(name) > LONGEST or not name.isprintable() or " " in name or MARKS & set(name):
         raise UsageError(
-            f"a group's name has 1 to {LONGEST} letters that can be seen, and no space, comma, quotation mark or @"
+            f"a group's name has 1 to {LONGEST} letters that can be seen, no space, and none of @ , \" ' \\ = [ ] #"
         )
     return name
 

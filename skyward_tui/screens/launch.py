@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
@@ -559,8 +560,10 @@ class LaunchScreen(BaseScreen[None]):
                 return self._at_work(None)
         self._wait = Wait(f"reading {shown.job.path.name}")
         pools, folder = self.app.pools(), Path(mkdtemp(prefix="skyward-job-"))
+        # A name that is made up is another each time: the pool gets the one that the plan has shown.
+        named = form if shown.spec is None else replace(form, name=shown.spec.name)
         try:
-            plan = await ends.beside(lambda: job_plan(form, pools, values, clone=True))
+            plan = await ends.beside(lambda: job_plan(named, pools, values, clone=True))
             steps = await ends.beside(lambda: job_steps(plan, folder))
             self._wait = Wait(f"creating pool {plan.pool.name}" if plan.spec else "launching")
             self._creating = True

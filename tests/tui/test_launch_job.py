@@ -58,11 +58,12 @@ async def test_a_job_file_is_launched_like_a_script(
         await pilot.press("ctrl+r")
         await until(pilot, lambda: isinstance(app.screen, SecretsScreen))
         app.screen.query_one("#secret-0", Input).value = TOKEN
-        assert TOKEN not in screen_text(app)
+        assert TOKEN not in (planned := screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: [task.name for _, task in session.launched] == ["setup"])
         (spec,) = session.created
         assert (spec.name, spec.most_nodes) == ("tuned", 2) or spec.most_nodes == 2
+        assert f"pool {spec.name}:" in planned, "the plan names the pool as it will be called"
         assert spec.options.secrets == (TOKEN,)
         view = session.views[-1]
         run = next(iter(view.runs.values()))
