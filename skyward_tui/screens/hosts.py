@@ -121,7 +121,9 @@ class HostsScreen(BaseScreen[None]):
 
     def _change(self) -> None:
         self._changes += 1
-        if self.is_attached:
+        if self.is_attached and self.query(
+            HostList
+        ):  # a screen that goes has lost its list before it is gone
             self.pulse(self.app.clock())
 
     # Looking

@@ -14,6 +14,7 @@ from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.ask import AskScreen, ChoiceScreen
 from skyward_tui.dialogs.host_key import HostKeyScreen
 from skyward_tui.screens.hosts import HostsScreen
+from skyward_tui.widgets.host_list import HostList
 from tests.support.app_driver import screen_text, typed, until
 from tests.support.host_key import shown
 from tests.support.shared_hosts import GROUPS, have_looks, put_groups
@@ -144,3 +145,12 @@ async def test_a_hosts_key_is_shown_and_accepted(
             await until(pilot, lambda: asked[-1] == ["gpu1"])
             await pilot.press("t")
             await shows(app, pilot, "the key of gpu1 is known")
+
+
+async def test_a_look_that_ends_while_the_screen_goes_ends_in_peace(app: SkywardApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        await app.push_screen(screen := HostsScreen())
+        await screen.query_one(HostList).remove()  # as it is first when the app ends
+        screen._change()
+        app.pop_screen()
