@@ -108,6 +108,8 @@ _WHERE = {
     "RankExit": "model.errors",
     "RunError": "model.errors",
 }
+# Not in __all__: `from skyward_core import *` is to leave a script its dict and set.
+_SHARED = ("dict", "set", "counter", "queue", "lock", "barrier")
 _MODULES = {"plugins": "plugins", "accelerators": "model.accelerators"}
 
 __all__ = [
@@ -133,6 +135,12 @@ if TYPE_CHECKING:
     from .front.api.older_names import ComputePool as ComputePool
     from .front.api.older_names import compute as compute
     from .front.api.older_names import integrations as integrations
+    from .front.api.shared_names import barrier as barrier
+    from .front.api.shared_names import counter as counter
+    from .front.api.shared_names import dict as dict
+    from .front.api.shared_names import lock as lock
+    from .front.api.shared_names import queue as queue
+    from .front.api.shared_names import set as set
     from .front.api.trials import sweep as sweep
     from .model import accelerators as accelerators
     from .model.errors import Cancelled as Cancelled
@@ -206,7 +214,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"{__name__}.{_MODULES[name]}")
-    where = _WHERE.get(name)
+    where = "front.api.shared_names" if name in _SHARED else _WHERE.get(name)
     if where is None:
         why = ""
         if not name.startswith("_"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 _WHY = {
     "Volume Storage storage": "buckets are not mounted: fetch what a rank needs in the function, and "
     "sky.Image(outputs=[...]) brings back what it writes",
-    "dict set counter queue barrier lock registry DistributedRegistry Consistency": "ranks share nothing but what they "
-    "bring to meet: torch.distributed, or a store of yours",
+    "registry DistributedRegistry Consistency": "what ranks share has one server, and so one order for "
+    "all: sky.dict, sky.counter and their like",
     "HealthChecker": "a node counts as lost where it does not answer; no command of yours is asked",
     "Retry Lost": "no call is made again by itself: catch sky.RunError, and send it again",
     "Port": "the command `forward POOL PORT` brings a port of a node here",

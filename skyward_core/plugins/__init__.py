@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .built_in.keras import Keras as keras
     from .built_in.mig import Mig as mig
     from .built_in.ray import Ray as ray
+    from .built_in.shared import Shared as shared
     from .built_in.sklearn import Sklearn as sklearn
     from .built_in.tensorflow import TensorFlow as tensorflow
     from .built_in.torch import Torch as torch
@@ -216,6 +217,7 @@ __all__ = [
     "keras",
     "mig",
     "ray",
+    "shared",
     "sklearn",
     "tensorflow",
     "torch",

@@ -103,14 +103,14 @@ def _once(name: str, *said: Any) -> Any:
     return values[0] if values else None
 
 
-def _counted(worker: Worker, provider: Any, accelerator: Any, vcpus: float | None) -> Worker:
+def _counted(worker: Any, provider: Any, accelerator: Any, vcpus: float | None) -> Any:
     """A worker whose concurrency is a number: see :class:`Worker`.
 
     Raises:
         SpecError: it is "auto", and nothing says how many.
     """
-    if worker.concurrency != "auto":
-        return worker
+    if not isinstance(worker, Worker) or worker.concurrency != "auto":
+        return worker  # what is no worker is refused with all else that is wrong
     if accelerator is not None:
         number = accelerator.slices
     elif vcpus is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from collections import deque
@@ -31,6 +32,7 @@ class FedItems(Iterator[Any]):
         self._ended = False
         self._error: bytes | None = None
         self._over = False  # the call has ended
+        self._process = os.getpid()
         self._ask: Callable[[FedItems], None] | None = None
         self._wait: Callable[[Callable[[], bool]], None] | None = None
 
@@ -39,7 +41,12 @@ class FedItems(Iterator[Any]):
         self._ask, self._wait = ask, wait
 
     def __next__(self) -> Any:
-        while not self._ready:
+        if self._process != os.getpid():  # it has a copy of what is ready, and nobody to ask for more
+            raise RuntimeError(
+                f"{self._name!r} gives each value once, in the process that has the call, and this one was forked "
+                "from it: read the values there, and hand them on"
+            )
+        while (value := self._taken()) is None:
             if self._error is not None:
                 raise pickle.loads(self._error)
             if self._ended:
@@ -50,10 +57,15 @@ class FedItems(Iterator[Any]):
                 )
             self._ask_for_more()
             self._wait(self._is_news)
-        value = self._ready.popleft()
         if self._asked is not None and self.wants[1] - self._asked[1] >= AHEAD // 2 and not self._ended:
             self._ask_for_more()
         return pickle.loads(value)
+
+    def _taken(self) -> bytes | None:
+        try:
+            return self._ready.popleft()
+        except IndexError:  # of several threads that read, another was quicker
+            return None
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(

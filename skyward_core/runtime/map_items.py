@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,14 +20,25 @@ class EachOf:
     def __call__(self, first: int, items: Sequence[Any]) -> list[Any]:
         """What the function makes of each item; whatever it raises comes through, with a note that says of which.
 
+        To leave by ``sys.exit(0)`` is to return None, as in a call by itself.
+
         Args:
             first: the number of the first of them, among all items of the map.
             items: those of this call.
         """
         values: list[Any] = []
+        process = os.getpid()
         for item in items:
             try:
-                values.append(self.fn(item))
+                try:
+                    value = self.fn(item)
+                except SystemExit as error:
+                    if error.code:
+                        raise
+                    value = None
+                if os.getpid() != process:
+                    raise SystemExit(0)  # a child that the function forked: the items are its parent's
+                values.append(value)
             except BaseException as error:
                 error.add_note(f"while it worked on item {first + len(values):,} of the map")
                 raise

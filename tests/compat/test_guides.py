@@ -44,7 +44,7 @@ STOPS = [
     ("their storage", "sky.storage.Hyperstack()", "'storage': .* buckets are not mounted"),
     ("cuML", "sky.plugins.cuml()", "'cuml': .* sky.Image"),
     ("sharing a GPU", "sky.plugins.Mps()", "'Mps': .* share it as processes do"),
-    ("collections", "sky.counter('steps')", "'counter': .* torch.distributed, or a store of yours"),
+    ("consistency of collections", "sky.Consistency", "'Consistency': .* one server, and so one order"),
     ("parts of rented GPUs", "sky.Compute(provider=sky.AWS(region='r'), accelerator=sky.accelerators.L4(count=0.5))",
      "aws rents accelerators whole"),
     ("pools that grow", "sky.Compute(provider=sky.Local(), nodes=sky.Nodes(initial=1, min=1, max=4))",

@@ -1,13 +1,16 @@
-"""Dask and Ray between hosts: a worker's host loses its power, the client dies; nothing is left on any host."""
+"""Dask, Ray and shared state between hosts: a host loses its power, the client dies; nothing is left on any host."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 import skyward_core as sky
+from skyward_core.plugins.built_in.shared import Shared
+from skyward_core.plugins.support.shared_server import PROGRAMS
 from tests.support.fewer import without
 from tests.support.pool_logs import last_run, log_of
 
@@ -71,6 +74,61 @@ def test_nothing_is_left_of_dask_when_its_client_dies(lab: Lab) -> None:
         assert lab.hosts[LOST].processes()
         client.kill()
         nothing_runs(lab)  # its ranks find out that nobody gives them work, and then the lease ends
+
+
+@sky.function
+def adds() -> int:
+    return sky.counter("seen").increment()
+
+
+def test_hosts_share_state_that_strangers_cannot_reach_and_nothing_is_left(lab: Lab) -> None:
+    missing_server()
+    hosts = lab.hosts[:2]
+    with pool(lab, beside(lab), plugins=[sky.plugins.shared()]) as compute:
+        assert sorted(adds() @ compute) == [1, 2]
+        assert compute.shared.counter("seen").value == 2  # through the pool's own SSH connection
+        (plugin,) = (each for each in compute.plugins if isinstance(each, Shared))
+        port = plugin.port_of(compute.name)
+        listens = [line.split()[3] for line in hosts[0].run("ss -H -tln").splitlines()]
+        assert f"{hosts[0].address}:{port}" in listens and not hosts[LOST].run(f"ss -H -tln sport = :{port}")
+        assert plugin.token not in hosts[0].run("cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+        assert hosts[0].run("find /tmp/sky-shared-* -type f") == ""  # the certificates' key has been read
+        plain = (
+            f"import socket; s = socket.create_connection(('{hosts[0].address}', {port})); s.settimeout(9); "
+        )
+        asks = "s.sendall(b'GET counter:seen\\r\\n'); print(s.recv(99))"
+        assert "counter" not in (said := hosts[LOST].run(f'{sys.executable} -c "{plain}{asks}" 2>&1 || true'))
+        assert said.startswith("b''") or "Reset" in said or "\\x15" in said  # TLS only
+    assert hosts[0].run("ls -d /tmp/sky-shared-* 2>/dev/null || true") == ""
+    nothing_runs(lab)
+
+
+def test_nothing_is_left_of_shared_state_when_its_client_dies(lab: Lab) -> None:
+    missing_server()
+    text = """
+    import dataclasses
+    import sys
+    from tests.lab.test_engines import adds
+    ssh = dataclasses.replace(ssh, python=sys.executable)
+    options = sky.Options(**quiet, idle_timeout=1)
+    with sky.Compute(provider=ssh, plugins=[sky.plugins.shared()], options=options, name="orphan") as compute:
+        print(sorted(adds() @ compute), flush=True)
+        time.sleep(99)
+    """
+    with Client(lab, text, hosts=lab.hosts[:2]) as client:
+        assert client.said() == "[1, 2]"
+        assert "redis-server" in str(names := lab.hosts[0].run("ps -eo comm")) or "valkey" in names
+        client.kill()
+        nothing_runs(lab)
+        until(lambda: "redis-server" not in lab.hosts[0].run("ps -eo comm"), "the server's end")
+    assert lab.hosts[0].run("ls -d /tmp/sky-shared-* 2>/dev/null || true") == ""
+
+
+def missing_server() -> None:
+    """Skip where there is none."""
+    pytest.importorskip("redis", reason="the package redis is not installed")
+    if not any(shutil.which(f"/usr/bin/{name}") for name in PROGRAMS):
+        pytest.skip("neither valkey-server nor redis-server is installed")
 
 
 def spread() -> list[str]:

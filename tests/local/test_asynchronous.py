@@ -67,6 +67,26 @@ def twice(number: int) -> int:
     return 2 * number
 
 
+def leave(how: object) -> None:
+    raise SystemExit(how)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+class Leaves:
+    """Leaves the process that pickles it, or that loads it."""
+
+    def __init__(self, pickled: bool = True) -> None:
+        self.pickled = pickled
+
+    def __reduce__(self) -> Any:
+        if self.pickled:
+            raise SystemExit(3)
+        return leave, (3,)
+
+
 def after(path: str) -> str:
     while not Path(path).exists():
         time.sleep(0.01)
@@ -209,6 +229,36 @@ async def _in_executor(executor: sky.Executor) -> int:
     return await asyncio.get_running_loop().run_in_executor(executor, twice, 4)
 
 
+def test_who_exits_ends_one_call_of_an_executor(
+    pool: sky.Compute, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with sky.Executor(pool) as executor:
+        for code in (0, 2, "words"):
+            with pytest.raises(SystemExit) as left:
+                executor.submit(leave, code).result(timeout=60)
+            assert left.value.code == code
+        with pytest.raises(KeyboardInterrupt):
+            executor.submit(interrupt).result(timeout=60)
+        with pytest.raises(SystemExit):
+            executor.submit(repr, Leaves()).result(timeout=60)
+        with pytest.raises(SystemExit):
+            executor.submit(Leaves, False).result(timeout=60)
+        future = executor.submit(twice, 1)
+        future.add_done_callback(leave)
+        assert future.result(timeout=60) == 2
+        assert executor.submit(twice, 2).result(timeout=60) == 4
+    with sky.Executor(pool) as executor:
+        executor.submit(twice, 1).result(timeout=60)
+        child = os.fork()
+        if not child:
+            try:
+                executor.submit(twice, 1)
+            except sky.PoolError:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
 def test_what_no_node_has_been_given_can_be_cancelled(pool: sky.Compute, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     executor = sky.Executor(pool)
@@ -233,6 +283,14 @@ def test_a_rank_that_dies_breaks_an_executor(pool: sky.Compute, tmp_path: Path) 
     executor.shutdown()
     with sky.Executor(pool) as another:
         assert another.submit(twice, 1).result() == 2
+
+
+def test_an_interrupted_block_waits_for_no_call(pool: sky.Compute, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), sky.Executor(pool) as executor:
+        futures = [executor.submit(after, str(tmp_path / "never")) for _ in range(20)]
+        wait_until(futures[0].running, what="it is at work")
+        raise KeyboardInterrupt
+    assert all(isinstance(future.exception(), BrokenExecutor) for future in futures)
 
 
 def test_the_end_of_the_pool_is_the_end_of_its_executors(world: Path, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_a_field_that_another_has_the_name_of_has_another_id(installed: Path) ->
     assert [list(choices[name].fields) for name in ("attic", "cupboard", "ssh")] == [
         ["nodes-2"],
         ["shelf"],
-        ["hosts"],
+        ["hosts", "gpus"],
     ]
 
 
@@ -176,6 +176,7 @@ async def test_its_field_is_in_the_form_while_it_is_chosen(
         others = {id for id in ids if not id.endswith("-row")} - {
             "shelf",
             "hosts",
+            "gpus",
             "region",
             "instance_type",
             "partition",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
+from skyward_core.pool.runs.feeding import Feeding
 from tests.support.faults import agent_pids
 from tests.support.waiting import wait_until
 
@@ -50,6 +52,20 @@ def in_a_thread(values: Iterator[int]) -> int:
     reader.start()
     reader.join()
     return sum(found)
+
+
+@sky.function
+def in_a_child(values: Iterator[int]) -> tuple[int, str]:
+    got = next(values)
+    readable, writable = os.pipe()
+    if not os.fork():
+        try:
+            os.write(writable, str(next(values)).encode())
+        except RuntimeError as error:
+            os.write(writable, str(error).encode())
+        os._exit(0)
+    os.wait()
+    return got + sum(values), os.read(readable, 1000).decode()
 
 
 @sky.function
@@ -113,6 +129,61 @@ def test_what_a_source_raises_is_the_cause(pool: sky.Compute) -> None:
         total(source()) @ pool
     with pytest.raises(sky.NotPicklableError, match="value 1 of argument 'values' cannot travel"):
         total(value for value in (1, threading.Lock())) >> pool
+
+
+def test_an_exit_of_the_client_is_none_of_the_rank(pool: sky.Compute) -> None:
+    def source() -> Iterator[int]:
+        yield 1
+        raise SystemExit(0)
+
+    with pytest.raises(RuntimeError, match="argument 'values' ended with SystemExit at value 1"):
+        total(source()) >> pool
+
+
+def test_a_rank_that_comes_late_does_not_wait_for_the_next_value(pool: sky.Compute) -> None:
+    gate = threading.Event()
+
+    def source() -> Iterator[int]:
+        yield 1
+        gate.wait(60)
+
+    try:
+        assert first(source(), 1).on_all(pool).result(timeout=30) == [[1]] * 4
+    finally:
+        gate.set()
+
+
+def test_a_forked_child_gets_no_values(pool: sky.Compute) -> None:
+    got, said = in_a_child(iter(range(100))) >> pool
+    assert got == 4950
+    assert "'values' gives each value once, in the process that has the call" in said
+
+
+def test_who_asks_for_what_is_no_more_is_told() -> None:
+    sent: list[Any] = []
+    come = threading.Condition()
+
+    def send(frames: Any) -> None:
+        with come:
+            sent.extend(frames)
+            come.notify_all()
+
+    feeding = Feeding("run", 0, "values", iter(range(100)), pickle.dumps, [0], send)
+    want: Any = {"t": "want", "run": "run", "i": 0, "arg": 0}
+    feeding.want(want | {"next": 0, "until": 32, "again": True})
+    feeding.want(want | {"next": 20, "until": 52})
+    with come:
+        assert come.wait_for(lambda: [seq for _, about, _ in sent if (seq := about["seq"]) == 51], 30)
+        values = [(about["seq"], pickle.loads(data)) for _, about, data in sent]
+    assert all(number == value for number, value in values)
+    feeding.want(want | {"next": 0, "until": 32, "again": True})
+    index, about, data = sent[-1]
+    assert (index, about["seq"], about["ends"]) == (0, 0, "error")
+    assert "value 0 of argument 'values' was given to an earlier attempt" in str(pickle.loads(data))
+    feeding.want(want | {"next": 52, "until": 84})
+    with come:
+        assert come.wait_for(lambda: sent[-1][1]["seq"] == 83, 30)
+    feeding.close()
 
 
 def test_nothing_is_lost_when_an_agent_dies_meanwhile(pool: sky.Compute, tmp_path: Path) -> None:

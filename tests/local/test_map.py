@@ -29,6 +29,15 @@ def refuses(number: int) -> int:
 
 
 @sky.function
+def leaves(number: int) -> int:
+    if number == 1:
+        raise SystemExit(0)
+    if number == 2 and not os.fork():
+        return -1  # a child goes no further
+    return number
+
+
+@sky.function
 def where(number: int) -> int:
     print("item", number)
     return sky.instance_info().rank
@@ -134,6 +143,10 @@ def test_a_rank_that_dies_is_named_and_another_client_sees_one_run(pool: sky.Com
         with pytest.raises(sky.RunError, match="status 7"):
             list(pool.map(lambda number: os._exit(7), range(3)))
         wait_until(lambda: other.runs[-1].state == "failed", what="its failure elsewhere")
+
+
+def test_who_leaves_gives_nothing_as_in_a_call_by_itself(pool: sky.Compute) -> None:
+    assert list(pool.map(leaves, range(200))) == [0, None, *range(2, 200)]
 
 
 def test_the_same_by_names(pool: sky.Compute) -> None:

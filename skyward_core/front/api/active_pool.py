@@ -26,8 +26,11 @@ def closed(pool: Dispatcher) -> None:
     _here.set(tuple(each for each in _here.get() if each is not pool))
 
 
-def active() -> Dispatcher:
+def active(what: str = "`>> sky` runs on") -> Dispatcher:
     """The pool of the innermost block that is open here; in another thread than its own the only one of the process.
+
+    Args:
+        what: what is done with it, for the error.
 
     Raises:
         PoolError: there is none, or there are several and none is this thread's.
@@ -38,9 +41,7 @@ def active() -> Dispatcher:
     if len(_open) == 1:
         return _open[0]
     said = "no block is open" if not _open else f"{len(_open)} blocks are open, and none in this thread"
-    raise PoolError(
-        f"`>> sky` runs on the pool whose `with sky.Compute(...)` block is open; {said}: name the pool"
-    )
+    raise PoolError(f"{what} the pool whose `with sky.Compute(...)` block is open; {said}: name the pool")
 
 
 class ActivePool:

@@ -115,15 +115,19 @@ class Compute(Dispatching):
             said = (provider, nodes, accelerator, vcpus, memory_gb, architecture, region, max_hourly_cost, disk_gb,
                     allocation, selection, image, worker, ttl)  # fmt: skip
             if all(each is None for each in said):
-                from .named_pool import named_pool  # most pools are said where they are wanted
+                from .named_pool import is_named, named_pool  # most pools are said where they are wanted
 
-                table = named_pool(name)
-                if options is not None:
-                    if "options" in table:
-                        raise UsageError(f"options= beside [pools.{name}] of skyward.toml, which says them")
-                    table["options"] = options
-                self.__init__(**table)  # type: ignore[misc]  # the same pool, said in full
-                return
+                # With options, and no such table, it is a pool of this machine that is to be called so.
+                if options is None or is_named(name):
+                    table = named_pool(name)
+                    if options is not None:
+                        if "options" in table:
+                            raise UsageError(
+                                f"options= beside [pools.{name}] of skyward.toml, which says them"
+                            )
+                        table["options"] = options
+                    self.__init__(**table)  # type: ignore[misc]  # the same pool, said in full
+                    return
         words = taken(older) if older else {}
         machines = {
             "provider": provider, "accelerator": accelerator, "vcpus": words.pop("vcpus", vcpus),

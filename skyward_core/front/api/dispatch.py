@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ...model.stacks import Stacks
     from ...model.written_file import WrittenFile
     from ...plugins.base import Plugin
+    from ...plugins.support.shared_state import SharedState
     from ...pool.pool import Pool
     from ...pool.runs.carried_run import CarriedRun
     from ...pool.runs.map_run import MapRun
@@ -49,6 +50,7 @@ class Dispatching:
         self._process = this_process()
         self._console: ScriptConsole | None = None
         self._dask: DaskWork | None = None
+        self._shared: SharedState | None = None
 
     @property
     def pool(self) -> Pool:
@@ -371,6 +373,28 @@ class Dispatching:
             raise UsageError("this pool has no Dask: give it plugins=[sky.plugins.dask()]")
         return engine.dashboard()
 
+    @property
+    def shared(self) -> SharedState:
+        """What ranks and client share by name, with the plugin ``shared``: ``compute.shared.counter("seen").value``.
+
+        Raises:
+            UsageError: the pool has no such plugin.
+            PoolError: the pool is not up.
+        """
+        pool = self.pool
+        if self._shared is None:
+            from ...plugins.built_in.shared import Shared
+
+            plugin = next((each for each in self.plugins if isinstance(each, Shared)), None)
+            if plugin is None:
+                from .shared_names import NOT_SHARED
+
+                raise UsageError(NOT_SHARED)
+            from .shared_access import shared_of
+
+            self._shared = shared_of(pool, plugin)
+        return self._shared
+
     def _engine(self) -> DaskWork | None:
         """What hands out the pool's small calls in place of ourselves."""
         if self._dask is None:
@@ -392,6 +416,9 @@ class Dispatching:
     def _leave_engine(self) -> None:
         if self._dask is not None:
             self._dask.close()
+        if self._shared is not None:
+            self._shared.close()
+            self._shared = None
 
     def _start_carried(self, task: Task, run_id: str) -> CarriedRun:
         """Begin a run whose work an engine does."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import sys
 import threading
 import weakref
+from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Future
@@ -22,6 +24,8 @@ from ...tasks.payload import map_function, map_share
 from ...transport.background_loop import background
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from ...pool.runs.map_run import MapRun
     from .dispatch import Dispatching
 
@@ -38,7 +42,8 @@ class Executor(_Executor):
 
     All calls of one executor are one run of the pool. A call that raises fails alone. When a rank's process dies, the
     executor is broken: calls that have not ended get ``BrokenExecutor``, and it takes no others. A call can be
-    cancelled until a node has been given it. Each node is given two calls more than it can work on.
+    cancelled until a node has been given it; ctrl-c in the executor's block stops all. Each node is given two calls
+    more than it can work on.
 
     Args:
         pool: a pool that is up: ``Compute`` in its block, or what ``sky.attach`` gives.
@@ -87,6 +92,7 @@ class Executor(_Executor):
             RuntimeError: the executor was shut down, or is broken (then a ``BrokenExecutor``).
             UsageError: it is a generator function.
             TypeError: it does not take these arguments.
+            PoolError: the pool is not up, or this process was forked from the one that it belongs to.
         """
         timeout = fn.timeout if isinstance(fn, Function) else None
         call = PendingFunction(fn.fn if isinstance(fn, Function) else fn, args, kwargs, timeout)
@@ -140,6 +146,13 @@ class Executor(_Executor):
         if wait:
             self._work.wait()
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if isinstance(error, (KeyboardInterrupt, CancelledError)):
+            self._work.cancel()  # processes of this machine get a ctrl-c, too
+        self.shutdown()
+
 
 def _each(fn: Callable[..., T], calls: list[tuple[Any, ...]]) -> list[T]:
     return [fn(*args) for args in calls]
@@ -180,6 +193,7 @@ class _Work:
                 raise BrokenExecutor(f"it takes no calls any more: {self._broken}") from self._broken
             if self._closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
+            _ = self._pool.pool  # a forked child has no thread that would hand it out
             if self._run is None:
                 self._run = self._pool._start_map(self._shared)
                 self._thread = threading.Thread(
@@ -200,6 +214,13 @@ class _Work:
             call.future.cancel()
         if self._run is not None:
             self._run.arrivals.put(("taken",))
+
+    def cancel(self) -> None:
+        """Stop what runs."""
+        with self._lock:
+            self._closed = True
+        if self._run is not None:
+            self._pool._cancel(self._run)
 
     def wait(self) -> None:
         if self._thread is not None:
@@ -234,8 +255,8 @@ class _Work:
             item = pending.fn, pending.args, pending.kwargs
             try:
                 task = map_share(self._shared, self._given, [item], pending.timeout, self._pool._folder())
-            except Exception as error:  # noqa: BLE001  it cannot travel, or its reducer raised: its future says so
-                call.future.set_exception(error)
+            except BaseException as error:  # noqa: BLE001  it cannot travel, or its reducer raised: its future says so
+                _tell(call.future.set_exception, error)
                 continue
             self._out[self._given] = call
             self._given += 1
@@ -246,15 +267,15 @@ class _Work:
         try:
             (answer,) = values()
             value = pickle.loads(answer.data)
-        except Exception as error:  # noqa: BLE001  a class's own code may raise anything: its future says so
-            call.future.set_exception(error)
+        except BaseException as error:  # noqa: BLE001  a class's own code may raise anything: its future says so
+            _tell(call.future.set_exception, error)
             return
         if not answer.traceback:
-            call.future.set_result(value)
+            _tell(call.future.set_result, value)
             return
         if value.__cause__ is None:
             value.__cause__ = RemoteTraceback(answer.traceback)
-        call.future.set_exception(value)
+        _tell(call.future.set_exception, value)
 
     def _end(self, run: MapRun) -> None:
         failure = None if run.state == "done" else run.error()
@@ -271,4 +292,12 @@ class _Work:
             names = name_of(call.pending.fn)
             broken = BrokenExecutor(f"{names} did not end: {failure}")
             broken.__cause__ = failure
-            call.future.set_exception(broken)
+            _tell(call.future.set_exception, broken)
+
+
+def _tell(settle: Callable[[Any], None], what: Any) -> None:
+    """Settle a future. Its callbacks are user code, and one that exits must not take the other calls along."""
+    try:
+        settle(what)
+    except BaseException:  # noqa: BLE001  a future tells what else a callback raises in its own words
+        sys.excepthook(*sys.exc_info())

@@ -20,6 +20,12 @@ _PLAIN = (
 _OF_OPTIONS = frozenset({each.name for each in fields(Options)} | Options.older_words()) - {*_PLAIN, "worker"}
 
 
+def is_named(name: str) -> bool:
+    """Whether there is a pool of that name in ``skyward.toml``."""
+    pools, _ = home.pool_tables()
+    return isinstance(pools.get(name), Mapping)
+
+
 def named_pool(name: str) -> dict[str, Any]:
     """What ``Compute`` is to be given for a pool of that name.
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ...model.function import name_of
 from ...runtime.async_calls import plain
 from .results import describe_error, pickle_result
+from .stop_signal import Stopped
 
 
 class Answer(NamedTuple):
@@ -27,6 +28,8 @@ def attempt(call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]) ->
     fn, args, kwargs = call
     try:
         return Answer(pickle_result(plain(fn)(*args, **kwargs), f"{name_of(fn)}()", None).data)
-    except Exception as error:  # noqa: BLE001  whatever it raises is what its future gets
+    except Stopped:
+        raise
+    except BaseException as error:  # noqa: BLE001  whatever it raises is what its future gets, sys.exit's too
         words, data = describe_error(error)
         return Answer(data, words["traceback"])

@@ -459,6 +459,8 @@ class WorkerProcess:
         """A call has ended."""
         for key in [key for key in self._fed if key[:2] == (run, index)]:
             self._fed.pop(key).close()
+        with self._heard:  # a thread that the call has left behind may wait for one
+            self._heard.notify_all()
 
     def _flush(self) -> None:
         self._flush_metrics()

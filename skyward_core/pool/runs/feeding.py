@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...model.errors import NotPicklableError
+from ...model.errors import NotPicklableError, PoolError
 from ...wire.frames import INLINE, Header, Heard
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Feeding:
         self._kept_bytes = self._first = 0  # number of the first that is kept
         self._end: End | None = None
         self._closed = False
+        self._reading = False  # user code, which may take its time
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -75,10 +76,16 @@ class Feeding:
             reader = self._readers.get(header["i"])
             if reader is None:
                 return
+            if header["next"] < self._first:
+                # Sent by what has got further meanwhile, which takes no notice; or else by another attempt at the call.
+                self._send([self._gone(header)])
+                return
             reader.next, reader.until = header["next"], header["until"]
             if header.get("again"):  # what was on its way may have been lost
                 reader.sent, reader.told_end = reader.next, False
             reader.sent = max(reader.sent, reader.next)
+            if self._reading:  # what others have been given need not wait for what comes next
+                self._send_due(self._due())
             self._changed.notify()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name=f"feeds {self._name}", daemon=True)
@@ -89,6 +96,14 @@ class Feeding:
         with self._changed:
             self._readers.pop(index, None)
             self._changed.notify()
+
+    def _gone(self, header: AgentWant) -> tuple[int, Heard, bytes]:
+        from ...node.worker.results import describe_error
+
+        number = header["next"]
+        said = f"value {number} of argument {self._name!r} was given to an earlier attempt at the call, and is no more"
+        about = self._about | {"i": header["i"], "seq": number, "part": 0, "ends": "error"}
+        return header["i"], about, describe_error(PoolError(said))[1]
 
     def close(self) -> None:
         """The run has ended."""
@@ -109,13 +124,17 @@ class Feeding:
                         self._forget()
                     if self._closed:
                         return
+                    self._reading = not due
                 if due:
-                    self._send([frame for index, number in due for frame in self._frames(index, number)])
+                    self._send_due(due)
                 else:
                     values = self._read(values)
         finally:
             if isinstance(self._values, Generator):
                 self._values.close()
+
+    def _send_due(self, due: list[tuple[int, int]]) -> None:
+        self._send([frame for index, number in due for frame in self._frames(index, number)])
 
     def _read(self, values: Iterator[object] | None) -> Iterator[object] | None:
         """Read one value. User code runs in here."""
@@ -135,8 +154,13 @@ class Feeding:
         except BaseException as error:  # noqa: BLE001  whatever the script's iterator raises is the rank's to hear
             from ...node.worker.results import describe_error
 
+            if not isinstance(error, Exception):  # an exit of ours is none of the rank's
+                error = RuntimeError(
+                    f"argument {self._name!r} ended with {type(error).__name__} at value {number}"
+                )
             end = End("error", describe_error(error)[1])
         with self._changed:
+            self._reading = False
             if end is not None:
                 self._end = end
             else:

@@ -1,0 +1,84 @@
+"""Parts of shared state that need no server: where there is none, and keys as they are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import skyward_core as sky
+from skyward_core.plugins.base import check_standalone
+from skyward_core.plugins.support import shared_server
+from skyward_core.plugins.support.shared_asking import in_slices
+from skyward_core.plugins.support.shared_values import Key, pack_key, unpack_key
+from skyward_core.plugins.support.shared_way import private_folder
+
+PLAIN = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.text(),
+    st.binary(),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+KEYS = st.recursive(PLAIN, lambda keys: st.lists(keys, max_size=3).map(tuple), max_leaves=6)
+
+
+@given(KEYS)
+def test_keys_are_the_same_again(key: Key) -> None:
+    assert repr(unpack_key(pack_key(key))) == repr(key)
+
+
+@pytest.mark.parametrize("key", [[1], {1}, float("nan"), (1, [2]), object(), type("Text", (str,), {})("a")])
+def test_what_is_no_plain_value_is_no_key(key: object) -> None:
+    with pytest.raises(sky.UsageError, match="key"):
+        pack_key(key)  # type: ignore[arg-type]
+
+
+def test_a_head_without_a_server_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(shared_server, "ELSEWHERE", str(tmp_path))
+    with (
+        pytest.raises(sky.PoolError, match=r"valkey-server or redis-server .* apt-get install redis-server"),
+        shared_server.server("token", ("", "", ""), "127.0.0.1", 19000),
+    ):
+        pass
+
+
+def test_a_server_that_ends_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (program := tmp_path / "redis-server").write_text(
+        "#!/bin/sh\ncat >/dev/null\necho starting\necho 'no such thing'\nexit 3\n"
+    )
+    program.chmod(0o700)
+    monkeypatch.setattr(shared_server, "_program", lambda: str(program))
+    with (
+        pytest.raises(sky.PoolError, match="ended with status 3: no such thing"),
+        shared_server.server(f"token of {tmp_path}", ("", "", ""), "127.0.0.1", 19000),
+    ):
+        pass
+    assert not private_folder(f"token of {tmp_path}").exists()
+
+
+def test_ranks_that_stand_alone_refuse_it() -> None:
+    with pytest.raises(sky.UsageError, match="one store of all ranks"):
+        check_standalone([sky.plugins.shared()])
+    with pytest.raises(sky.UsageError, match="port must be"):
+        sky.plugins.shared(port=80)
+
+
+def test_waiting_is_cut_into_pieces_and_looks_once_more_at_the_end() -> None:
+    waits: list[float] = []
+    assert in_slices(waits.append, 0) is None and waits == [0.0]
+    assert in_slices(lambda wait: wait or None, None) == 5.0
+
+
+def test_off_a_pool_names_say_whose_they_would_be() -> None:
+    with pytest.raises(sky.PoolError, match="what is shared belongs to the pool"):
+        sky.counter("x")
+    assert (
+        "dict" not in sky.__all__ and "set" not in sky.__all__
+    )  # `from skyward_core import *` leaves Python's own
