@@ -71,12 +71,17 @@ class Console:
         stream = stream or self._main
         draws = stream.isatty() and os.environ.get("TERM") != "dumb"
         live = LiveLines(shutil.get_terminal_size) if draws else None
-        printer = LogPrinter(stream.buffer, wants_color(stream), stream.isatty(), prefix, live, self._erase)
+        printer = LogPrinter(
+            stream.buffer, wants_color(stream), stream.isatty(), prefix, live, self._erase_but
+        )
         self._printers.append(printer)
         return printer
 
-    def _erase(self, but: LogPrinter | None = None) -> None:
+    def _erase(self) -> None:
         """Take away what is drawn for now: something is about to be printed, and all may share one terminal."""
+        self._erase_but(None)
+
+    def _erase_but(self, but: LogPrinter | None) -> None:
         for printer in self._printers:
             if printer is not but:
                 printer.erase()

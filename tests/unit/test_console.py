@@ -232,6 +232,7 @@ def test_bars_of_ranks_are_drawn_while_the_script_waits_and_are_gone_when_it_goe
         news.print(1, "err", b"\r 20%\x1b[2J\x1b]0;owned\x07 and more than there is room for")
         wait_until(lambda: out.lines == ["before", "r000|  10%", "r001|  20% and more than the…"])
         news.print(0, "out", b"a line\n")
+        wait_until(lambda: "r000| a line" in out.lines)
         print("of another thread")
         news.print(0, "err", b"\r 30%")
         bars = ["r000|  30%", "r001|  20% and more than the…"]
