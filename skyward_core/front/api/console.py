@@ -75,13 +75,20 @@ class ScriptConsole:
             whole = [text for text in texts if text is not None]
             try:
                 for stream, some in groupby(whole, key=lambda text: text.stream):
-                    lines = "".join([text.lines for text in some])
-                    self._out.write_between(lines, _stream_of(stream, self._out))
+                    self._show(stream, "".join([text.lines for text in some]))
             except (OSError, ValueError):
                 return  # nobody reads any more; the logs are in their files
             with self._progress:
                 self._written += len(whole)
                 self._progress.notify_all()
+
+    def _show(self, stream: str, lines: str) -> None:
+        to = _stream_of(stream, self._out)
+        try:
+            self._out.write_between(lines, to)
+        except Exception:  # a stream in the place of the script's own may be closed by now, or be no real one
+            if to is None:
+                raise
 
     async def _hear(self, news: News) -> Callable[[], None]:
         # What ranks printed while they were set up, or before a connection was whole, has come already.
