@@ -48,4 +48,16 @@ def _unpack(target: str, archive: bytes) -> None:
             target = os.path.dirname(target) or "."  # noqa: PTH120
         os.makedirs(target, exist_ok=True)  # noqa: PTH103
         safe: Any = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}  # Python 3.11.2 has none
-        tar.extractall(target, members, **safe)
+        for each in members:  # whoever has that number here is somebody else
+            each.uid, each.gid, each.uname, each.gname = os.getuid(), os.getgid(), "", ""
+        # A file gets its mode when all is in it: what nobody else may read is never open to them.
+        hidden: list[tarfile.TarInfo] = []
+        others: list[tarfile.TarInfo] = []
+        for each in members:
+            (hidden if each.isreg() and not each.mode & 0o077 else others).append(each)
+        before = os.umask(0o077)
+        try:
+            tar.extractall(target, hidden, **safe)
+        finally:
+            os.umask(before)
+        tar.extractall(target, others, **safe)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
@@ -566,9 +567,13 @@ class LaunchScreen(BaseScreen[None]):
             with self.app.host_keys.held():
                 begun = await create(self.app, plan)
         except FieldError as error:
+            rmtree(folder, ignore_errors=True)
             self._at_work(None)
             self._say(one_line(str(error)), error=True)
             return None
+        except BaseException:
+            rmtree(folder, ignore_errors=True)  # all that the job brings may be in it
+            raise
         finally:
             self._creating = False
         try:

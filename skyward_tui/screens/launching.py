@@ -68,9 +68,10 @@ async def follow(
     session, joined = app.session, plan.spec is None
     if session is None:
         return
+    if begun.created is not None and not await _is_up(app, plan, begun.created):
+        return
+    failed = ""
     try:
-        if begun.created is not None and not await _is_up(app, plan, begun.created):
-            return
         if plan.sheet is not None:
             launched = session.launch_sweep(begun.key, tasks, plan.sheet, request, joined=joined)
         else:
@@ -80,12 +81,31 @@ async def follow(
         if plan.keep or plan.spec is None:
             return
         await settled(session.wait(begun.key, run.id))
-        receipt = await settled(session.down(begun.key))
     except SkywardError as error:
-        app.flash(f"{plan.pool.name}: {one_line(words_of(error))}", "error")
+        failed = one_line(words_of(error))
+    await _end(app, session, plan, begun.key, "run ended, ", failed)
+
+
+async def _end(
+    app: AppFace, session: Front, plan: LaunchPlan | JobPlan, key: str, ended: str, failed: str
+) -> None:
+    """Tear down a pool that was made for what has ended, be it by an error, and say both in one line."""
+    name = plan.pool.name
+    ours = plan.spec is not None and not plan.keep
+    if failed:
+        app.flash(f"{name}: {failed}", "error")
+        ours = ours and any(pool.key == key and pool.is_live for pool in session.pools())
+    if not ours:
         return
-    said = f"run ended, {plan.pool.name} torn down: {receipt_line(receipt)}"
-    app.flash(said, "done" if receipt.ok else "error")
+    try:
+        receipt = await settled(session.down(key))
+    except SkywardError as error:
+        app.flash(f"{name}: {one_line(words_of(error))}", "error")
+        return
+    said = f"{failed}; " if failed else ended
+    app.flash(
+        f"{said}{name} torn down: {receipt_line(receipt)}", "done" if receipt.ok and not failed else "error"
+    )
 
 
 async def _keep(
@@ -110,7 +130,7 @@ async def follow_job(
     session = app.session
     if session is None:
         return
-    job = token_hex(5)
+    job, failed = token_hex(5), ""
     nodes: tuple[int, ...] = ()
     try:
         if begun.created is not None and not await _is_up(app, plan, begun.created):
@@ -124,19 +144,15 @@ async def follow_job(
             nodes = run.nodes
             if run.state != "done":
                 rest = ", ".join(each.name for each in steps[number:])
-                app.flash(f"{task.name} {run.state}" + (f": {rest} not begun" if rest else ""), "error")
+                failed = f"{task.name} {run.state}" + (f": {rest} not begun" if rest else "")
                 break
         else:
             app.flash(f"job {plan.job.name or plan.job.path.name} is done", "done")
-        if plan.keep or plan.spec is None:
-            return
-        receipt = await settled(session.down(begun.key))
     except SkywardError as error:
-        app.flash(f"{plan.pool.name}: {one_line(words_of(error))}", "error")
-        return
+        failed = one_line(words_of(error))
     finally:
         rmtree(folder, ignore_errors=True)
-    app.flash(f"{plan.pool.name} torn down: {receipt_line(receipt)}", "done" if receipt.ok else "error")
+    await _end(app, session, plan, begun.key, "", failed)
 
 
 async def _is_up(app: AppFace, plan: LaunchPlan | JobPlan, created: Future[PoolView]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
+from skyward_core.model.errors import PoolError
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.secrets import SecretsScreen
 from skyward_tui.screens.launch import LaunchScreen
@@ -68,6 +69,31 @@ async def test_a_job_file_is_launched_like_a_script(
         session.end_run(view, run)
         await until(pilot, lambda: [task.name for _, task in session.launched] == ["setup", "tuned"])
         assert all(TOKEN not in str(form) for form in (app.unlaunched, screen_text(app)))
+
+
+@pytest.mark.parametrize("where", ["create", "launch"])
+async def test_what_comes_to_nothing_leaves_neither_pool_nor_files(
+    app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = tmp_path / "task.yaml"
+    path.write_text("name: short\nrun: 'true'\n")
+
+    def refuse(*args: Any, **said: Any) -> Any:
+        assert list(tmp_path.glob("skyward-job-*"))
+        raise PoolError("this is refused")
+
+    monkeypatch.setattr(session, where, refuse)
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await form_with(app, pilot, path)
+        await until(pilot, lambda: "1 line, on 1 node" in screen_text(app))
+        screen.query_one("#options").focus()  # whether the pool is kept is the first of them
+        await pilot.press("space", "ctrl+r")
+        await until(pilot, lambda: "this is refused" in screen_text(app))
+        if where == "launch":
+            await until(pilot, lambda: " torn down: created 1" in screen_text(app))
+            assert "✗ this is refused; short-" in screen_text(app)
+        assert not list(tmp_path.glob("skyward-job-*"))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -632,7 +633,8 @@ class Dispatching:
         try:
             # A ctrl-c may come at any line, also after the calls have left and before we wait.
             self._on_loop(lambda: opened.append(pool.launch.open(kind, tasks, future=ended)), ended)
-            run = ended.wait()
+            with nullcontext() if self._console is None else self._console.live():
+                run = ended.wait()
         except BaseException:
             self._cancel_soon(lambda: opened)
             raise

@@ -61,7 +61,7 @@ class JobFile(Value):
     path: Path
     name: str = ""
     workdir: Path | None = None
-    git: tuple[str, str] | None = None
+    git: tuple[str, str] | None = field(default=None, repr=False)  # a password may stand in it
     num_nodes: int = 1
     ways: tuple[WantedMachine, ...] = (WantedMachine(),)
     ordered: bool = False

@@ -1,0 +1,42 @@
+"""Files that a job brings: whose they are where they come to, and who may read them on the way."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from skyward_core.runtime import placed_files
+from skyward_core.tasks.job_files.mounts import placing
+
+
+def test_what_is_brought_belongs_to_who_gets_it_and_is_open_to_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of a user here is another person's there, and a key may be among the files."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "keys").mkdir(parents=True)
+    (source / "keys" / "id").write_text("secret")
+    (source / "keys" / "id").chmod(0o600)
+    (source / "train.py").write_text("print()")
+    (source / "train.py").chmod(0o755)
+    if os.getuid() == 0:
+        os.chown(source / "train.py", 12345, 12345)
+    before: dict[str, int] = {}
+
+    def chmod(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Any) -> None:
+        before[Path(path).name] = Path(path).stat().st_mode & 0o777
+        Path(path).chmod(member.mode)
+
+    monkeypatch.setattr(tarfile.TarFile, "chmod", chmod)
+    monkeypatch.setattr(placed_files, "instance_info", lambda: SimpleNamespace(local_rank=0))
+    call = placing({str(target): source})
+    call.fn(*call.args)
+    assert before["id"] == 0o600
+    assert {path.stat().st_uid for path in target.rglob("*")} == {os.getuid()}
+    modes = {path.name: path.stat().st_mode & 0o777 for path in target.rglob("*")}
+    assert modes == {"keys": (source / "keys").stat().st_mode & 0o777, "id": 0o600, "train.py": 0o755}
