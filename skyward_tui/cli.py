@@ -13,7 +13,7 @@ import click
 from .again_commands import compare, failures, history, rerun
 from .command_console import console_of, of_json
 from .inside_commands import debug, metrics, profile, stacks, top
-from .job_commands import exec_, forward, launch, queue
+from .job_commands import cp, exec_, forward, launch, queue
 from .market_commands import capacity, costs, hosts, offers, sweep
 from .number_options import NodesOption, RanksOption
 from .record_commands import DEMO, has_terminal, played, record, replay
@@ -491,6 +491,7 @@ def debug_dump(path: str | None, as_json: bool) -> int:
 for _command in (
     launch,
     exec_,
+    cp,
     forward,
     queue,
     compare,

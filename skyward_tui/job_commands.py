@@ -179,6 +179,21 @@ def queue(pool: str, as_json: bool) -> int:
 
 
 @click.command()
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@of_json
+def cp(source: str, target: str, as_json: bool) -> int:
+    """Copy files and folders to a node, or from it.
+
+    One of SRC and DST is POOL:PATH, or POOL:RANK:PATH for the node of that rank; PATH is from the login's home.
+    """
+    with console_of(as_json) as console:
+        from .commands.copy import copy as execute
+
+        return execute(source, target, console)
+
+
+@click.command()
 @click.argument("target", metavar="POOL[:RANK]")
 @click.argument("ports", metavar="[LOCAL:]PORT...", nargs=-1, required=True)
 def forward(target: str, ports: tuple[str, ...]) -> int:

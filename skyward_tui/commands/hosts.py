@@ -74,7 +74,7 @@ def forward(target: str, ports: tuple[str, ...], console: Console) -> int:
     if colon and not rank.isdecimal():
         raise UsageError(f"{target}: write a pool, or POOL:RANK, such as {pool}:0")
     pairs = [_ports(text) for text in ports]
-    node = _node_of(pool, int(rank or 0), console)
+    node = node_of(pool, int(rank or 0), console)
     row, file = _reached(pool, node, console)
     words = ["ssh", "-F", str(file), "-N", "-o", "ExitOnForwardFailure=yes"]
     for here, there in pairs:
@@ -96,7 +96,12 @@ def _ports(text: str) -> tuple[int, int]:
     return int(numbers[0]), int(numbers[1])
 
 
-def _node_of(pool: str, rank: int, console: Console) -> int:
+def node_of(pool: str, rank: int, console: Console) -> int:
+    """The node of a rank of a pool that is up.
+
+    Raises:
+        UsageError: no such pool is up, or it has no such rank.
+    """
     with opened(console) as session:
         (row,) = up(session, (pool,))
         view = session.look(row.key).result()

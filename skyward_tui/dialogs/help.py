@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -13,6 +14,9 @@ from textual.widgets import Static
 from ..actions import SCOPES, bindings, of
 from ..styles import beside
 from .base import Dialog
+
+KEYS = 18  # columns that keys have; what they do stands behind, on all its lines
+MIN_WORDS = 20  # columns for what they do, however small the terminal is
 
 _GROUPS = {
     "run": ("run", "log", "panel", "numbers"),
@@ -38,12 +42,20 @@ class HelpScreen(Dialog[None]):
         self._scope = scope
 
     def body(self) -> ComposeResult:
-        yield Static(self._text())
+        yield Static()
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self.call_after_refresh(self._show)
+
+    def _show(self) -> None:
+        text = self.query_one(Static)
+        text.update(self._text(text.content_size.width))
 
     def hint(self) -> str:
         return f"{self.key_of('dialog.close')} closes"
 
-    def _text(self) -> Content:
+    def _text(self, width: int) -> Content:
         first = _GROUPS.get(self._scope, (self._scope,)) if self._scope else ()
         parts: list[tuple[str, str]] = []
         first = ("replay", *first) if self.app.REPLAYS else first
@@ -53,7 +65,8 @@ class HelpScreen(Dialog[None]):
             for action in of(scope):
                 keys = " ".join(action.shown_keys(self.app.keys))
                 danger = "  (asks first)" if action.dangerous else ""
-                parts += [(f"  {keys:<16}", "bold"), (f"{action.help}{danger}\n", "")]
+                lines = textwrap.wrap(f"{action.help}{danger}", max(MIN_WORDS, width - KEYS))
+                parts += [(f"  {keys:<{KEYS - 3}} ", "bold"), (f"\n{' ' * KEYS}".join(lines) + "\n", "")]
         return Content.assemble(*parts)
 
     def action_scroll(self, step: int) -> None:

@@ -49,7 +49,7 @@ PANELS: tuple[Row, ...] = (
         "log", 2, "log", "Go to the log", "skyward_tui.panels.log:LogPanel",
         hints=(
             "run.debug", "run.follow", "run.find", "run.errors", "run.cancel", "run.previous_rank", "run.merge",
-            "run.filter", "run.pause", "run.save", "run.copy", "run.zoom", "run.collapse", "run.beside",
+            "run.filter", "run.pause", "run.save", "run.copy", "run.zoom", "run.beside",
         ),
         actions=(
             "run.find", "run.next_hit", "run.previous_hit", "run.filter", "run.follow", "run.pause", "run.times",

@@ -32,8 +32,8 @@ STEPS = (0.25, 0.5, 0.75)  # where the next colour begins
 HEATS = ("cold", "mild", "warm", "hot")
 # Head, figure or figures that are added up, and width, of what stands before the GPUs.
 NODE_COLUMNS = (
-    ("cpu", ("cpu",), 6), ("memory", ("memory_used",), 7), ("net in", ("net_in",), 11), ("net out", ("net_out",), 11),
-    ("disk", ("disk_read", "disk_write"), 11), ("free", ("spool_free",), 9),
+    ("cpu", ("cpu",), 6), ("memory", ("memory_used",), 7), ("net in", ("net_in",), 12), ("net out", ("net_out",), 12),
+    ("disk", ("disk_read", "disk_write"), 12), ("free", ("spool_free",), 10),
 )  # fmt: skip
 FEW = 2  # of these where GPUs need the room
 _UNITS = {"cpu": "%", "net_in": "B/s", "net_out": "B/s", "disk_read": "B/s", "spool_free": "B"}

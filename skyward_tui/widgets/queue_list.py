@@ -56,7 +56,8 @@ class QueueList(Roll):
     def row(self, index: int, width: int) -> Content:
         row = self.rows[index]
         mark = look("waiting" if row.waits else "running")
-        has = reason(row, self._now) if row.waits else f"has {numbers(row.nodes)}" if row.nodes else "goes on"
+        has = f"has {numbers(row.nodes)}" if row.nodes else "its calls wait for ranks that others have"
+        has = reason(row, self._now) if row.waits else has
         age = duration(max(0.0, self._now - row.since))
         text = clip(f"{clip(row.name, 16):<16} {age:>6}  {has}", max(0, width - 4))
         line = Content.assemble(

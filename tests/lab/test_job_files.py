@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -13,7 +14,10 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
+from skyward_core.front import copying
 from skyward_core.model.errors import TeardownError
+from skyward_core.store.ledger import Ledger
+from tests.support.cli import call
 from tests.support.fewer import without
 from tests.support.pool_logs import last_run, log_of
 from tests.support.waiting import wait_until
@@ -158,3 +162,57 @@ def test_a_host_without_power_ends_only_the_job_that_has_it(
         assert going.result(60) == [None, None] and waits.result(60) == [None, None]
         addresses = f"{hosts.hosts[0].address} {hosts.hosts[1].address}"
         assert view.logs.rank(1).lines(0, 9)[0] == f"1 of 2 {addresses}"
+
+
+def test_files_and_folders_are_copied_to_a_node_and_back_whole_or_not_at_all(
+    lab: Lab, tmp_path: Path
+) -> None:
+    def cp(*words: object) -> tuple[int, str]:
+        done = call(("cp", *words), dict(os.environ), tmp_path)
+        return done.returncode, done.stderr
+
+    def breaks_off(done: int, total: int) -> None:
+        raise InterruptedError(f"after {done} of {total}")
+
+    (tmp_path / "data" / "deep").mkdir(parents=True)
+    (tmp_path / "data" / "deep" / "secret").write_bytes(secret := os.urandom(300_000))
+    (tmp_path / "data" / "deep" / "secret").chmod(0o600)
+    (tmp_path / "data" / "empty").mkdir()
+    host = lab.hosts[1]
+    with pool(lab, ssh(lab, lab.hosts[:2]), name="copied"):
+        assert cp("data", "copied:1:") == (0, "1 file, 300 kB: data on node 1\n")
+        home = (
+            host.run("ls -d ~root").strip() if lab.user == "root" else host.run(f"ls -d ~{lab.user}").strip()
+        )
+        assert "600 data/deep/secret" in host.run(f"cd {home} && stat -c '%a %n' data/deep/secret data/empty")
+        assert cp("copied:1:data", "back")[0] == 0
+        assert (tmp_path / "back" / "deep" / "secret").read_bytes() == secret
+        assert (tmp_path / "back" / "deep" / "secret").stat().st_mode & 0o777 == 0o600
+        (tmp_path / "secret").write_text("new")
+        assert cp("secret", "copied:1:data/deep/")[0] == 0
+        (tmp_path / "secret").write_text("old")
+        assert cp("copied:1:~/data/deep/secret", ".")[0] == 0
+        assert (tmp_path / "secret").read_text() == "new"
+        host.run(f"ln -s /etc/passwd {home}/data/link")
+        for words, why in (
+            (("copied:1:data", "more"), "data/link is a link"),
+            (("secret", "copied:1:data/link"), "there is a link already on the node"),
+            (("data", "copied:1:"), "something of that name already on the node"),
+            (("copied:1:none", "."), "No such file"),
+            (("copied:2:x", "."), "ranks 0 to 1; not 2"),
+        ):
+            status, said = cp(*words)
+            assert status in (1, 2) and why in said and said.count("\n") == 1, (words, said)
+        row = Ledger().find("copied")
+        assert row is not None
+        with pytest.raises(sky.PoolError, match="broken off: after"):
+            copying.copy_to_node(Ledger(), row, 1, tmp_path / "back", "half", breaks_off)
+        with pytest.raises(sky.PoolError, match="broken off: after"):
+            copying.copy_from_node(Ledger(), row, 1, "data/deep", tmp_path / "half", breaks_off)
+        found = host.run(f"ls -A {home} {home}/data").split()
+        assert not [
+            name
+            for name in (*found, *(each.name for each in tmp_path.iterdir()))
+            if "part" in name or "half" in name
+        ]
+        assert not (tmp_path / "more").exists()

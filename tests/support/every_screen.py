@@ -12,6 +12,7 @@ from skyward_core.front.presets import Preset
 from skyward_tui.dialogs.accelerators import AcceleratorsScreen
 from skyward_tui.dialogs.ask import AskScreen, ChoiceScreen
 from skyward_tui.dialogs.budget import BudgetScreen
+from skyward_tui.dialogs.differences import DifferencesScreen
 from skyward_tui.dialogs.end_left import EndLeftScreen
 from skyward_tui.dialogs.files import FilesScreen
 from skyward_tui.dialogs.help import HelpScreen
@@ -20,6 +21,7 @@ from skyward_tui.dialogs.jump import JumpScreen
 from skyward_tui.dialogs.presets import PresetsScreen
 from skyward_tui.dialogs.pythons import PythonsScreen
 from skyward_tui.dialogs.quit import QuitScreen
+from skyward_tui.dialogs.secrets import SecretsScreen
 from skyward_tui.dialogs.teardown import TeardownScreen
 from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.errors import ErrorsScreen
@@ -63,5 +65,9 @@ def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
         lambda: PythonsScreen(None),
         lambda: PresetsScreen([Preset("small", Path("skyward.toml"), {"script": "train.py"})]),
         lambda: HostKeyScreen(shown()),
+        lambda: DifferencesScreen(
+            "results of ranks 0 and 3", ["         rank 0  rank 3", "loss     0.21    0.34"]
+        ),
+        lambda: SecretsScreen(["HF_TOKEN", "WANDB_API_KEY"]),
         lambda: JumpScreen([]),
     ]

@@ -94,7 +94,7 @@ async def watch() -> None:
         await pilot.press("?")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
         assert isinstance(app.screen, HelpScreen)
-        assert re.search(rf"7 +Go to the queue[^\n]*\n +8 +{ROW.help}\n", app.screen._text().plain)
+        assert re.search(rf"7 +Go to the queue[^\n]*\n +8 +{ROW.help}\n", app.screen._text(200).plain)
 
 
 if __name__ == "__main__":

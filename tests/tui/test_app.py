@@ -128,7 +128,7 @@ async def test_help_shows_every_key(app: SkywardApp) -> None:
         await pilot.press("?")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
         assert isinstance(app.screen, HelpScreen)
-        text = app.screen._text().plain
+        text = app.screen._text(200).plain
         for action in ACTIONS:
             if action.id.partition(".")[0] != "replay":  # a replay's own: test_replay.py
                 assert action.help in text, action.id
@@ -342,7 +342,7 @@ async def test_tab_goes_round_the_panels(app: SkywardApp, session: FakeSession) 
         await pilot.resize_terminal(80, 24)
         await pilot.press("4")
         await until(pilot, lambda: app.focused is not None and app.focused.id == "results")
-        assert "4 results" in screen_text(app) and "2 log" not in screen_text(app)
+        await until(pilot, lambda: "4 results" in screen_text(app) and "2 log" not in screen_text(app))
 
 
 def test_starting_imports_nothing_heavy() -> None:
@@ -385,7 +385,7 @@ async def test_hints_show_the_keys_that_the_person_has_chosen(app: SkywardApp, s
         await pilot.press("f9")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
         assert isinstance(app.screen, HelpScreen)
-        assert re.search(r"^  F +Follow the newest line", app.screen._text().plain, re.M)
+        assert re.search(r"^  F +Follow the newest line", app.screen._text(200).plain, re.M)
 
 
 async def test_where_a_key_is_typed_it_is_no_hint(app: SkywardApp, session: FakeSession) -> None:
@@ -446,5 +446,5 @@ async def test_breadcrumbs_lead_from_the_pools_to_every_screen(app: SkywardApp, 
         assert trails == {
             "pools", "pools › llama-ft › train", "pools › llama-ft › train › errors",
             "pools › llama-ft › train › stacks", "pools › launch", "pools › what is left",
-            "pools › history", "pools › history › compare",
+            "pools › history", "pools › history › compare", "pools › hosts",
         }  # fmt: skip

@@ -59,6 +59,7 @@ def test_rows_name_what_there_is() -> None:
     for row in PANELS:
         assert 1 <= row.number <= 9 and row.title and row.help
         assert {*row.hints, *row.actions} <= actions, row.id
+        assert {action.id for action in ACTIONS if not action.label}.isdisjoint(row.hints), row.id
         assert row.instead_of in {"", *ids} and (row.empty or not row.hides), row.id
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from skyward_core.views.machines import MachineBook
 from skyward_tui.machine_cells import HEAD, amiss, odd_ones, quantity, rows, share
+from skyward_tui.widgets.machine_grid import _UNITS, NODE_COLUMNS
 
 
 def gang(nodes: int, gpus: int, slow: tuple[int, int] | None = None) -> MachineBook:
@@ -56,3 +58,11 @@ def test_what_is_amiss_is_said(figures: dict[str, float], said: str) -> None:
 def test_numbers_with_their_units() -> None:
     assert (quantity(98.2, "%"), quantity(1.25e9, "B/s"), quantity(3.0, "")) == ("98 %", "1.25 GB/s", "3")
     assert (share(1.0, 4.0), share(None, 4.0), share(1.0, 0.0)) == ("25 %", "", "")
+
+
+@pytest.mark.parametrize("unit", ["B", "B/s"])
+def test_a_size_is_never_wider_than_its_column(unit: Any) -> None:
+    """150 bytes/s stood on the figure before it, and 1000 kB/s was 1e+03 kB/s."""
+    room = min(width for _, names, width in NODE_COLUMNS if _UNITS.get(names[0]) == unit)
+    for size in (0, 9.994, 150, 999.4, 999.6, 999_499, 999_600, 123.4e6, 999.6e6, 999.6e9):
+        assert len(quantity(size, unit)) < room and "e+" not in quantity(size, unit), size

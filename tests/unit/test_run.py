@@ -60,6 +60,13 @@ async def test_single_tasks_go_to_the_node_with_the_least_to_do_in_turns() -> No
         assert stage.placed[-1] == (2, 0), "nodes 0 and 1 have something to do"
 
 
+async def test_a_trial_goes_to_a_node_that_other_runs_leave_free() -> None:
+    async with staged(3) as stage:
+        stage.add("sweep", task(0)).feed()
+        stage.add("sweep", task(1), task(2)).feed()
+        assert [node for node, _ in stage.placed] == [0, 1, 2]
+
+
 async def test_a_node_that_is_down_is_the_last_that_a_single_task_goes_to() -> None:
     async with staged(2) as stage:
         stage.nodes[0].away = OSError("no route")

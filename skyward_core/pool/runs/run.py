@@ -225,6 +225,9 @@ class Run(RunResults):
             whose = "of the pool" if self.stocked is None else "that had its arguments"
             self._fail_unsent(f"every node {whose} is gone")
             return
+        if self.kind == "sweep":
+            # Other runs may have a node for hours: those that have less to do for us come first.
+            links = sorted(links, key=lambda link: link.load)
         limit = self._most_in_flight()
         moved = True
         while moved and self._waiting:

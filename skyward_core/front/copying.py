@@ -1,0 +1,283 @@
+"""Files and folders, copied between this machine and a pool's node by SFTP: whole or not at all under their names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from .. import providers
+from ..model.errors import PoolError, UsageError
+from ..providers.base import ReachedOverSSH
+from ..store.ledger import Ledger
+from ..store.ledger_rows import PoolRow
+from ..transport.ssh.asyncssh_import import asyncssh
+from ..transport.ssh.connect import connect
+from ..wire.safe_text import field
+
+Far = Callable[[int, int], None]  # far(bytes done, bytes in all)
+DEEPEST = 64  # folders within folders
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What was copied: where it is now, how many files, and their bytes."""
+
+    target: str
+    files: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A file or folder below what is copied; ``parts``: its place there."""
+
+    parts: tuple[str, ...]
+    is_folder: bool
+    size: int
+    mode: int
+
+
+def copy_to_node(ledger: Ledger, pool: PoolRow, node: int, source: Path, target: str, far: Far) -> Copied:
+    """Copy a file or folder of this machine to a node.
+
+    Args:
+        node: its index.
+        target: a path there, from the login's home; a folder that is there gets it inside. A file that is there is
+            replaced, a folder never.
+        far: told now and then how far it is.
+
+    Raises:
+        UsageError: the pool is not on hosts reached over SSH; there is no such file; it is, or holds, what is
+            neither file nor folder; ``target`` leads up by ``..``, or is a folder or a link that is there already.
+        PoolError: the node refuses, or the connection was lost.
+    """
+    entries = list(_entries_here(source))
+    return asyncio.run(_to_node(_target_of(ledger, pool, node), source, entries, target, far))
+
+
+def copy_from_node(ledger: Ledger, pool: PoolRow, node: int, source: str, target: Path, far: Far) -> Copied:
+    """Copy a file or folder of a node to this machine; see :func:`copy_to_node`."""
+    return asyncio.run(_from_node(_target_of(ledger, pool, node), source, target, far))
+
+
+def _target_of(ledger: Ledger, pool: PoolRow, node: int) -> Any:
+    machines = ledger.machines(pool.token)
+    provider = providers.from_json(pool.provider)
+    if not isinstance(provider, ReachedOverSSH):
+        raise UsageError(
+            f"pool {pool.name} is on {provider.name}: its files are here already, so cp copies them"
+        )
+    return provider.target(machines[node].address)
+
+
+# -- there --------------------------------------------------------------------------------------------------
+
+
+async def _to_node(target: Any, source: Path, entries: Sequence[_Entry], wanted: str, far: Far) -> Copied:
+    async with _sftp(target) as sftp:
+        path = await _place_there(sftp, wanted, source.resolve().name, entries[0].is_folder)
+        holder = _holder(path)
+        whole = str(PurePosixPath(holder, PurePosixPath(path).name))
+        progress = _Progress(far, sum(each.size for each in entries))
+        await sftp.mkdir(holder, asyncssh.SFTPAttrs(permissions=0o700))
+        try:
+            for each in entries:
+                place = str(PurePosixPath(whole, *each.parts))
+                if each.is_folder:
+                    await sftp.mkdir(place, asyncssh.SFTPAttrs(permissions=0o700))
+                    continue
+                own = os.fsencode(source.joinpath(*each.parts))
+                await sftp.put(own, place, follow_symlinks=False, progress_handler=progress.of_file)
+                await sftp.chmod(place, each.mode & 0o777)
+                progress.file_is_over(each.size)
+            for each in reversed(entries):
+                if each.is_folder:
+                    await sftp.chmod(str(PurePosixPath(whole, *each.parts)), each.mode & 0o777)
+            await (sftp.rename if entries[0].is_folder else sftp.posix_rename)(whole, path)
+        finally:
+            with suppress(asyncssh.Error, OSError):
+                await sftp.rmtree(holder)
+    return _copied(path, entries)
+
+
+async def _place_there(sftp: Any, wanted: str, name: str, is_folder: bool) -> str:
+    path = _safe(wanted) or "."
+    if wanted.endswith("/") or await sftp.isdir(path):
+        path = str(PurePosixPath(path, name))
+    parent = str(PurePosixPath(path).parent)
+    if not await sftp.isdir(parent):
+        raise UsageError(f"there is no folder {field(parent)} on the node")
+    if await sftp.lexists(path):
+        found = await sftp.lstat(path)
+        _refuse_taken(path, stat.S_IFMT(found.permissions or 0), is_folder, "on the node")
+    return path
+
+
+def _safe(path: str) -> str:
+    """A path on a node, from the login's home."""
+    path = "" if path == "~" else path.removeprefix("~/")
+    if ".." in PurePosixPath(path).parts:
+        raise UsageError(f"{field(path)}: write the path without ..")
+    return path
+
+
+# -- here ---------------------------------------------------------------------------------------------------
+
+
+async def _from_node(target: Any, wanted: str, own: Path, far: Far) -> Copied:
+    async with _sftp(target) as sftp:
+        source = await sftp.realpath(str(PurePosixPath(_safe(wanted) or ".").parent))
+        name = PurePosixPath(_safe(wanted)).name
+        if not name:
+            raise UsageError(f"{field(wanted)}: name a file or a folder on the node")
+        source = str(PurePosixPath(source, name))
+        entries = [each async for each in _entries_there(sftp, source, ())]
+        path = _place_here(own, name, entries[0].is_folder)
+        holder = Path(_holder(str(path)))
+        whole = holder / path.name
+        progress = _Progress(far, sum(each.size for each in entries))
+        holder.mkdir(mode=0o700)
+        try:
+            for each in entries:
+                place = whole.joinpath(*each.parts)
+                if each.is_folder:
+                    place.mkdir(mode=0o700)
+                    continue
+                there = str(PurePosixPath(source, *each.parts))
+                await sftp.get(
+                    there, os.fsencode(place), follow_symlinks=False, progress_handler=progress.of_file
+                )
+                if place.is_symlink() or not place.is_file():
+                    raise PoolError(f"{field(there)} became a link, or a folder, while it was copied")
+                place.chmod(each.mode & 0o777 | stat.S_IRUSR | stat.S_IWUSR)
+                progress.file_is_over(each.size)
+            for each in reversed(entries):
+                if each.is_folder:
+                    whole.joinpath(*each.parts).chmod(each.mode & 0o777 | stat.S_IRWXU)
+            if entries[0].is_folder:
+                whole.rename(path)
+            else:
+                whole.replace(path)
+        finally:
+            shutil.rmtree(holder, ignore_errors=True)
+    return _copied(str(path), entries)
+
+
+def _place_here(path: Path, name: str, is_folder: bool) -> Path:
+    if path.is_dir() or str(path) in ("", "."):
+        path = path / name
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {field(str(path.parent))} here")
+    if path.is_symlink() or path.exists():
+        _refuse_taken(str(path), stat.S_IFMT(path.lstat().st_mode), is_folder, "here")
+    return path
+
+
+def _entries_here(source: Path) -> list[_Entry]:
+    found: list[_Entry] = []
+
+    def look(path: Path, parts: tuple[str, ...]) -> None:
+        try:
+            facts = path.lstat()
+            names = sorted(each.name for each in path.iterdir()) if stat.S_ISDIR(facts.st_mode) else []
+        except OSError as error:
+            raise UsageError(f"{field(str(path))} cannot be copied: {error.strerror}") from error
+        _check_kind(str(path), facts.st_mode, parts)
+        is_folder = stat.S_ISDIR(facts.st_mode)
+        found.append(_Entry(parts, is_folder, 0 if is_folder else facts.st_size, facts.st_mode))
+        for name in names:
+            look(path / name, (*parts, name))
+
+    look(source, ())
+    return found
+
+
+async def _entries_there(sftp: Any, path: str, parts: tuple[str, ...]) -> AsyncIterator[_Entry]:
+    facts = await sftp.lstat(path)
+    mode = facts.permissions or 0
+    _check_kind(path, mode, parts)
+    is_folder = stat.S_ISDIR(mode)
+    yield _Entry(parts, is_folder, 0 if is_folder else facts.size or 0, mode)
+    if not is_folder:
+        return
+    for name in sorted([each async for each in _names(sftp, path)]):
+        async for entry in _entries_there(sftp, str(PurePosixPath(path, name)), (*parts, name)):
+            yield entry
+
+
+async def _names(sftp: Any, path: str) -> AsyncIterator[str]:
+    async for each in sftp.scandir(path):
+        name = str(each.filename)
+        if name in (".", ".."):
+            continue
+        if not name or "/" in name or "\0" in name:
+            raise PoolError(f"the node lists {field(name)!r} in {field(path)}, which is no name of a file")
+        yield name
+
+
+def _check_kind(path: str, mode: int, parts: tuple[str, ...]) -> None:
+    if len(parts) > DEEPEST:
+        raise UsageError(f"{field(path)} lies more than {DEEPEST} folders deep")
+    if stat.S_ISLNK(mode):
+        raise UsageError(f"{field(path)} is a link, and links are not copied: copy what it leads to")
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise UsageError(f"{field(path)} is neither a file nor a folder")
+
+
+def _refuse_taken(path: str, kind: int, is_folder: bool, where: str) -> None:
+    """A file may take the place of a file, and nothing else of anything."""
+    if is_folder or not stat.S_ISREG(kind):
+        what = "a link" if stat.S_ISLNK(kind) else "something of that name"
+        raise UsageError(f"there is {what} already {where}: {field(path)}; remove it, or give another name")
+
+
+def _holder(path: str) -> str:
+    """Of what is under way: a folder beside its place, nobody else's, by a name that nobody can foresee."""
+    whole = PurePosixPath(path)
+    return str(whole.with_name(f".{whole.name[:200]}.{secrets.token_hex(8)}.part"))
+
+
+def _copied(path: str, entries: Sequence[_Entry]) -> Copied:
+    files = [each for each in entries if not each.is_folder]
+    return Copied(path, len(files), sum(each.size for each in files))
+
+
+class _Progress:
+    """How far all files are together."""
+
+    def __init__(self, far: Far, total: int) -> None:
+        self._far, self._total, self._done = far, total, 0
+
+    def of_file(self, _source: bytes, _target: bytes, done: int, _size: int) -> None:
+        """asyncssh's word on the file under way."""
+        self._far(self._done + done, self._total)
+
+    def file_is_over(self, size: int) -> None:
+        self._done += size
+
+
+@asynccontextmanager
+async def _sftp(target: Any) -> AsyncIterator[Any]:
+    link = await connect(target)
+    try:
+        try:
+            async with link.ssh.start_sftp_client(path_errors="surrogateescape") as sftp:
+                yield sftp
+        except asyncssh.SFTPError as error:
+            raise PoolError(f"{target.host} refuses: {field(error.reason)}") from error
+        except asyncssh.ChannelOpenError as error:
+            raise PoolError(
+                f"{target.host} serves no SFTP, which copies go by: {field(str(error))}"
+            ) from error
+        except (asyncssh.Error, OSError) as error:
+            raise PoolError(f"the copy was broken off: {field(str(error))}") from error
+    finally:
+        await link.close()
