@@ -99,8 +99,9 @@ class ScriptConsole:
     def _draw(self) -> None:
         live = self._live
         if live is not None and self._waiting and sys.stderr is not None:
-            # It may be gone, and what is not drawn is written once it is whole.
-            with suppress(OSError, ValueError):
+            with suppress(
+                OSError, ValueError
+            ):  # it may be gone, and what is not drawn is written once it is whole
                 self._out.draw_below(live, self._begun, sys.stderr)
 
     def _begun(self) -> list[str]:
