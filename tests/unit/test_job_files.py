@@ -160,7 +160,7 @@ def test_alternatives_replace_what_stands_beside_them() -> None:
         ("envs:\n  a-b: 1\n", "'a-b' is no name of a variable"),
         ("envs: {A: [1]}\n", "envs.A cannot be what stands there"),
         ("envs: {A: 1}\nsecrets: {A: 2}\n", "line 2: A stands in envs and in secrets"),
-        ("secrets:\n  KEY:\n", "line 2: secrets: KEY has no value: give it with --secret KEY=VALUE"),
+        ("secrets:\n  KEY:\n", "line 2: secrets: KEY has no value: give it with --secret KEY, which takes this shell's"),
         ("workdir: /no/such\n", "line 1: workdir: there is no folder /no/such"),
         ("file_mounts:\n  /a: /no/such\n", "line 2: file_mounts: /a: there is no /no/such"),
         ("file_mounts:\n  /a: s3://bucket/x\n", "line 2: file_mounts: /a: buckets and volumes are not mounted"),
@@ -187,7 +187,12 @@ def test_a_file_that_would_be_endless_is_refused() -> None:
 
 def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
-    for name, words in (("none.yaml", "No such file"), ("bytes.yaml", "it is no text")):
+    found = (
+        ("none.yaml", "No such file"),
+        ("bytes.yaml", "it is no text"),
+        ("a.py", "skyward-tui run .*a.py runs it"),
+    )
+    for name, words in found:
         with pytest.raises(JobFileError, match=words):
             sky.Task.from_yaml(tmp_path / name)
 

@@ -88,6 +88,8 @@ class JobFile(Value):
             JobFileError: it cannot be used; says which line, and why.
         """
         file = Path(path)
+        if file.suffix == ".py":
+            raise JobFileError(f"{file} is a script, not a job file: skyward-tui run {file} runs it")
         try:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -315,7 +317,13 @@ def _variables(
         if not _VARIABLE.fullmatch(name):
             raise document.error(f"{table}: {name!r:.60} is no name of a variable", place)
         if text is None:
-            raise document.error(f"{table}: {name} has no value: give it with {option} {name}=VALUE", place)
+            # Others on this machine see what a program is started with: no secret is to be written there.
+            how = (
+                f"{name}=VALUE"
+                if table == "envs"
+                else f"{name}, which takes this shell's variable of that name"
+            )
+            raise document.error(f"{table}: {name} has no value: give it with {option} {how}", place)
         if "\0" in text:
             raise document.error(f"{table}: {name} has a zero byte in it", place)
         found[name] = text
