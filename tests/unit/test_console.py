@@ -74,6 +74,29 @@ def console(monkeypatch: pytest.MonkeyPatch) -> Opens:
     return console
 
 
+class Broken(io.StringIO):
+    def write(self, text: str) -> int:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_stream_that_fails_for_a_while_is_not_the_end(
+    console: Opens, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    news, out = News(), io.StringIO()
+    shown = console(news, out)
+    other = Broken()
+    if closed:
+        other.close()
+    with contextlib.redirect_stderr(other):
+        news.print(0, "err", b"lost\n")
+        shown.catch_up()
+    news.print(0, "out", b"shown\n")
+    news.print(0, "err", b"shown, too\n")
+    shown.close()
+    assert out.getvalue() == "r000| shown\nr000| shown, too\n"
+
+
 def test_lines_are_whole_and_carry_their_rank(console: Opens) -> None:
     news, out = News(), io.StringIO()
     shown = console(news, out)

@@ -99,7 +99,8 @@ class ScriptConsole:
     def _draw(self) -> None:
         live = self._live
         if live is not None and self._waiting and sys.stderr is not None:
-            self._out.draw_below(live, self._begun, sys.stderr)
+            with suppress(OSError, ValueError):  # it may be gone, and what is not drawn is written once it is whole
+                self._out.draw_below(live, self._begun, sys.stderr)
 
     def _begun(self) -> list[str]:
         from ...views.live_lines import begun
@@ -123,14 +124,21 @@ class ScriptConsole:
             whole = [text for text in texts if text is not None and text is not _DRAW]
             try:
                 for stream, some in groupby(whole, key=lambda text: text.stream):
-                    lines = "".join([text.lines for text in some])
-                    self._out.write_between(lines, _stream_of(stream, self._out))
+                    self._show(stream, "".join([text.lines for text in some]))
                 self._draw()
             except (OSError, ValueError):
                 return  # nobody reads any more; the logs are in their files
             with self._progress:
                 self._written += len(whole)
                 self._progress.notify_all()
+
+    def _show(self, stream: str, lines: str) -> None:
+        to = _stream_of(stream, self._out)
+        try:
+            self._out.write_between(lines, to)
+        except Exception:  # a stream in the place of the script's own may be closed by now, or be no real one
+            if to is None:
+                raise
 
     async def _hear(self, news: News) -> Callable[[], None]:
         # What ranks printed while they were set up, or before a connection was whole, has come already.

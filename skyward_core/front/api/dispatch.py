@@ -692,7 +692,8 @@ class Dispatching:
     def _streams(self, run: Run) -> list[Any]:
         from .streams import split
 
-        return split(run, lambda: self._cancel(run))
+        crowded = run.kind == "gather" and run.total > self.concurrency
+        return split(run, lambda: self._cancel(run), ahead=crowded)
 
     def _mixed(self, run: Run) -> tuple[Any, ...]:
         """A group of which some calls yield."""
