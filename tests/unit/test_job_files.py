@@ -160,7 +160,7 @@ def test_alternatives_replace_what_stands_beside_them() -> None:
         ("envs:\n  a-b: 1\n", "'a-b' is no name of a variable"),
         ("envs: {A: [1]}\n", "envs.A cannot be what stands there"),
         ("envs: {A: 1}\nsecrets: {A: 2}\n", "line 2: A stands in envs and in secrets"),
-        ("secrets:\n  KEY:\n", "line 2: secrets: KEY has no value: give it with --secret KEY, which takes this shell's"),
+        ("secrets:\n  KEY:\n", "line 2: secrets: KEY has no value: give it with --secret KEY, which takes this"),
         ("workdir: /no/such\n", "line 1: workdir: there is no folder /no/such"),
         ("file_mounts:\n  /a: /no/such\n", "line 2: file_mounts: /a: there is no /no/such"),
         ("file_mounts:\n  /a: s3://bucket/x\n", "line 2: file_mounts: /a: buckets and volumes are not mounted"),
