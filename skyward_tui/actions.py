@@ -326,6 +326,14 @@ ACTIONS: tuple[Action, ...] = (
         changes=True,
     ),
     Action(
+        "run.shell",
+        "dollar_sign",
+        "shell",
+        "",
+        "Open a shell on the chosen rank's node, by ssh, in this terminal",
+        changes=True,
+    ),
+    Action(
         "run.beside",
         "v",
         "beside",

@@ -345,6 +345,10 @@ def parse(path: Path) -> ast.Module:
     except SyntaxError as error:
         where = f", line {error.lineno}" if error.lineno else ""
         shown = f"\n  {error.text.strip()}" if error.text else ""
+        if path.suffix in (".yaml", ".yml"):
+            raise ScriptError(
+                f"{path} is no Python script; a job file is launched by skyward-tui launch {path}"
+            ) from error
         raise ScriptError(f"{path}{where} does not parse: {error.msg}{shown}") from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise ScriptError(f"{path} does not parse: {error or type(error).__name__}") from error

@@ -82,7 +82,8 @@ def values_here(option: str, said: Mapping[str, str | None]) -> dict[str, str]:
     for name, text in said.items():
         if text is None and (text := os.environ.get(name)) is None:
             raise UsageError(
-                f"{option} {name}: this shell has no variable of that name; write {option} {name}=VALUE"
+                f"{option} {name}: this shell has no variable of that name; "
+                + (f"export {name} first" if option == "--secret" else f"write {option} {name}=VALUE")
             )
         found[name] = text
     return found

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterable
-from typing import Any, TextIO, cast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+if TYPE_CHECKING:
+    from ..views.live_lines import LiveLines
 
 # Seconds that others wait for the end of a line that the script has begun; a prompt's never comes.
 PATIENCE = 1.0
@@ -37,9 +40,11 @@ class WholeLines:
         self._out = out
         self._unfinished = False
         self._users = 0
+        self._below: tuple[LiveLines, TextIO] | None = None  # what is drawn below the last line, and where
 
     def write(self, text: str) -> int:
         with _turn:
+            self._take_away()
             if text:
                 self._unfinished = not text.endswith("\n")
             written = self._out.write(text)
@@ -64,17 +69,55 @@ class WholeLines:
             if lines and not _turn.wait_for(lambda: not self._unfinished, PATIENCE):
                 lines = f"\n{lines}"
                 self._unfinished = False
+            self._take_away()
+            _put(out, lines)
+
+    def draw_below(self, live: LiveLines, lines: Callable[[], list[str]], to: TextIO) -> None:
+        """Draw lines that have not ended below all others, until something is written or they are taken away; not where
+        the script has begun a line.
+
+        Args:
+            lines: gives them, once nobody else writes.
+            to: a stream that shows on the same terminal.
+
+        Raises:
+            OSError, ValueError: nobody reads any more, or the stream is closed.
+        """
+        with _turn:
+            if self._below is not None and self._below[0] is not live:
+                self._take_away()  # of another pool
+            if not self._unfinished and (drawn := live.drawn(lines())):
+                self._below = live, to
+                _put(to, drawn)
+
+    def take_away(self) -> None:
+        """Draw nothing below any more; raises as ``draw_below``. Where the terminal takes nothing for ``PATIENCE``,
+        whatever is written next has it go."""
+        if _turn.acquire(timeout=PATIENCE):
             try:
-                out.write(lines)
-            except UnicodeEncodeError as error:  # a terminal that cannot show all characters
-                out.write(lines.encode(error.encoding, "backslashreplace").decode(error.encoding))
-            out.flush()
+                self._take_away()
+            finally:
+                _turn.release()
+
+    def _take_away(self) -> None:
+        if self._below is not None:
+            (live, to), self._below = self._below, None
+            if away := live.erased():
+                _put(to, away)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (sys, "stdout")  # on a node, it stands for the node's
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._out, name)
+
+
+def _put(out: TextIO, text: str) -> None:
+    try:
+        out.write(text)
+    except UnicodeEncodeError as error:  # a terminal that cannot show all characters
+        out.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
+    out.flush()
 
 
 def is_stdout(file: object) -> bool:

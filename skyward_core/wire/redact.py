@@ -32,8 +32,9 @@ _COMMON = frozenset(
      "development", "anonymous", "username", "postgres", "keyring", "interactive"]
 )  # fmt: skip
 
+# No scheme is that long, and a text that is one long word is looked at once, not from each of its letters to its end.
 _URL = re.compile(
-    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^\s/?#:'\"<>]*)(?P<rest>:[^\s/?#'\"<>]*)?@"
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,63})://(?P<user>[^\s/?#:'\"<>]*)(?P<rest>:[^\s/?#'\"<>]*)?@"
 )
 
 

@@ -11,11 +11,11 @@ from typing import Any, BinaryIO, TextIO
 
 import click
 
+from skyward_core.views.live_lines import LiveLines, begun
 from skyward_core.views.logs import Lines, prefix_of
 from skyward_core.wire.safe_text import RESET, closed, paragraph
 
 from ..hints import words_of
-from ..words import clip
 
 _HUES = (36, 33, 35, 32, 34, 96, 93, 95)  # cyan, yellow, magenta, green, blue, and the bright ones
 
@@ -47,10 +47,12 @@ class Console:
 
     def confirm(self, question: str) -> bool:
         """Ask the person at the terminal for a yes."""
+        self._erase()
         return click.confirm(paragraph(question), err=True)
 
     def ask(self, question: str) -> str:
         """Ask the person at the terminal for a line."""
+        self._erase()
         return str(click.prompt(paragraph(question), err=True, default="", show_default=False))
 
     def result(self, value: dict[str, Any]) -> None:
@@ -67,27 +69,28 @@ class Console:
     def logs(self, stream: TextIO | None = None, *, prefix: bool = True) -> LogPrinter:
         """What prints ranks' logs, where the rest goes or to another stream."""
         stream = stream or self._main
-        columns = self._columns if stream.isatty() and os.environ.get("TERM") != "dumb" else None
+        draws = stream.isatty() and os.environ.get("TERM") != "dumb"
+        live = LiveLines(shutil.get_terminal_size) if draws else None
         printer = LogPrinter(
-            stream.buffer, wants_color(stream), stream.isatty(), prefix, columns, self._erase
+            stream.buffer, wants_color(stream), stream.isatty(), prefix, live, self._erase_but
         )
         self._printers.append(printer)
         return printer
 
     def _erase(self) -> None:
         """Take away what is drawn for now: something is about to be printed, and all may share one terminal."""
+        self._erase_but(None)
+
+    def _erase_but(self, but: LogPrinter | None) -> None:
         for printer in self._printers:
-            printer.erase()
+            if printer is not but:
+                printer.erase()
         for erase in self._erasers:
             erase()
 
     def share_terminal(self, erase: Callable[[], None]) -> None:
         """Have ``erase`` take away what somebody draws for now, whenever something is about to be printed."""
         self._erasers.append(erase)
-
-    @staticmethod
-    def _columns() -> int:
-        return shutil.get_terminal_size().columns
 
     @property
     def width(self) -> int:
@@ -121,9 +124,9 @@ class LogPrinter:
     64 KiB is cut (the log file has it whole).
 
     Args:
-        columns: tells how wide the terminal is on which a line that has not ended, as a progress bar, is drawn and
-            drawn anew. With None nothing but whole lines is printed.
-        erase: takes away what printers of the same terminal have drawn so.
+        live: draws the lines that have not ended, as progress bars, one for each rank, and draws them anew. With None
+            nothing but whole lines is printed.
+        erase: takes away what printers of the same terminal have drawn so, but for the one that it is given.
     """
 
     def __init__(
@@ -132,13 +135,12 @@ class LogPrinter:
         color: bool = False,
         terminal: bool = False,
         prefix: bool = True,
-        columns: Callable[[], int] | None = None,
-        erase: Callable[[], None] | None = None,
+        live: LiveLines | None = None,
+        erase: Callable[[LogPrinter | None], None] | None = None,
     ) -> None:
-        self._columns = columns
-        self._erase_all = erase or self.erase
-        self._newest: tuple[int, str] | None = None  # the stream that said something last
-        self._drawn = ""
+        self._live = live
+        self._erase_all = erase or self._erase_own
+        self._newest: dict[int, Lines] = {}  # of each rank the stream that said something last
         self._sink = sink
         self._prefixed = prefix
         self._color = color
@@ -149,8 +151,8 @@ class LogPrinter:
     def feed(self, rank: int, stream: str, data: bytes) -> None:
         """Take bytes of a rank's stream; print the lines they complete."""
         if self._terminal:
-            self._newest = rank, stream
-            self._show(rank, self._shown.setdefault((rank, stream), Lines()).split(data))
+            self._newest[rank] = lines = self._shown.setdefault((rank, stream), Lines())
+            self._show(rank, lines.split(data))
             return
         if not data:
             return
@@ -163,35 +165,32 @@ class LogPrinter:
         pieces[:] = [tail] if tail else []
 
     def flush(self) -> None:
-        """Pass on what was printed, and draw the line that has not ended."""
+        """Pass on what was printed, and draw the lines that have not ended."""
         self._draw()
         self._sink.flush()
 
     def _draw(self) -> None:
-        if self._columns is None or self._newest is None:
+        if self._live is None:
             return
-        from ..sgr import plain  # and Rich, which only a terminal needs
-
-        prefix = prefix_of(self._newest[0]) if self._prefixed else ""
-        begun = plain(self._shown[self._newest].preview())
-        line = clip(prefix + begun, self._columns() - 1) if begun else ""
-        if line != self._drawn:
-            self._erase_all()
-            self._sink.write(line.encode())
-            self._drawn = line
+        if drawn := self._live.drawn(begun(self._newest.items(), prefixed=self._prefixed)):
+            self._erase_all(self)
+            self._sink.write(drawn.encode())
 
     def erase(self) -> None:
-        """Take away what is drawn of a line that has not ended."""
-        if self._drawn:
-            self._drawn = ""
-            self._sink.write(b"\r\x1b[K")
+        """Take away what is drawn of lines that have not ended."""
+        if self._live is not None and (away := self._live.erased()):
+            self._sink.write(away.encode())
             self._sink.flush()
+
+    def _erase_own(self, but: LogPrinter | None) -> None:
+        if but is not self:
+            self.erase()
 
     def finish(self) -> None:
         """Print last lines that never ended."""
-        self._newest = None
+        self._newest.clear()
         for (rank, _), lines in self._shown.items():
-            if lines.preview():
+            if lines.preview().strip():  # else a bar that was taken away
                 self._show(rank, lines.split(b"\n"))
         for (rank, _), pieces in self._unfinished.items():
             if pieces:
@@ -202,7 +201,7 @@ class LogPrinter:
     def _show(self, rank: int, lines: list[str]) -> None:
         if not lines:
             return
-        self._erase_all()
+        self._erase_all(None)
         prefix = self._prefix(rank)
         text = "".join([f"{prefix}{closed(line)}\n" for line in lines])
         self._sink.write(text.encode())

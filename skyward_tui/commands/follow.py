@@ -165,6 +165,7 @@ class Follower:
             Interrupted: another signal came, or the terminal is gone.
         """
         self._say(self._printer.flush)
+        self._say(self._printer.erase)
         if self.live is not None:
             self._say(self.live.erase)
         state, detaching = "goes on meanwhile", "and leave it running"

@@ -193,7 +193,7 @@ class RunScreen(BaseScreen[None]):
         if failed is not None and (cause := failed.root_cause) is not None:
             said = failure(cause.outcome, cause.type, one_line(cause.message))
             key = first_key("run.errors", self.app.keys)
-            self.flash(f"rank {cause.rank} {cause.outcome}, {said} ({key} shows all)", "error")
+            self.flash(f"{cause.who}{cause.outcome}, {said} ({key} shows all)", "error")
         if self._awaits_run and run is not None:
             # What came up is watched first, then what it prints; the focus was there all along.
             self._awaits_run = False
@@ -209,7 +209,7 @@ class RunScreen(BaseScreen[None]):
     def _lead_to(self, run: RunView) -> None:
         """A run that fails shows the rank that it failed by, unless the person looks at something else."""
         self._told = run.id
-        if self._is_unmoved and run.root_cause is not None:
+        if self._is_unmoved and run.root_cause is not None and run.root_cause.rank >= 0:
             self.rank = self._led = run.root_cause.rank
             self._leads_until = time.monotonic() + LEAD_SECONDS
 
@@ -432,19 +432,30 @@ class RunScreen(BaseScreen[None]):
         if pool is None or not waiting:
             return self.flash("no rank waits at a breakpoint")
         rank = self.rank if self.rank in waiting else waiting[0]
-        self.run_worker(self._debug(f"{pool.name}:{rank}"), group="debug", exclusive=True)
+        self._give_terminal("debug", f"{pool.name}:{rank}")
         return None
 
-    async def _debug(self, word: str) -> None:
+    def action_shell(self) -> None:
+        pool = self.pool
+        if pool is None or not pool.is_live:
+            return self.flash("the pool is not up any more: there is no node to log in to")
+        self._give_terminal("ssh", pool.name, str((self.rank or 0) // pool.ranks_per_node))
+        return None
+
+    def _give_terminal(self, *words: str) -> None:
+        """Have a command of ours in place of the app, until it ends."""
+        self.run_worker(self._command(*words), group="terminal", exclusive=True)
+
+    async def _command(self, *words: str) -> None:
         from ..given_terminal import SuspendNotSupported, of_ours, run_in_terminal
 
-        command = of_ours("debug", word)
+        command = of_ours(*words)
         try:
             await run_in_terminal(self.app, *command)
         except SuspendNotSupported:
-            self.flash(f"this terminal cannot be given away: skyward-tui debug {word}", "error")
+            self.flash(f"this terminal cannot be given away: skyward-tui {' '.join(words)}", "error")
         except OSError as error:
-            self.flash(f"the debugger cannot be started: {error}", "error")
+            self.flash(f"skyward-tui {words[0]} cannot be started: {error}", "error")
 
     def action_cancel(self) -> None:
         from ..dialogs.ask import ChoiceScreen

@@ -34,11 +34,12 @@ def counted(number: int) -> int:
     return number
 
 
+@pytest.mark.proof("a minute, as Dask waits so long for what it has lost")
 def test_dask_goes_on_when_a_workers_host_loses_power(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed", reason="distributed is not installed")
     less_patience(monkeypatch)
     hosts = lab.hosts[:2]
-    plugins = [sky.plugins.dask()]
+    plugins = [sky.plugins.dask(dashboard=False)]
     with pool(lab, beside(lab), plugins=plugins, options={"lost_after": 2.0}) as compute:
         assert compute.dask.scheduler.address.startswith("tls://127.0.0.1:")  # the tunnel's end
         places = {line.split()[3].rpartition(":") for line in hosts[0].run("ss -H -tln").splitlines()}
@@ -64,7 +65,8 @@ def test_nothing_is_left_of_dask_when_its_client_dies(lab: Lab) -> None:
     from tests.lab.test_engines import counted
     ssh = dataclasses.replace(ssh, python=sys.executable)
     options = sky.Options(**quiet, idle_timeout=3)
-    with sky.Compute(provider=ssh, plugins=[sky.plugins.dask()], options=options, name="orphan") as compute:
+    plugins = [sky.plugins.dask(dashboard=False)]
+    with sky.Compute(provider=ssh, plugins=plugins, options=options, name="orphan") as compute:
         for number in compute.map(counted, range(1_000_000)):
             if number == 50:
                 print("under way", flush=True)

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.journey import journey
+from tests.support.terminal import Terminal
 
 from . import Lab
-from .pools import nothing_runs
+from .pools import nothing_runs, pool, ssh
 
 
 def test_launch_kill_read_run_again_tear_down(
@@ -20,3 +21,19 @@ def test_launch_kill_read_run_again_tear_down(
     (own / "config").write_text(pair.ssh_config.read_text())
     journey(tmp_path, "ssh", {"hosts": ",".join(host.name for host in pair.hosts)})
     nothing_runs(pair)
+
+
+def test_one_key_opens_a_shell_on_the_node_of_the_rank(pair: Lab, tmp_path: Path) -> None:
+    with pool(pair, ssh(pair), nodes=2, name="looked-at"):
+        terminal = Terminal(tmp_path / "sky", cwd=tmp_path)
+        try:
+            terminal.press("enter")
+            terminal.until("pools › looked-at")
+            for key, host in (("", pair.hosts[0]), ("]", pair.hosts[1])):
+                terminal.press(*key, "$")
+                terminal.until(lambda text: "pools ›" not in text)
+                terminal.press("echo on-$((40 + 2)) $(uname -n); exit\r")
+                terminal.until(f"on-42 {host.name}")
+                terminal.until("pools › looked-at")  # the app, as it was
+        finally:
+            terminal.close()

@@ -107,6 +107,13 @@ def test_a_group_holds_generator_functions(pool: sky.Compute) -> None:
         sky.gather(running(iter([1])), stream=True) >> pool
 
 
+def test_in_a_group_of_more_calls_than_places_no_generator_holds_up_another(pool: sky.Compute) -> None:
+    calls = [running(iter([1] * 300)) for _ in range(6)]
+    *values, last = sky.gather(*calls, total([1])) >> pool  # type: ignore[misc]
+    assert last == 1
+    assert list(zip(*values, strict=True)) == [(n,) * 6 for n in range(1, 301)]
+
+
 def test_a_source_is_closed_when_its_call_has_ended(pool: sky.Compute) -> None:
     closed = threading.Event()
 

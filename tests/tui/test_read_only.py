@@ -79,6 +79,7 @@ def test_every_action_that_ends_something_is_more_than_a_look() -> None:
         "launch.save",
         "run.debug",
         "run.fetch",
+        "run.shell",
     }
 
 

@@ -415,3 +415,18 @@ async def test_the_key_that_debugs_says_what_else_does(app: SkywardApp, session:
         await until(pilot, lambda: "skyward-tui debug train:1" in screen_text(app))
         await pilot.press("right_square_bracket", "right_square_bracket", "D")
         await until(pilot, lambda: "skyward-tui debug train:2" in screen_text(app))
+
+
+async def test_the_key_that_opens_a_shell_says_what_else_does(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("train", 3)
+    session.open_run(view)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+        await pilot.press("dollar_sign")  # no terminal here that could be given away
+        await until(pilot, lambda: "skyward-tui ssh train 0" in screen_text(app))
+        await pilot.press("right_square_bracket", "right_square_bracket", "dollar_sign")
+        await until(pilot, lambda: "skyward-tui ssh train 2" in screen_text(app))
+        session.emit(view, ev.PoolState(pool=view.name, state="gone"))
+        await pilot.press("dollar_sign")
+        await until(pilot, lambda: "there is no node to log in to" in screen_text(app))

@@ -41,6 +41,7 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.tasks.task import Blob, Task
 from skyward_core.views.events import NodeLink, NodeNotice, NodePhase, PoolOpened, PoolState
+from skyward_core.views.live_lines import LiveLines
 from skyward_core.views.views import PoolView, RunView, TaskView, apply
 from skyward_tui import packaged
 from skyward_tui.as_json import pool_json, run_json
@@ -74,7 +75,7 @@ def printed(*chunks: tuple[int, str, bytes], **options: Any) -> bytes:
 def test_a_progress_bar_is_drawn_in_place_on_a_terminal() -> None:
     screen, sink = pyte.Screen(24, 6), io.BytesIO()
     terminal = pyte.ByteStream(screen)
-    printer = LogPrinter(sink, terminal=True, columns=lambda: 24)
+    printer = LogPrinter(sink, terminal=True, live=LiveLines(lambda: os.terminal_size((24, 6))))
 
     def shown() -> list[str]:
         printer.flush()
@@ -88,11 +89,18 @@ def test_a_progress_bar_is_drawn_in_place_on_a_terminal() -> None:
     printer.feed(0, "err", b"\r 50% \x1b[32m|#####     | and what does not fit")
     assert shown() == ["r000|  50% |#####…"]
     printer.feed(1, "out", b"a line\nnext")
-    assert shown() == ["r001| a line", "r001| next"]
+    assert shown() == ["r001| a line", "r000|  50% |#####…", "r001| next"], "a line for each rank"
+    printer.feed(1, "out", b" one")
+    assert shown() == ["r001| a line", "r000|  50% |#####…", "r001| next one"]
+    for rank in range(2, 9):
+        printer.feed(rank, "err", b"\r  0%")
+    assert shown() == ["r001| a line", "r000|  50% |#####…", "r001| next one", "… and 7 more ranks"]
+    for rank in range(2, 9):
+        printer.feed(rank, "err", b"\r    \r")
     printer.feed(0, "err", b"\r100%\n")
-    assert shown() == ["r001| a line", "r000| 100%"]
+    assert shown() == ["r001| a line", "r000| 100%", "r001| next one"]
     printer.finish()
-    assert shown() == ["r001| a line", "r000| 100%", "r001| next"]
+    assert shown() == ["r001| a line", "r000| 100%", "r001| next one"]
 
 
 def test_lines_are_whole_whatever_the_chunks() -> None:
@@ -194,6 +202,10 @@ def test_tables_and_failures_in_words() -> None:
         "r001  n0    ✗ raised    250 ms  ValueError: bad",
     ]
     assert failure_lines(run) == ["root cause: r001 raised: ValueError: bad\nvery", "Traceback:", "  here"]
+    run.root_cause = RootCause(
+        -1, "lost", "NodeLost", "its client is gone"
+    )  # of a trial that no rank had begun
+    assert failure_lines(run) == ["root cause: lost: its client is gone"]
     assert aggregate_lines(a_run(returned(0, 1), returned(1, 3))) == ["value of 2: mean 2 ± 1, 1 … 3, sum 4"]
     assert aggregate_lines(a_run(returned(0, 1))) == []
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyte
 import pytest
 
 from skyward_core.front.api import console as front_console
@@ -22,6 +23,7 @@ from skyward_core.tasks import stdout_lines
 from skyward_core.tasks.payload import make_task
 from skyward_core.transport.background_loop import submit
 from tests.support.hostile_text import through_pty
+from tests.support.waiting import wait_until
 
 
 class News:
@@ -70,6 +72,29 @@ def console(monkeypatch: pytest.MonkeyPatch) -> Opens:
         return ScriptConsole(news)  # type: ignore[arg-type]
 
     return console
+
+
+class Broken(io.StringIO):
+    def write(self, text: str) -> int:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_stream_that_fails_for_a_while_is_not_the_end(
+    console: Opens, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    news, out = News(), io.StringIO()
+    shown = console(news, out)
+    other = Broken()
+    if closed:
+        other.close()
+    with contextlib.redirect_stderr(other):
+        news.print(0, "err", b"lost\n")
+        shown.catch_up()
+    news.print(0, "out", b"shown\n")
+    news.print(0, "err", b"shown, too\n")
+    shown.close()
+    assert out.getvalue() == "r000| shown\nr000| shown, too\n"
 
 
 def test_lines_are_whole_and_carry_their_rank(console: Opens) -> None:
@@ -194,6 +219,103 @@ def test_a_slow_terminal_does_not_hold_up_the_pool(console: Opens) -> None:
     out.go.set()
     shown.close()
     assert out.getvalue().splitlines() == [f"r000| {number}" for number in range(100)]
+
+
+class Screen(io.StringIO):
+    """A terminal of 30 columns and 8 lines, and what it shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._screen = pyte.Screen(30, 8)
+        self._stream = pyte.Stream(self._screen)
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self._stream.feed(text.replace("\n", "\r\n"))
+        return super().write(text)
+
+    @property
+    def lines(self) -> list[str]:
+        return [line.rstrip() for line in self._screen.display if line.strip()]
+
+
+def test_bars_of_ranks_are_drawn_while_the_script_waits_and_are_gone_when_it_goes_on(
+    console: Opens, patient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_console, "get_terminal_size", lambda: os.terminal_size((30, 8)))
+    monkeypatch.setenv("TERM", "xterm")
+    news, out = News(), Screen()
+    shown = console(news, out)
+    news.print(0, "err", b"\r 10%")
+    print("before")
+    with shown.live():
+        wait_until(lambda: out.lines == ["before", "r000|  10%"])
+        news.print(1, "err", b"\r 20%\x1b[2J\x1b]0;owned\x07 and more than there is room for")
+        wait_until(lambda: out.lines == ["before", "r000|  10%", "r001|  20% and more than the…"])
+        news.print(0, "out", b"a line\n")
+        wait_until(lambda: "r000| a line" in out.lines)
+        print("of another thread")
+        news.print(0, "err", b"\r 30%")
+        bars = ["r000|  30%", "r001|  20% and more than the…"]
+        wait_until(lambda: out.lines == ["before", "r000| a line", "of another thread", *bars])
+        sys.stdout.write("begun")
+        news.print(0, "err", b"\r 40%")
+        news.print(0, "err", b"\r 50%")
+        assert out.lines == ["before", "r000| a line", "of another thread", "begun"], (
+            "nothing is drawn over it"
+        )
+        sys.stdout.write("\n")
+    assert out.lines == ["before", "r000| a line", "of another thread", "begun"]
+    news.print(0, "err", b"\r 60%")
+    shown.catch_up()
+    assert "60%" not in out.getvalue(), "the script may ask for something now"
+    news.print(0, "err", b"\r    \r")
+    shown.close()
+    assert out.lines[4:] == ["r001|  20% and more than there", " is room for"]
+    assert "owned" not in out.getvalue() and "[2J" not in out.getvalue()
+
+
+def test_a_call_on_a_terminal_that_takes_nothing_ends(
+    console: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stdout_lines, "PATIENCE", 0.01)
+    monkeypatch.setenv("TERM", "xterm")
+    gate, stuck = threading.Event(), threading.Event()
+
+    class Stopped(Screen):
+        def write(self, text: str) -> int:
+            stuck.set()
+            gate.wait(60)
+            return super().write(text)
+
+    news, out = News(), Stopped()
+    shown = console(news, out)
+    with shown.live():
+        news.print(0, "err", b"\r 10%")
+        assert stuck.wait(60)
+    gate.set()
+    print("the script goes on")
+    shown.close()
+    assert out.lines == ["the script goes on", "r000|  10%"]
+
+
+@pytest.mark.parametrize("which", ["stdout", "stderr", "TERM"])
+def test_no_bar_is_drawn_where_a_stream_is_no_terminal(
+    console: Opens, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    news, out = News(), Screen()
+    monkeypatch.setenv("TERM", "dumb" if which == "TERM" else "xterm")
+    shown = console(news, out)
+    if which != "TERM":
+        monkeypatch.setattr(sys, which, io.StringIO())
+    with shown.live():
+        news.print(0, "err", b"\r 10%")
+        news.print(0, "err", b"\r 20%\n")
+        shown.catch_up()
+    shown.close()
+    assert "10%" not in out.getvalue()
 
 
 class Watched(io.StringIO):

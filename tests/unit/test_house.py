@@ -162,6 +162,7 @@ NAMING = {
     "skyward_core/store/home.py": "the name of a folder of the home",
     "skyward_core/transport/local/transport.py": "the name of a log",
     "skyward_tui/commands/hosts.py": "the program ssh",
+    "skyward_tui/screens/run.py": "the command ssh",
 }
 
 

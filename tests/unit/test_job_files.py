@@ -160,7 +160,7 @@ def test_alternatives_replace_what_stands_beside_them() -> None:
         ("envs:\n  a-b: 1\n", "'a-b' is no name of a variable"),
         ("envs: {A: [1]}\n", "envs.A cannot be what stands there"),
         ("envs: {A: 1}\nsecrets: {A: 2}\n", "line 2: A stands in envs and in secrets"),
-        ("secrets:\n  KEY:\n", "line 2: secrets: KEY has no value: give it with --secret KEY=VALUE"),
+        ("secrets:\n  KEY:\n", "line 2: secrets: KEY has no value: give it with --secret KEY, which takes this"),
         ("workdir: /no/such\n", "line 1: workdir: there is no folder /no/such"),
         ("file_mounts:\n  /a: /no/such\n", "line 2: file_mounts: /a: there is no /no/such"),
         ("file_mounts:\n  /a: s3://bucket/x\n", "line 2: file_mounts: /a: buckets and volumes are not mounted"),
@@ -187,7 +187,12 @@ def test_a_file_that_would_be_endless_is_refused() -> None:
 
 def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
-    for name, words in (("none.yaml", "No such file"), ("bytes.yaml", "it is no text")):
+    found = (
+        ("none.yaml", "No such file"),
+        ("bytes.yaml", "it is no text"),
+        ("a.py", "skyward-tui run .*a.py runs it"),
+    )
+    for name, words in found:
         with pytest.raises(JobFileError, match=words):
             sky.Task.from_yaml(tmp_path / name)
 
@@ -393,3 +398,30 @@ def test_a_password_for_a_repository_reaches_it_and_nobody_else(
         server.shutdown()
     assert set(asked) == {"ann:Nobody Reads"}
     assert "Nobody" not in f"{caught.value} {job.folder} {words.read_text()}"
+
+
+def test_a_pool_that_works_elsewhere_is_refused_by_name(tmp_path: Path) -> None:
+    """What a script launches runs in the folder that the file names, or not at all."""
+    ran = []
+
+    class Somewhere:
+        working_folder = str(tmp_path)
+        run_one = None
+
+        def run_all(self, call: Any) -> list[None]:
+            ran.append(call)
+            return []
+
+    pool: Any = Somewhere()
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "same").symlink_to(tmp_path)
+    for refused, words in (
+        (f"workdir: {tmp_path}/sub", r"make the pool with image=sky.Image\(workdir='.*/sub'\)"),
+        ("workdir: {url: https://me:hush@host/x}", "run_on brings no repository"),
+    ):
+        with pytest.raises(JobFileError, match=words):
+            read(f"{refused}\nrun: x").run_on(pool)
+    assert not ran
+    for same in (f"workdir: {tmp_path}/same", "name: x"):
+        read(f"{same}\nrun: x").run_on(pool)
+    assert len(ran) == 2

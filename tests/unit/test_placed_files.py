@@ -14,6 +14,33 @@ from skyward_core.runtime import placed_files
 from skyward_core.tasks.job_files.mounts import placing
 
 
+@pytest.fixture(autouse=True)
+def in_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placed_files, "instance_info", lambda: SimpleNamespace(local_rank=0))
+
+
+def place(source: Path, target: str) -> None:
+    call = placing({target: source})
+    call.fn(*call.args)
+
+
+def test_what_links_lead_to_is_brought_and_a_file_into_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "word.txt").write_text("word")
+    (tmp_path / "data" / "same").symlink_to("word.txt")
+    (tmp_path / "folder").symlink_to("data")
+    (tmp_path / "file").symlink_to("data/word.txt")
+    place(tmp_path / "folder", f"{tmp_path}/there/data")
+    place(tmp_path / "file", f"{tmp_path}/there/words.txt")
+    place(tmp_path / "data" / "word.txt", f"{tmp_path}/there/into/")
+    there = tmp_path / "there"
+    assert [(there / name).read_text() for name in ("data/word.txt", "data/same", "into/word.txt")] == [
+        "word"
+    ] * 3
+    assert not (there / "words.txt").is_symlink() and (there / "words.txt").read_text() == "word"
+    assert (there / "data" / "same").is_symlink() and not (there / "data").is_symlink()
+
+
 def test_what_is_brought_belongs_to_who_gets_it_and_is_open_to_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -33,9 +60,7 @@ def test_what_is_brought_belongs_to_who_gets_it_and_is_open_to_no_others(
         Path(path).chmod(member.mode)
 
     monkeypatch.setattr(tarfile.TarFile, "chmod", chmod)
-    monkeypatch.setattr(placed_files, "instance_info", lambda: SimpleNamespace(local_rank=0))
-    call = placing({str(target): source})
-    call.fn(*call.args)
+    place(source, str(target))
     assert before["id"] == 0o600
     assert {path.stat().st_uid for path in target.rglob("*")} == {os.getuid()}
     modes = {path.name: path.stat().st_mode & 0o777 for path in target.rglob("*")}

@@ -190,3 +190,9 @@ def test_a_spec_is_described_without_credentials():
     described = PoolSpec(name="p", provider=Provider(), image=image, worker=Worker()).describe()
     assert "hush" not in json.dumps(described)
     assert described["image"]["pip_indexes"] == [{"url": "https://host/simple", "packages": []}]
+
+
+def test_a_value_that_is_one_long_word_is_looked_at_once():
+    """Each of its letters might begin a URL: looked at from each to the end, this one takes an hour."""
+    assert secret_values({"IMAGE": "x" * 2_000_000}) == []
+    assert url_secrets("x" * 100 + "://me:hush@host") == ["hush"]

@@ -158,6 +158,11 @@ def test_what_does_not_parse_is_named_by_line(script: Any, text: str | bytes, me
         list_functions(script(text))
 
 
+def test_a_job_file_is_named_as_one(script: Any) -> None:
+    with pytest.raises(ScriptError, match=r"launched by skyward-tui launch .*task\.yaml"):
+        list_functions(script("run: echo hi\n", "task.yaml"))
+
+
 def test_a_declared_encoding_is_honoured(script: Any) -> None:
     text = "# -*- coding: latin-1 -*-\nimport skyward_core as sky\n@sky.function\ndef f(a='\xe9'): ...\n"
     assert list_functions(script(text.encode("latin-1")))[0].params[0].default == "'é'"

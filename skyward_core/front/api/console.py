@@ -1,16 +1,22 @@
 """Prints a pool's logs as they come, each line with its rank; what a script shows while it runs: ranks' standard output
 on its own, and their standard error on that.
 
+On a terminal the lines that ranks have begun (progress bars) are drawn below, while the script waits for a call. At
+other times the terminal's last line is the script's own: it may ask there for something.
+
 Of what ranks print, text and colours are shown, and nothing else that a terminal acts on.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import groupby
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from ...tasks.stdout_lines import WholeLines, release, stand_in
@@ -20,6 +26,7 @@ from ...wire.safe_text import closed
 
 if TYPE_CHECKING:
     from ...pool.news import News
+    from ...views.live_lines import LiveLines
 
 
 PATIENCE = 1.0  # seconds that a call which has ended waits for a slow terminal
@@ -30,6 +37,9 @@ class RankText(NamedTuple):
 
     stream: str
     lines: str
+
+
+_DRAW = RankText("", "")  # nothing to print: what is drawn below has changed
 
 
 class ScriptConsole:
@@ -45,18 +55,61 @@ class ScriptConsole:
         self._queue: queue.SimpleQueue[RankText | None] = queue.SimpleQueue()
         self._heard = self._written = 0  # texts
         self._progress = threading.Condition()
+        self._newest: dict[int, Lines] = {}  # of each rank the stream that said something last
+        self._waiting = 0  # calls that the script waits for
+        self._live: LiveLines | None = None
         self._thread = threading.Thread(target=self._write, name="console", daemon=True)
         self._thread.start()
         self._stop = submit(self._hear(news)).result()
 
     def _take(self, rank: int, stream: str, at: int, data: bytes) -> None:
-        lines = self._lines.setdefault((rank, stream), Lines()).split(data)
+        self._newest[rank] = newest = self._lines.setdefault((rank, stream), Lines())
+        lines = newest.split(data)
         if lines and self._thread.is_alive():
             self._put(RankText(stream, "".join([_printed(rank, line) for line in lines])))
+        elif self._waiting:
+            self._ask_to_draw()
 
     def _put(self, text: RankText) -> None:
         self._heard += 1
         self._queue.put(text)
+
+    def _ask_to_draw(self) -> None:
+        if self._thread.is_alive():
+            self._queue.put(_DRAW)
+
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        """Draw, on a terminal, the lines that ranks have begun, for as long as the script waits in this block."""
+        if not _on_terminal():
+            yield
+            return
+        with self._progress:
+            if self._live is None:
+                from ...views.live_lines import LiveLines
+
+                self._live = LiveLines(get_terminal_size)
+            self._waiting += 1
+        try:
+            self._ask_to_draw()  # what has come already
+            yield
+        finally:
+            with self._progress:
+                self._waiting -= 1
+            if not self._waiting:
+                with suppress(OSError, ValueError):  # nobody reads any more
+                    self._out.take_away()
+
+    def _draw(self) -> None:
+        live = self._live
+        if live is not None and self._waiting and sys.stderr is not None:
+            with suppress(OSError, ValueError):  # gone, perhaps; what is whole is written elsewhere
+                self._out.draw_below(live, self._begun, sys.stderr)
+
+    def _begun(self) -> list[str]:
+        from ...views.live_lines import begun
+
+        return begun(list(self._newest.items())) if self._waiting else []
 
     def catch_up(self) -> None:
         """Wait until all that has come is written: a call's lines are there when its value is."""
@@ -72,16 +125,24 @@ class ScriptConsole:
             while not self._queue.empty():  # one write for all that came while the last one took its time
                 texts.append(self._queue.get())
             last = texts[-1] is None
-            whole = [text for text in texts if text is not None]
+            whole = [text for text in texts if text is not None and text is not _DRAW]
             try:
                 for stream, some in groupby(whole, key=lambda text: text.stream):
-                    lines = "".join([text.lines for text in some])
-                    self._out.write_between(lines, _stream_of(stream, self._out))
+                    self._show(stream, "".join([text.lines for text in some]))
+                self._draw()
             except (OSError, ValueError):
                 return  # nobody reads any more; the logs are in their files
             with self._progress:
                 self._written += len(whole)
                 self._progress.notify_all()
+
+    def _show(self, stream: str, lines: str) -> None:
+        to = _stream_of(stream, self._out)
+        try:
+            self._out.write_between(lines, to)
+        except Exception:  # a stream in the place of the script's own may be closed by now, or be no real one
+            if to is None:
+                raise
 
     async def _hear(self, news: News) -> Callable[[], None]:
         # What ranks printed while they were set up, or before a connection was whole, has come already.
@@ -94,11 +155,17 @@ class ScriptConsole:
         """Write what is left, unfinished lines too. Not to be called on the pools' thread."""
         submit(self._hear_no_more()).result()
         for (rank, stream), lines in self._lines.items():
-            if rest := lines.preview():
+            if (rest := lines.preview()).strip():  # else a bar that was taken away
                 self._put(RankText(stream, _printed(rank, rest)))
         self._queue.put(None)
         self._thread.join(timeout=10)
         release(self._out)
+
+
+def _on_terminal() -> bool:
+    """Whether both streams are a terminal that can take lines away."""
+    streams = (sys.stdout, sys.stderr)
+    return os.environ.get("TERM") != "dumb" and all(each is not None and each.isatty() for each in streams)
 
 
 def _stream_of(name: str, stand_in: WholeLines) -> TextIO | None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -66,6 +67,16 @@ class Dispatching:
                 f"cannot be used here; sky.attach({self._pool.name!r}) gives this process a connection of its own"
             )
         return self._pool
+
+    @property
+    def working_folder(self) -> str:
+        """The folder of the machine that made the pool which its ranks work in, or in copies of; "" where that is not
+        known.
+
+        Raises:
+            PoolError: as ``pool``.
+        """
+        return str(self.pool.row.spec.get("cwd", ""))
 
     @property
     def _forked(self) -> bool:
@@ -632,7 +643,8 @@ class Dispatching:
         try:
             # A ctrl-c may come at any line, also after the calls have left and before we wait.
             self._on_loop(lambda: opened.append(pool.launch.open(kind, tasks, future=ended)), ended)
-            run = ended.wait()
+            with nullcontext() if self._console is None else self._console.live():
+                run = ended.wait()
         except BaseException:
             self._cancel_soon(lambda: opened)
             raise
@@ -690,7 +702,8 @@ class Dispatching:
     def _streams(self, run: Run) -> list[Any]:
         from .streams import split
 
-        return split(run, lambda: self._cancel(run))
+        crowded = run.kind == "gather" and run.total > self.concurrency
+        return split(run, lambda: self._cancel(run), ahead=crowded)
 
     def _mixed(self, run: Run) -> tuple[Any, ...]:
         """A group of which some calls yield."""

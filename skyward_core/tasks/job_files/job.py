@@ -88,6 +88,8 @@ class JobFile(Value):
             JobFileError: it cannot be used; says which line, and why.
         """
         file = Path(path)
+        if file.suffix == ".py":
+            raise JobFileError(f"{file} is a script, not a job file: skyward-tui run {file} runs it")
         try:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -221,16 +223,28 @@ class JobFile(Value):
         return setup and bool(self.setup.strip())
 
     def run_on(self, pool: Dispatcher, *, setup: bool = True) -> None:
-        """Bring its files to the nodes of a pool, set them up, and run it.
+        """Bring its files to the nodes of a pool, set them up, and run it. The pool's working folder is to be the
+        job's.
 
         Args:
             pool: it.
             setup: whether the nodes are set up.
 
         Raises:
-            JobFileError: as ``files_call``.
+            JobFileError: as ``files_call``; or the pool works in another folder than the job names.
             RunError: a node failed; what comes after is not begun.
         """
+        if self.git is not None:
+            raise JobFileError(
+                f"{self.path}: run_on brings no repository: clone it, name that folder as the pool's image=sky.Image("
+                "workdir=...), and leave workdir out of the file; or run it by skyward-tui launch"
+            )
+        there = getattr(pool, "working_folder", "")
+        if self.workdir is not None and there and Path(there).resolve() != self.workdir.resolve():
+            raise JobFileError(
+                f"{self.path}: its workdir is {self.workdir}, and the pool works in {there}: make the pool with "
+                f"image=sky.Image(workdir={str(self.workdir)!r})"
+            )
         for call in self.calls(setup=setup):
             call @ pool
 
@@ -303,7 +317,13 @@ def _variables(
         if not _VARIABLE.fullmatch(name):
             raise document.error(f"{table}: {name!r:.60} is no name of a variable", place)
         if text is None:
-            raise document.error(f"{table}: {name} has no value: give it with {option} {name}=VALUE", place)
+            # Others on this machine see what a program is started with: no secret is to be written there.
+            how = (
+                f"{name}=VALUE"
+                if table == "envs"
+                else f"{name}, which takes this shell's variable of that name"
+            )
+            raise document.error(f"{table}: {name} has no value: give it with {option} {how}", place)
         if "\0" in text:
             raise document.error(f"{table}: {name} has a zero byte in it", place)
         found[name] = text

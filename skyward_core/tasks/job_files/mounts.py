@@ -26,7 +26,9 @@ def placing(mounts: Mapping[str, Path]) -> PendingFunction[None]:
     """
     packed: dict[str, bytes] = {}
     for target, source in mounts.items():
-        packed[target] = _packed(source, MOST - sum(map(len, packed.values())))
+        # As rsync has it: a file for a place that ends in / comes into that folder, under its own name.
+        name = source.name if target.endswith("/") and source.is_file() else "."
+        packed[target] = _packed(source, MOST - sum(map(len, packed.values())), name=name)
     return PendingFunction(FileMounts("file_mounts"), (packed,))
 
 
@@ -42,12 +44,12 @@ def renewing(folder: Path, paths: Sequence[str]) -> PendingFunction[None]:
     return PendingFunction(FileMounts("workdir"), ({".": _packed(folder, MOST, paths)},))
 
 
-def _packed(source: Path, room: int, paths: Sequence[str] | None = None) -> bytes:
+def _packed(source: Path, room: int, paths: Sequence[str] | None = None, *, name: str = ".") -> bytes:
     file = _Bounded(room)
     try:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             if paths is None:
-                tar.add(source, arcname=".")  # links stay links
+                tar.add(source.resolve(), arcname=name)  # what is named itself; links in it stay links
             for path in paths or ():
                 tar.add(source / path, arcname=path, recursive=False)
     except _TooMuchError as error:
