@@ -91,9 +91,13 @@ class WholeLines:
                 _put(to, drawn)
 
     def take_away(self) -> None:
-        """Draw nothing below any more; raises as ``draw_below``."""
-        with _turn:
-            self._take_away()
+        """Draw nothing below any more; raises as ``draw_below``. Where the terminal takes nothing for ``PATIENCE``,
+        whatever is written next has it go."""
+        if _turn.acquire(timeout=PATIENCE):
+            try:
+                self._take_away()
+            finally:
+                _turn.release()
 
     def _take_away(self) -> None:
         if self._below is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,29 @@ GUIDES = Path(__file__).parent / "guides"
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_guide_that_needs_no_gpu_runs_as_it_is(tmp_path: Path) -> None:
-    paths = sorted(GUIDES.glob("g*.py"))
-    assert len(paths) >= 9
+NEEDS = {"g08_joblib.py": "joblib", "g06_data_sharding.py": "numpy"}
+
+
+def run(paths: list[Path], folder: Path) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, str(GUIDES / "all_of_them.py"), *map(str, paths)],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=110, check=False,
+        cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
+
+
+@pytest.mark.proof("torch and scikit-learn; 8 s of a processor")
+def test_guides_of_heavy_frameworks_run_as_they_are(tmp_path: Path) -> None:
+    done = run(sorted(GUIDES.glob("p*.py")), tmp_path)
+    assert done.returncode == 0 and done.stdout.count("RAN ") == 2, done.stderr
+
+
+def test_every_guide_that_needs_no_gpu_runs_as_it_is(tmp_path: Path) -> None:
+    every = sorted(GUIDES.glob("g*.py"))
+    lacks = {name: needed for name, needed in NEEDS.items() if find_spec(needed) is None}
+    paths = [each for each in every if each.name not in lacks]
+    assert len(every) >= 17
+    done = run(paths, tmp_path)
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("RAN ")] == [
         f"RAN {each}" for each in paths
@@ -36,6 +52,11 @@ def test_every_guide_that_needs_no_gpu_runs_as_it_is(tmp_path: Path) -> None:
         in done.stderr
     )
     assert "r000| node 0 of 2" in done.stdout and "r001| node 1 of 2" not in done.stdout
+    assert "r000| out of 0" in done.stdout and "r001| out of 1" not in done.stdout
+    assert "r001| err of 1" in done.stderr and "r000| err of 0" not in done.stderr
+    assert "said by nobody" not in done.stdout
+    if lacks:
+        pytest.skip(f"all others ran; not installed: {', '.join(lacks.values())}")
 
 
 # Guides that need what is not here: by their first such statement, and what is said of it.

@@ -65,7 +65,8 @@ def test_nothing_is_left_of_dask_when_its_client_dies(lab: Lab) -> None:
     from tests.lab.test_engines import counted
     ssh = dataclasses.replace(ssh, python=sys.executable)
     options = sky.Options(**quiet, idle_timeout=3)
-    with sky.Compute(provider=ssh, plugins=[sky.plugins.dask(dashboard=False)], options=options, name="orphan") as compute:
+    plugins = [sky.plugins.dask(dashboard=False)]
+    with sky.Compute(provider=ssh, plugins=plugins, options=options, name="orphan") as compute:
         for number in compute.map(counted, range(1_000_000)):
             if number == 50:
                 print("under way", flush=True)

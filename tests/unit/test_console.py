@@ -277,6 +277,30 @@ def test_bars_of_ranks_are_drawn_while_the_script_waits_and_are_gone_when_it_goe
     assert "owned" not in out.getvalue() and "[2J" not in out.getvalue()
 
 
+def test_a_call_on_a_terminal_that_takes_nothing_ends(
+    console: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stdout_lines, "PATIENCE", 0.01)
+    monkeypatch.setenv("TERM", "xterm")
+    gate, stuck = threading.Event(), threading.Event()
+
+    class Stopped(Screen):
+        def write(self, text: str) -> int:
+            stuck.set()
+            gate.wait(60)
+            return super().write(text)
+
+    news, out = News(), Stopped()
+    shown = console(news, out)
+    with shown.live():
+        news.print(0, "err", b"\r 10%")
+        assert stuck.wait(60)
+    gate.set()
+    print("the script goes on")
+    shown.close()
+    assert out.lines == ["the script goes on", "r000|  10%"]
+
+
 @pytest.mark.parametrize("which", ["stdout", "stderr", "TERM"])
 def test_no_bar_is_drawn_where_a_stream_is_no_terminal(
     console: Opens, monkeypatch: pytest.MonkeyPatch, which: str

@@ -68,11 +68,15 @@ class ScriptConsole:
         if lines and self._thread.is_alive():
             self._put(RankText(stream, "".join([_printed(rank, line) for line in lines])))
         elif self._waiting:
-            self._queue.put(_DRAW)
+            self._ask_to_draw()
 
     def _put(self, text: RankText) -> None:
         self._heard += 1
         self._queue.put(text)
+
+    def _ask_to_draw(self) -> None:
+        if self._thread.is_alive():
+            self._queue.put(_DRAW)
 
     @contextmanager
     def live(self) -> Iterator[None]:
@@ -87,7 +91,7 @@ class ScriptConsole:
                 self._live = LiveLines(get_terminal_size)
             self._waiting += 1
         try:
-            self._queue.put(_DRAW)  # what has come already
+            self._ask_to_draw()  # what has come already
             yield
         finally:
             with self._progress:
@@ -99,9 +103,7 @@ class ScriptConsole:
     def _draw(self) -> None:
         live = self._live
         if live is not None and self._waiting and sys.stderr is not None:
-            with suppress(
-                OSError, ValueError
-            ):  # it may be gone, and what is not drawn is written once it is whole
+            with suppress(OSError, ValueError):  # gone, perhaps; what is whole is written elsewhere
                 self._out.draw_below(live, self._begun, sys.stderr)
 
     def _begun(self) -> list[str]:
