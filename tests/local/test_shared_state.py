@@ -189,6 +189,14 @@ def test_strangers_find_no_way_in(pool: sky.Compute) -> None:
             continue  # it ended
 
 
+def test_a_server_that_is_killed_is_followed_by_another(pool: sky.Compute) -> None:
+    sky.counter("kept").increment()
+    (process,) = servers(plugin(pool).token)
+    os.kill(int(process), 9)
+    wait_until(lambda: answers(pool), what="another one")
+    assert sky.counter("kept").value == 0 and servers(plugin(pool).token) != [process]
+
+
 def test_the_server_ends_with_the_process_that_has_it(pool: sky.Compute) -> None:
     sky.counter("before").increment()
     (process,) = [int(pid) for pid in servers(plugin(pool).token)]

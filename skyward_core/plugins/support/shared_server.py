@@ -9,11 +9,13 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 
 from ...model.errors import PoolError
 from .shared_way import SOCKET, private_folder
@@ -46,6 +48,7 @@ def server(token: str, papers: tuple[str, str, str], address: str, port: int) ->
         folder.mkdir(mode=0o700)
     _check_ours(folder)
     child: subprocess.Popen[bytes] | None = None
+    over = Event()
     try:
         tls = _tls(folder, papers, address, port)
         with tempfile.TemporaryFile() as said:
@@ -57,8 +60,10 @@ def server(token: str, papers: tuple[str, str, str], address: str, port: int) ->
                 raise PoolError(f"{error}: {_last(said.read())}") from None
         for each in folder.glob("*.pem"):
             each.unlink()  # it has read them
+        Thread(target=_end_with, args=(child, over), name="shared-server", daemon=True).start()
         yield
     finally:
+        over.set()
         if child is not None:
             _end(child)
         shutil.rmtree(folder, ignore_errors=True)
@@ -147,6 +152,16 @@ def _await(child: subprocess.Popen[bytes], path: Path, token: str) -> None:
             raise PoolError(f"the server of the shared state has not started after {PATIENCE:g} s")
         time.sleep(PAUSE)
     raise PoolError(f"the server of the shared state ended with status {child.returncode}")
+
+
+def _end_with(child: subprocess.Popen[bytes], over: Event) -> None:
+    """What ranks shared is gone with a server that ended by itself, and so this process ends: the gang is told why, and
+    the next one has another server."""
+    status = child.wait()
+    if not over.is_set():
+        sys.stderr.write(f"the server of the shared state ended with status {status}\n")
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
