@@ -223,7 +223,11 @@ class _Pools:
             self.rows[row.token] = pool, list(bills_of_pool(self.ledger, pool))
         pool, bills = self.rows[row.token]
         cause = row.root_cause
-        error = "" if cause is None else f"r{cause.rank} {cause.type}: {cause.message}".rstrip(": ")
+        error = (
+            ""
+            if cause is None
+            else f"{cause.who.replace('rank ', 'r')}{cause.type}: {cause.message}".rstrip(": ")
+        )
         told = self.launches.get(row.run) or _launched(pool.key, row.run)
         if told.script:  # what nobody kept may be on its way
             self.launches[row.run] = told

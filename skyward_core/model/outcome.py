@@ -104,6 +104,11 @@ class RootCause(Value):
     message: str
     exit_code: int | None = None
 
+    @property
+    def who(self) -> str:
+        """The rank, before what befell it: ``"rank 3 "``; "" for a trial that no rank had begun."""
+        return f"rank {self.rank} " if self.rank >= 0 else ""
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

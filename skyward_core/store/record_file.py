@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -147,8 +148,11 @@ class RecordFile:
             UsageError: as above.
             OSError: it cannot be read.
         """
-        with open(path, "rb") as source:
-            if not source.peek(len(NAME)).startswith(NAME):
+        # A pipe that nobody writes to would be waited for.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as source:
+            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode) or not source.peek(len(NAME)).startswith(
+                NAME
+            ):
                 raise _foreign(str(path))
             data = source.read(FILE + 1)
         if len(data) > FILE:

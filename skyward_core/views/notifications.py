@@ -101,4 +101,4 @@ def of_run(run: RunView, pool: str, now: float) -> Notification:
 def _cause(cause: RootCause) -> str:
     first = next((line.strip() for line in cause.message.splitlines() if line.strip()), "")
     what = f"{cause.type}: {first}".rstrip(": ") if cause.outcome == "raised" else first
-    return f"rank {cause.rank} {cause.outcome}: {what}".rstrip(": ")
+    return f"{cause.who}{cause.outcome}: {what}".rstrip(": ")

@@ -112,7 +112,8 @@ def failure_lines(run: RunView) -> list[str]:
     if cause is None:
         return []
     said = failure(cause.outcome, cause.type, cause.message)
-    lines = [f"root cause: {prefix_of(cause.rank)[:4]} {cause.outcome}: {said}"]
+    who = f"{prefix_of(cause.rank)[:4]} " if cause.who else ""
+    lines = [f"root cause: {who}{cause.outcome}: {said}"]
     if (figures := run.cause_figures) is not None:
         from ..machine_cells import figures_line  # late: few runs fail
 

@@ -193,7 +193,7 @@ class RunScreen(BaseScreen[None]):
         if failed is not None and (cause := failed.root_cause) is not None:
             said = failure(cause.outcome, cause.type, one_line(cause.message))
             key = first_key("run.errors", self.app.keys)
-            self.flash(f"rank {cause.rank} {cause.outcome}, {said} ({key} shows all)", "error")
+            self.flash(f"{cause.who}{cause.outcome}, {said} ({key} shows all)", "error")
         if self._awaits_run and run is not None:
             # What came up is watched first, then what it prints; the focus was there all along.
             self._awaits_run = False
@@ -209,7 +209,7 @@ class RunScreen(BaseScreen[None]):
     def _lead_to(self, run: RunView) -> None:
         """A run that fails shows the rank that it failed by, unless the person looks at something else."""
         self._told = run.id
-        if self._is_unmoved and run.root_cause is not None:
+        if self._is_unmoved and run.root_cause is not None and run.root_cause.rank >= 0:
             self.rank = self._led = run.root_cause.rank
             self._leads_until = time.monotonic() + LEAD_SECONDS
 

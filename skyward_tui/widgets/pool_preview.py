@@ -111,7 +111,7 @@ def _run(pool: PoolView, run: RunView, states: Sequence[RankState], now: float) 
     yield f"{mark.text} {run.function}{of}, {time}", mark.style
     if (cause := run.root_cause) is not None:
         said = failure(cause.outcome, cause.type, one_line(cause.message))
-        yield f"rank {cause.rank} {cause.outcome}, {said}", "$text-error"
+        yield f"{cause.who}{cause.outcome}, {said}", "$text-error"
     if run.state != "running" or pool.is_over:
         return
     if quiet := [state for state in states if state.quiet is not None]:

@@ -161,7 +161,7 @@ def _cause_row(run: RunView) -> list[tuple[str, str, str]]:
     if cause is None:
         return []
     said = failure(cause.outcome, cause.type, one_line(cause.message))
-    rows = [("root cause", f"r{cause.rank} {cause.outcome}: {said}", "$text-error")]
+    rows = [("root cause", f"{cause.who.replace('rank ', 'r')}{cause.outcome}: {said}", "$text-error")]
     if (figures := run.cause_figures) is not None and (words := figures.words()):
         rows.append(("before it", f"n{figures.node} {', '.join(words)}", "$text-warning"))
     return rows

@@ -393,3 +393,30 @@ def test_a_password_for_a_repository_reaches_it_and_nobody_else(
         server.shutdown()
     assert set(asked) == {"ann:Nobody Reads"}
     assert "Nobody" not in f"{caught.value} {job.folder} {words.read_text()}"
+
+
+def test_a_pool_that_works_elsewhere_is_refused_by_name(tmp_path: Path) -> None:
+    """What a script launches runs in the folder that the file names, or not at all."""
+    ran = []
+
+    class Somewhere:
+        working_folder = str(tmp_path)
+        run_one = None
+
+        def run_all(self, call: Any) -> list[None]:
+            ran.append(call)
+            return []
+
+    pool: Any = Somewhere()
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "same").symlink_to(tmp_path)
+    for refused, words in (
+        (f"workdir: {tmp_path}/sub", r"make the pool with image=sky.Image\(workdir='.*/sub'\)"),
+        ("workdir: {url: https://me:hush@host/x}", "run_on brings no repository"),
+    ):
+        with pytest.raises(JobFileError, match=words):
+            read(f"{refused}\nrun: x").run_on(pool)
+    assert not ran
+    for same in (f"workdir: {tmp_path}/same", "name: x"):
+        read(f"{same}\nrun: x").run_on(pool)
+    assert len(ran) == 2

@@ -146,3 +146,9 @@ def test_a_full_disk_leaves_what_was_written_before_readable(
     writer.put({"n": 3})
     writer.close()
     assert [entry.get("n") for entry in RecordFile.read(tmp_path / "a").entries()] == [None, 1, 3]
+
+
+def test_a_pipe_is_no_record_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="is no record of a pool"):
+        RecordFile.read(tmp_path / "pipe")

@@ -47,6 +47,11 @@ def active(what: str = "`>> sky` runs on") -> Dispatcher:
 class ActivePool:
     """Stands right of an operator for the pool whose block is open: ``train() >> sky.sky``, or ``train() >> sky``."""
 
+    @property
+    def working_folder(self) -> str:
+        """The folder that its ranks work in, or in copies of."""
+        return str(getattr(active(), "working_folder", ""))
+
     def run_one(self, pending: PendingFunction[Any]) -> Any:
         """``pending >> sky``: run a call on one node.
 

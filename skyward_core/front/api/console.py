@@ -99,7 +99,9 @@ class ScriptConsole:
     def _draw(self) -> None:
         live = self._live
         if live is not None and self._waiting and sys.stderr is not None:
-            with suppress(OSError, ValueError):  # it may be gone; what is not drawn is written once whole
+            with suppress(
+                OSError, ValueError
+            ):  # it may be gone, and what is not drawn is written once it is whole
                 self._out.draw_below(live, self._begun, sys.stderr)
 
     def _begun(self) -> list[str]:

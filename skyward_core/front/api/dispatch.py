@@ -69,6 +69,16 @@ class Dispatching:
         return self._pool
 
     @property
+    def working_folder(self) -> str:
+        """The folder of the machine that made the pool which its ranks work in, or in copies of; "" where that is not
+        known.
+
+        Raises:
+            PoolError: as ``pool``.
+        """
+        return str(self.pool.row.spec.get("cwd", ""))
+
+    @property
     def _forked(self) -> bool:
         """Whether this is a forked child: it has the pool's connections, but the pool is its parent's."""
         return self._process != this_process()

@@ -44,7 +44,7 @@ def of_run(run: RunView) -> str:
     seconds = (run.ended_at or time.time()) - run.opened_at
     parts = [_head("run", f"{run.function} ({run.id})", run.state, [_tally(run), f"{seconds:.1f} s"])]
     if (cause := run.root_cause) is not None:
-        parts.append(_line(f"rank {cause.rank} {cause.outcome}: {cause.type}: {_first(cause.message)}"))
+        parts.append(_line(f"{cause.who}{cause.outcome}: {cause.type}: {_first(cause.message)}"))
     if run.total > 1:
         tasks = sorted(list(run.tasks.values()), key=lambda task: task.index)[:ROWS]
         rows = []

@@ -221,16 +221,28 @@ class JobFile(Value):
         return setup and bool(self.setup.strip())
 
     def run_on(self, pool: Dispatcher, *, setup: bool = True) -> None:
-        """Bring its files to the nodes of a pool, set them up, and run it.
+        """Bring its files to the nodes of a pool, set them up, and run it. The pool's working folder is to be the
+        job's.
 
         Args:
             pool: it.
             setup: whether the nodes are set up.
 
         Raises:
-            JobFileError: as ``files_call``.
+            JobFileError: as ``files_call``; or the pool works in another folder than the job names.
             RunError: a node failed; what comes after is not begun.
         """
+        if self.git is not None:
+            raise JobFileError(
+                f"{self.path}: run_on brings no repository: clone it, name that folder as the pool's image=sky.Image("
+                "workdir=...), and leave workdir out of the file; or run it by skyward-tui launch"
+            )
+        there = getattr(pool, "working_folder", "")
+        if self.workdir is not None and there and Path(there).resolve() != self.workdir.resolve():
+            raise JobFileError(
+                f"{self.path}: its workdir is {self.workdir}, and the pool works in {there}: make the pool with "
+                f"image=sky.Image(workdir={str(self.workdir)!r})"
+            )
         for call in self.calls(setup=setup):
             call @ pool
 
