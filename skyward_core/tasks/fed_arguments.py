@@ -9,6 +9,7 @@ from types import FunctionType, GeneratorType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ..model.errors import UsageError
 from ..model.function import PendingFunction
 from ..runtime.fed import Fed
 from ..wire.frames import Heard
@@ -45,6 +46,24 @@ def fed_arguments(pending: PendingFunction[Any]) -> tuple[PendingFunction[Any], 
     if not feeds:
         return pending, ()
     return PendingFunction(fn, args, kwargs, pending.timeout), tuple(feeds)
+
+
+def refuse_shared(feeds: Feeds, seen: set[int]) -> None:
+    """Two arguments cannot have one iterator: each is read in a thread of its own, and would get what the other lacks.
+
+    Args:
+        seen: ids of iterators that others have; gets these.
+
+    Raises:
+        UsageError: one of them is there already.
+    """
+    for name, values in feeds:
+        if isinstance(values, Iterator):
+            if id(values) in seen:
+                raise UsageError(
+                    f"argument {name!r} is an iterator that another argument is, too: make one for each, or see itertools.tee"
+                )
+            seen.add(id(values))
 
 
 def _positional(fn: Callable[..., Any], count: int) -> list[str]:

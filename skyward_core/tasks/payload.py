@@ -34,7 +34,7 @@ from ..wire.pickling import (
     reduce_code,
 )
 from .cloudpickle_import import cloudpickle
-from .fed_arguments import fed_arguments
+from .fed_arguments import fed_arguments, refuse_shared
 from .pickled_functions import PickledFunctions
 from .source_texts import sources_of
 from .stdout_lines import is_stdout
@@ -54,10 +54,12 @@ def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | N
     Raises:
         NotPicklableError: names the argument or the captured object that cannot travel.
         TypeError: the function does not take these arguments.
+        UsageError: two arguments are one iterator.
     """
     fn = decorated(plugins, plain(pending.fn))
     check_call(pending, fn)
     sent, feeds = fed_arguments(pending)
+    refuse_shared(feeds, set())
     return Task(
         pending.name,
         _function_blob(fn, pending.name, folder),
@@ -77,9 +79,10 @@ def make_tasks(
     """Pickle many calls; a function that occurs many times is pickled once.
 
     Raises:
-        NotPicklableError, TypeError: as :func:`make_task`.
+        NotPicklableError, TypeError, UsageError: as :func:`make_task`.
     """
     blobs: dict[int, tuple[Blob, bool, Callable[..., Any]]] = {}
+    seen: set[int] = set()
     for pending in pendings:
         made = blobs.get(id(pending.fn))
         if made is None:
@@ -90,6 +93,7 @@ def make_tasks(
         check_call(pending, fn)
         about = pending.timeout, streams, pending.is_script
         sent, feeds = fed_arguments(pending)
+        refuse_shared(feeds, seen)
         yield Task(
             pending.name,
             blob,
