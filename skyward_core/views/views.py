@@ -225,6 +225,10 @@ class PoolView(Value):
     def world_size(self) -> int:
         return len(self.nodes) * self.ranks_per_node
 
+    def node_of(self, rank: int) -> int:
+        """The node that a rank is on."""
+        return rank // self.ranks_per_node
+
     @property
     def only_run(self) -> str:
         """The run for which a worker is set up, whose output then is told of no run; "" where it may be another."""
@@ -441,9 +445,7 @@ def _(event: ev.RankBegan, view: PoolView) -> None:
 def _(event: ev.ItemYielded, view: PoolView) -> None:
     if run := view.runs.get(event.run):
         # A quick call's beginning is not announced: what it yields may be the first that is heard of it.
-        task = run.tasks.get(event.index) or _task(
-            run, event.index, event.rank, event.rank // view.ranks_per_node
-        )
+        task = run.tasks.get(event.index) or _task(run, event.index, event.rank, view.node_of(event.rank))
         if task.outcome is None:
             task.state = "running"
         task.give(event.seq, event.summary)

@@ -171,6 +171,8 @@ class RunScreen(BaseScreen[None]):
         return int(now) if awaited else beat_of([pool], now)
 
     def pulse(self, now: float) -> None:
+        if not self.query(Crumbs):  # a key came before what it is to show, or after that has gone
+            return None
         pool = self.pool
         if pool is None:
             self.query_one(Crumbs).show(
@@ -439,7 +441,7 @@ class RunScreen(BaseScreen[None]):
         pool = self.pool
         if pool is None or not pool.is_live:
             return self.flash("the pool is not up any more: there is no node to log in to")
-        self._give_terminal("ssh", pool.name, str((self.rank or 0) // pool.ranks_per_node))
+        self._give_terminal("ssh", pool.name, str(pool.node_of(self.rank or 0)))
         return None
 
     def _give_terminal(self, *words: str) -> None:

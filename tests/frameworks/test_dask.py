@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -90,6 +91,16 @@ def test_the_first_failure_ends_it_and_dask_tries_again_if_asked(pool: sky.Compu
     run = pool.pool.view.runs[caught.value.run]
     wait_until(lambda: run.state == "failed", what="its end")
     assert run.root_cause is not None and run.root_cause.type == "LookupError"
+
+
+def test_a_function_that_exits_ends_no_worker(pool: sky.Compute) -> None:
+    def leaves(code: int) -> int:
+        sys.exit(code)
+
+    assert list(pool.map(leaves, [0, 0])) == [None, None]
+    with pytest.raises(sky.RunError, match=r"sys.exit\(3\)"):
+        list(pool.map(leaves, [3]))
+    assert list(pool.map(abs, [-1])) == [1]
 
 
 def test_what_dask_cannot_do_is_done_or_refused_in_words(pool: sky.Compute) -> None:

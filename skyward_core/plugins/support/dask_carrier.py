@@ -108,6 +108,21 @@ def _check(client: str) -> None:
         raise RuntimeError("the client that gave Dask this work is gone")
 
 
+def _called(fn: Callable[..., Any], item: Any) -> Any:
+    """What a function makes of an item. What would end the thread that Dask works in, and with it all others' work, is
+    an error like others; to leave by ``sys.exit(0)`` is to return None, as in any call."""
+    try:
+        return fn(item)
+    except SystemExit as error:
+        if not error.code:
+            return None
+        raise RuntimeError(f"called sys.exit({error.code!r:.200}) before it returned") from error
+    except Exception:
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"raised {type(error).__name__}: {error!s:.200}") from error
+
+
 class DaskShare:
     """A function that takes one item, as Dask's workers call it with a few.
 
@@ -132,8 +147,8 @@ class DaskShare:
         with using(instance_info(), self.run, rank):
             for item in items:
                 try:
-                    values.append(self.fn(item))
-                except BaseException as error:
+                    values.append(_called(self.fn, item))
+                except Exception as error:
                     error.add_note(f"while it worked on item {first + len(values):,} of the map")
                     setattr(error, RANK, rank)
                     raise
