@@ -61,7 +61,8 @@ def refuse_shared(feeds: Feeds, seen: set[int]) -> None:
         if isinstance(values, Iterator):
             if id(values) in seen:
                 raise UsageError(
-                    f"argument {name!r} is an iterator that another one is, too: make one for each, or see itertools.tee"
+                    f"argument {name!r} is an iterator that another argument is, too: make one for each, "
+                    "or see itertools.tee"
                 )
             seen.add(id(values))
 
