@@ -1,21 +1,24 @@
 """Pictures of the real app on real runs, for ``screenshots/``: ``python -m tests.tui.screenshots``.
 
-Every pool is real, local, and torn down again; the keys are those a person would press. Takes about a minute.
-Needs the ``test`` extra (torch for the training, resvg for the pictures).
+Every pool is real, local, and torn down again; the keys are those a person would press. Takes about three minutes.
+Needs the ``test`` extra (torch for the training, resvg and Pillow for the pictures).
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import re
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import resvg_py
+from PIL import Image
 from textual.pilot import Pilot
 
 import skyward_tui
@@ -27,7 +30,56 @@ from tests.support.app_driver import screen_svg, screen_text
 
 FOLDER = Path(__file__).parents[2] / "screenshots"
 EXAMPLES = Path(skyward_tui.__file__).parent / "examples"
-SMALL, LARGE = (80, 24), (160, 48)
+SMALL, MIDDLE, LARGE = (80, 24), (120, 40), (160, 48)
+COLOURS = 48  # of a picture: as it looks, at a third of the bytes
+SWEEP = """\
+import time
+
+import skyward_core as sky
+
+
+@sky.function
+def fit(lr: float = 0.1, seed: int = 0) -> dict[str, float]:
+    \"\"\"Pretend to fit, better the nearer the rate is to 0.03.\"\"\"
+    for step in range(20):
+        time.sleep(0.1)
+        sky.log(step=step, loss=1.0 / (1 + step) + abs(lr - 0.03) + seed / 100)
+    return {"loss": round(abs(lr - 0.03) + seed / 100, 4)}
+"""
+HANG = """\
+import time
+
+import torch
+import torch.distributed as dist
+
+import skyward_core as sky
+
+
+def validate() -> None:
+    time.sleep(600)
+
+
+@sky.function
+def train() -> None:
+    \"\"\"Train, but rank 2 never comes to the all_reduce of the others.\"\"\"
+    print("rank", dist.get_rank(), "trains", flush=True)
+    if dist.get_rank() == 2:
+        validate()
+    dist.all_reduce(torch.ones(4))
+"""
+STOP = """\
+import skyward_core as sky
+
+
+@sky.function
+def check(limit: float = 0.5) -> float:
+    \"\"\"Stand still where a value is odd.\"\"\"
+    loss = 0.4 + sky.instance_info().rank / 10
+    print(f"loss {loss:.2f}", flush=True)
+    if loss > limit:
+        breakpoint()
+    return loss
+"""
 FONT = "DejaVu Sans Mono"
 PATIENCE = 120.0
 
@@ -54,14 +106,19 @@ class Camera:
         await self.pilot.resize_terminal(*size)
         await self.pilot.pause(0.5)  # two beats of the pump at the new size
         svg = screen_svg(self.app)
-        png = resvg_py.svg_to_bytes(svg_string=svg, monospace_family=FONT, font_family=FONT)
         FOLDER.mkdir(exist_ok=True)
-        (FOLDER / f"{name}-{size[0]}x{size[1]}.png").write_bytes(bytes(png))
+        if size == MIDDLE:
+            (FOLDER / f"{name}.svg").write_text(svg, "utf-8")
+        else:
+            png = resvg_py.svg_to_bytes(svg_string=svg, monospace_family=FONT, font_family=FONT)
+            image = Image.open(io.BytesIO(bytes(png))).convert("RGB")
+            small = image.quantize(COLOURS, dither=Image.Dither.NONE)
+            small.save(FOLDER / f"{name}-{size[0]}x{size[1]}.png", optimize=True)
         await self.pilot.resize_terminal(*LARGE)
         await self.pilot.pause()
 
-    async def both(self, name: str) -> None:
-        for size in (SMALL, LARGE):
+    async def all_sizes(self, name: str) -> None:
+        for size in (SMALL, MIDDLE, LARGE):
             await self.shoot(name, size)
 
     async def launch(self, script: str, arguments: str = "") -> None:
@@ -81,24 +138,29 @@ async def take() -> None:
 
         await camera.launch("ddp.py", "epochs=20")
         await camera.until("train(epochs=20)")
-        await camera.both("launch")
+        await camera.all_sizes("launch")
         await camera.press("ctrl+r")
         await camera.until(lambda text: text.count("epoch") > 12)
-        await camera.both("ddp-training")
+        await camera.all_sizes("ddp-training")
         await camera.press("a")
         await camera.shoot("ddp-all-ranks", LARGE)
-        await camera.press("a")
+        await camera.press("a", "v", "enter")
+        await camera.until(lambda text: text.count("epoch") > 12)
+        await camera.all_sizes("side-by-side")
+        await camera.press("V")
         await camera.until("✓ DONE 4/4")
-        await camera.both("ddp-done")
-        await camera.press("q")
+        await camera.all_sizes("ddp-done")
+        await camera.press("5", "z", "c", *["left"] * 5)
+        await camera.all_sizes("numbers")
+        await camera.press("z", "q")
 
         await camera.launch("broken.py")
         await camera.press("ctrl+r")
         await camera.until("✗ FAILED")
-        await camera.both("broken")
+        await camera.all_sizes("broken")
         await camera.press("e")
         await camera.until("ROOT CAUSE")
-        await camera.both("errors")
+        await camera.all_sizes("errors")
         await camera.press("escape", "q")
 
         await camera.launch("streaming.py", "pause=0.1")
@@ -108,7 +170,7 @@ async def take() -> None:
         await camera.until("✓ DONE")
         await camera.press("q")
         await camera.until("3 pools up")
-        await camera.both("pools")
+        await camera.all_sizes("pools")
 
         await camera.press("enter", "X")
         await camera.until("Cancel")
@@ -117,6 +179,64 @@ async def take() -> None:
         await camera.until(lambda text: text.count("verified gone 4") >= 3)
         await camera.shoot("receipt", LARGE)
         await camera.press("enter")
+
+
+async def take_sweep() -> None:
+    app = SkywardApp()
+    async with app.run_test(size=LARGE) as pilot:
+        camera = Camera(app, pilot)
+        await camera.until("pools up")
+        await camera.launch("sweep.py", "lr=0.1,0.03,0.01 seed=1..3")
+        await camera.until("trials")
+        await camera.all_sizes("launch-sweep")
+        await camera.press("ctrl+r")
+        await camera.until("#▲")
+        await camera.until("✓ DONE")
+        await camera.press("4", "z")
+        await camera.all_sizes("trials")
+
+
+async def take_hang() -> None:
+    app = SkywardApp()
+    async with app.run_test(size=LARGE) as pilot:
+        camera = Camera(app, pilot)
+        await camera.until("pools up")
+        await camera.launch("hang.py")
+        await camera.press("ctrl+r")
+        await camera.until("trains")
+        await asyncio.sleep(3)  # until the other ranks are inside of it, which nothing but the lens can see
+        await camera.press("s")
+        await camera.until("all_reduce")
+        await camera.all_sizes("hang")
+
+
+async def take_breakpoint() -> None:
+    app = SkywardApp()
+    async with app.run_test(size=LARGE) as pilot:
+        camera = Camera(app, pilot)
+        await camera.until("pools up")
+        os.environ["SKYWARD_DEBUG_WAIT"] = "60"
+        await camera.launch("stop.py")
+        await camera.press("ctrl+r")
+        await camera.until("breakpoint")
+        await camera.all_sizes("breakpoint")
+
+
+async def take_past() -> None:
+    """What all the others have left."""
+    app = SkywardApp()
+    async with app.run_test(size=LARGE) as pilot:
+        camera = Camera(app, pilot)
+        await camera.until("pools up")
+        await camera.press("F")
+        await camera.until("broken")
+        await camera.all_sizes("failures")
+        await camera.press("escape", "H")
+        await camera.until("train")
+        await camera.all_sizes("history")
+        await camera.press("space", "down", "space", "c")
+        await camera.until("compare")
+        await camera.all_sizes("compare")
 
 
 async def take_demo() -> None:
@@ -129,23 +249,37 @@ async def take_demo() -> None:
         app.replay.toggle()
         app.replay.seek(app.replay.state().start + 83.0)
         await camera.until("+2 more")
-        await camera.both("demo")
+        await camera.all_sizes("demo")
+        await camera.press("6", "z")
+        await camera.all_sizes("machines")
 
 
 def main() -> None:
+    amiss = False
     folder = Path(tempfile.mkdtemp(prefix="skyward-demo-"))
     try:
         for script in EXAMPLES.glob("*.py"):
             shutil.copy(script, folder)
+        for name, text in (("sweep", SWEEP), ("hang", HANG), ("stop", STOP)):
+            (folder / f"{name}.py").write_text(text, "utf-8")
         os.environ["SKYWARD_HOME"] = str(folder / "home")
         os.chdir(folder)
         try:
-            asyncio.run(take_demo())
-            asyncio.run(take())
+            scenes = (take_demo, take, take_sweep, take_hang, take_breakpoint, take_past)
+            wanted = sys.argv[1:]  # names of scenes; none for all
+            for scene in scenes:
+                if not wanted or scene.__name__.removeprefix("take_") in wanted:
+                    try:
+                        asyncio.run(scene())
+                    except Exception as error:  # the other pictures are made all the same
+                        print(f"{scene.__name__}: {error}", file=sys.stderr)
+                        amiss = True
         finally:
             _take_down_what_is_left()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    if amiss:
+        raise SystemExit(1)
 
 
 def _take_down_what_is_left() -> None:

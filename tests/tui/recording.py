@@ -1,0 +1,155 @@
+"""The recording for README: ``python -m tests.tui.recording`` makes ``screenshots/tour.cast`` and ``tour.gif``.
+
+The app runs in a real pseudo-terminal, on a real local pool: launch, watch, all ranks, the receipt. The cast is
+asciinema's (v2); the GIF shows it for those who have a browser only. Needs the ``test`` extra.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tempfile
+import time
+from itertools import groupby
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import pyte
+import resvg_py
+from PIL import Image
+
+from tests.support.terminal import Terminal
+from tests.tui.screenshots import EXAMPLES, FOLDER, FONT
+
+SIZE = (100, 30)
+BACK, FORE = "0f151b", "d8dee6"
+WIDE, HIGH = 7, 15  # points of a cell
+EVERY = 0.25  # seconds between two pictures of the GIF
+COLOURS = 24
+
+
+class Recorder(Terminal):
+    """A terminal that keeps what was painted, and when."""
+
+    def __init__(self, home: Path, cwd: Path) -> None:
+        self.begun = time.monotonic()
+        self.painted: list[tuple[float, str]] = []
+        super().__init__(home, SIZE, cwd)
+
+    def _feed(self, data: bytes) -> None:
+        self.painted.append((time.monotonic() - self.begun, data.decode("utf-8", "replace")))
+        super()._feed(data)
+
+    def rest(self, seconds: float) -> None:
+        """Go on reading for as long, as a person does."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and self.read(0.05):
+            pass
+
+    def type(self, text: str) -> None:
+        for letter in text:
+            self.press(letter)
+            self.rest(0.07)
+
+
+def record(folder: Path) -> list[tuple[float, str]]:
+    """Go that way by keys."""
+    terminal = Recorder(folder / "home", folder)
+    try:
+        terminal.until("No pools yet")
+        terminal.rest(1)
+        terminal.press("n")
+        terminal.until("pools › launch")
+        terminal.rest(0.8)
+        terminal.type("ddp.py")
+        for _ in range(3):
+            terminal.press("tab")
+            terminal.rest(0.2)
+        terminal.type("epochs=15")
+        terminal.until("train(epochs=15)")
+        terminal.rest(1.5)
+        terminal.press("ctrl+r")
+        terminal.until("epoch 2/15")
+        terminal.press("a")
+        terminal.until("✓ DONE 4/4")
+        terminal.rest(3)
+        terminal.press("X")
+        terminal.until("Cancel")
+        terminal.rest(1.5)
+        terminal.press("tab")
+        terminal.rest(0.5)
+        terminal.press("enter")
+        terminal.until("verified gone 4")
+        terminal.rest(3)
+        return list(terminal.painted)
+    finally:
+        terminal.close()
+
+
+def picture(screen: pyte.Screen) -> Image.Image:
+    """The screen as it looks."""
+    wide, high = SIZE[0] * WIDE, SIZE[1] * HIGH
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}">'
+        f'<rect width="{wide}" height="{high}" fill="#{BACK}"/><g font-size="11.6" xml:space="preserve">'
+    ]
+    for row in range(SIZE[1]):
+        line, at = screen.buffer[row], 0
+        for look, cells in groupby(range(SIZE[0]), lambda column: line[column]._replace(data="")):
+            columns = list(cells)
+            text = "".join(line[column].data for column in columns)
+            fore, back = colour(look.fg, FORE), colour(look.bg, BACK)
+            if look.reverse:
+                fore, back = back, fore
+            x, y, length = at * WIDE, row * HIGH, len(columns) * WIDE
+            if back != BACK:
+                parts.append(f'<rect x="{x}" y="{y}" width="{length}" height="{HIGH}" fill="#{back}"/>')
+            if text.strip():
+                weight = ' font-weight="bold"' if look.bold else ""
+                parts.append(f'<text x="{x}" y="{y + 12}" fill="#{fore}"{weight}>{escape(text)}</text>')
+            at += len(columns)
+    parts.append("</g></svg>")
+    png = resvg_py.svg_to_bytes(svg_string="".join(parts), monospace_family=FONT, font_family=FONT)
+    return Image.open(io.BytesIO(bytes(png))).convert("RGB")
+
+
+def colour(name: str, usual: str) -> str:
+    return name if len(name) == 6 and set(name) <= set("0123456789abcdef") else usual
+
+
+def frames(painted: list[tuple[float, str]]) -> list[Image.Image]:
+    """One for each beat."""
+    screen = pyte.Screen(*SIZE)
+    stream = pyte.Stream(screen)
+    made, beat = [], painted[0][0] + EVERY
+    for at, text in painted:
+        while at > beat:
+            made.append(picture(screen))
+            beat += EVERY
+        stream.feed(text)
+    return [*made, picture(screen)]
+
+
+def main() -> None:
+    folder = Path(tempfile.mkdtemp(prefix="skyward-tour-"))
+    try:
+        shutil.copy(EXAMPLES / "ddp.py", folder)
+        (folder / "home").mkdir(mode=0o700)
+        painted = record(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    head = {"version": 2, "width": SIZE[0], "height": SIZE[1], "env": {"TERM": "xterm-256color"}}
+    lines = [json.dumps(head), *(json.dumps([round(at, 3), "o", text]) for at, text in painted)]
+    (FOLDER / "tour.cast").write_text("\n".join(lines) + "\n", "utf-8")
+    shown = frames(painted)
+    palette = shown[len(shown) // 2].quantize(COLOURS)
+    first, *others = [each.quantize(palette=palette, dither=Image.Dither.NONE) for each in shown]
+    milliseconds = int(EVERY * 1000)
+    first.save(
+        FOLDER / "tour.gif", save_all=True, append_images=others, duration=milliseconds, loop=0, optimize=True
+    )
+
+
+if __name__ == "__main__":
+    main()
