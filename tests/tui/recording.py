@@ -11,8 +11,10 @@ import json
 import shutil
 import tempfile
 import time
+from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 from xml.sax.saxutils import escape
 
 import pyte
@@ -87,6 +89,11 @@ def record(folder: Path) -> list[tuple[float, str]]:
         terminal.close()
 
 
+def look_of(line: Any, column: int) -> Any:
+    """How a cell looks, whatever stands in it."""
+    return line[column]._replace(data="")
+
+
 def picture(screen: pyte.Screen) -> Image.Image:
     """The screen as it looks."""
     wide, high = SIZE[0] * WIDE, SIZE[1] * HIGH
@@ -96,7 +103,7 @@ def picture(screen: pyte.Screen) -> Image.Image:
     ]
     for row in range(SIZE[1]):
         line, at = screen.buffer[row], 0
-        for look, cells in groupby(range(SIZE[0]), lambda column: line[column]._replace(data="")):
+        for look, cells in groupby(range(SIZE[0]), partial(look_of, line)):
             columns = list(cells)
             text = "".join(line[column].data for column in columns)
             fore, back = colour(look.fg, FORE), colour(look.bg, BACK)

@@ -271,7 +271,7 @@ def main() -> None:
                 if not wanted or scene.__name__.removeprefix("take_") in wanted:
                     try:
                         asyncio.run(scene())
-                    except Exception as error:  # the other pictures are made all the same
+                    except Exception as error:  # noqa: BLE001  the other pictures are made all the same
                         print(f"{scene.__name__}: {error}", file=sys.stderr)
                         amiss = True
         finally:
