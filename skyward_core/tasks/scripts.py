@@ -347,7 +347,7 @@ def parse(path: Path) -> ast.Module:
         shown = f"\n  {error.text.strip()}" if error.text else ""
         if path.suffix in (".yaml", ".yml"):
             raise ScriptError(
-                f"{path} is no Python script; a job file is launched by skyward-tui launch {path}"
+                f"{path} is no Python script; a job file is launched by the command `launch {path}`"
             ) from error
         raise ScriptError(f"{path}{where} does not parse: {error.msg}{shown}") from error
     except (ValueError, RecursionError, MemoryError) as error:

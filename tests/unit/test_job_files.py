@@ -190,7 +190,7 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
     found = (
         ("none.yaml", "No such file"),
         ("bytes.yaml", "it is no text"),
-        ("a.py", "skyward-tui run .*a.py runs it"),
+        ("a.py", "run .*a.py` runs it"),
     )
     for name, words in found:
         with pytest.raises(JobFileError, match=words):

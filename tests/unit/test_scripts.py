@@ -159,7 +159,7 @@ def test_what_does_not_parse_is_named_by_line(script: Any, text: str | bytes, me
 
 
 def test_a_job_file_is_named_as_one(script: Any) -> None:
-    with pytest.raises(ScriptError, match=r"launched by skyward-tui launch .*task\.yaml"):
+    with pytest.raises(ScriptError, match=r"launched by the command `launch .*task\.yaml`"):
         list_functions(script("run: echo hi\n", "task.yaml"))
 
 

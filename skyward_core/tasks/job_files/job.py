@@ -89,7 +89,7 @@ class JobFile(Value):
         """
         file = Path(path)
         if file.suffix == ".py":
-            raise JobFileError(f"{file} is a script, not a job file: skyward-tui run {file} runs it")
+            raise JobFileError(f"{file} is a script, not a job file: the command `run {file}` runs it")
         try:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -237,7 +237,7 @@ class JobFile(Value):
         if self.git is not None:
             raise JobFileError(
                 f"{self.path}: run_on brings no repository: clone it, name that folder as the pool's image=sky.Image("
-                "workdir=...), and leave workdir out of the file; or run it by skyward-tui launch"
+                "workdir=...), and leave workdir out of the file; or run it by the command `launch`"
             )
         there = getattr(pool, "working_folder", "")
         if self.workdir is not None and there and Path(there).resolve() != self.workdir.resolve():
