@@ -32,8 +32,9 @@ def test_one_key_opens_a_shell_on_the_node_of_the_rank(pair: Lab, tmp_path: Path
             for key, host in (("", pair.hosts[0]), ("]", pair.hosts[1])):
                 terminal.press(*key, "$")
                 terminal.until(lambda text: "pools ›" not in text)
-                terminal.press("echo on-$((40 + 2)) $(uname -n); exit\r")
+                terminal.press("echo on-$((40 + 2)) $(uname -n)\r")
                 terminal.until(f"on-42 {host.name}")
+                terminal.press("exit\r")  # at which the app paints over it
                 terminal.until("pools › looked-at")  # the app, as it was
         finally:
             terminal.close()

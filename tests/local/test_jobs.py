@@ -39,6 +39,9 @@ TOKEN = "hf_" + "NobodyMayRead"
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     made = Cli(tmp_path_factory.mktemp("jobs"))
+    made.env["HOME"] = str(
+        made.folder / "home"
+    )  # a job's shell reads its start-up file, and a person's may take locks
     (made.folder / "data").mkdir()
     (made.folder / "data" / "word.txt").write_text("brought\n")
     yield made

@@ -46,6 +46,10 @@ def training(session: FakeSession, nodes: int = 4, ranks_per_node: int = 1) -> t
     return view, run
 
 
+class Seen(str):
+    """What the screen has to show before the next key."""
+
+
 class Text(str):
     """What is typed at once, where a key is a string of its own."""
 
@@ -58,6 +62,8 @@ async def show(
         for key in keys:
             if isinstance(key, Text):
                 await typed(app, pilot, key)
+            elif isinstance(key, Seen):
+                await until(pilot, lambda key=key: key in screen_text(app))  # type: ignore[misc]
             else:
                 await pilot.press(key)
         await until(pilot, lambda: ready in screen_text(app))
@@ -224,7 +230,7 @@ async def test_comparison(app: SkywardApp, session: FakeSession, snap: Snap, siz
 @at_every_size
 async def test_trials(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     swept(session)
-    keys = ["enter", "4", *["right"] * 5, "enter"]
+    keys = ["enter", "4", Seen("#▲"), *["right"] * 5, "enter"]
     await show(app, snap, "trials", size, keys, "loss▼")
 
 

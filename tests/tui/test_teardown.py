@@ -16,7 +16,7 @@ from skyward_core.views import events as ev
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.teardown import EVERYTHING, TeardownScreen
 from skyward_tui.screens.pools import PoolsScreen
-from tests.support.app_driver import Snap, at_every_size, screen_text, until
+from tests.support.app_driver import Snap, at_every_size, previewed, screen_text, until
 from tests.support.fake_session import FakeSession, done
 
 SIZE = (100, 30)
@@ -199,6 +199,7 @@ async def test_picture_of_the_question(
     session.open_run(view)
     session.unfetched["llama-ft"] = done(TOO_MUCH)
     async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: "▶ " in screen_text(app) and previewed(app))
         screen = await asked(app, pilot)
         await until(pilot, lambda: "Fetch all 3 GB" in screen_text(app))
         await pilot.press(*"llama-ft", "enter")
@@ -224,5 +225,5 @@ async def test_picture_of_the_receipt(app: SkywardApp, session: FakeSession, sna
             lambda: app.focused is not None and str(app.screen.query_one("#cancel", Button).label) == "Close",
         )
         await until(pilot, lambda: "✓ p: created 2, verified gone 2" in screen_text(app))
-        await until(pilot, lambda: "▶ p    ◍ stopping" in screen_text(app))  # the list below, too
+        await until(pilot, lambda: "▶ p ◍ stopping" in screen_text(app))  # the list below, too
         snap(app, "torn-down-files-80x24")
