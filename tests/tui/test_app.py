@@ -106,6 +106,13 @@ async def test_where_nothing_happens_nothing_is_done(
         app._lively_until, app._again = 0.0, []
         app._pump()
         app._again = []
+        # What panels have asked for meanwhile has come, and is shown.
+        panels = getattr(app.screen, "panels", {})
+        while any(panel.awaits for panel in panels.values()):
+            await pilot.pause(0.05)
+            session.now += 1
+            app._pump()
+        app._again = []
         done: list[str] = []
         monkeypatch.setattr(type(app.screen), "pulse", lambda screen, now: done.append("pulse"))
         monkeypatch.setattr(Widget, "refresh", lambda widget, *_, **__: done.append(str(widget)))
