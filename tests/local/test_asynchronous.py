@@ -205,6 +205,7 @@ def test_an_executor_runs_plain_functions(pool: sky.Compute) -> None:
         assert executor.submit(plus, 1, b=3).result() == 4
         assert list(executor.map(twice, range(50))) == [2 * n for n in range(50)]
         assert list(executor.map(max, range(9), [4] * 9, chunksize=4)) == [max(n, 4) for n in range(9)]
+        assert list(executor.map(plus, range(5), chunksize=2)) == [1, 2, 3, 4, 5]
         assert asyncio.run(_in_executor(executor)) == 8
         refused = executor.submit(refuse, 3)
         with pytest.raises(LookupError, match="no 3") as raised:

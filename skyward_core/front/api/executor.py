@@ -20,6 +20,7 @@ from ...model.errors import RemoteTraceback, UsageError
 from ...model.function import Function, PendingFunction, check_call, name_of
 from ...node.worker.attempts import Answer, attempt
 from ...pool.runs.map_run import AHEAD
+from ...runtime.async_calls import plain
 from ...tasks.payload import map_function, map_share
 from ...transport.background_loop import background
 
@@ -115,7 +116,7 @@ class Executor(_Executor):
             fn: the function.
             *iterables: one for each of its arguments.
             timeout: seconds from now after which the iterator raises TimeoutError.
-            chunksize: calls that travel as one.
+            chunksize: calls that travel as one; of a ``@function`` with a time limit they travel one by one.
             buffersize: only None; ``compute.map`` reads items as they are needed.
 
         Raises:
@@ -128,9 +129,11 @@ class Executor(_Executor):
             raise UsageError(
                 "an executor's map reads all its items; compute.map reads them as they are needed"
             )
-        if chunksize == 1:
+        if chunksize == 1 or (
+            isinstance(fn, Function) and fn.timeout is not None
+        ):  # a limit is each call's own
             return super().map(fn, *iterables, timeout=timeout)
-        whole = fn.fn if isinstance(fn, Function) else fn
+        whole = plain(fn.fn if isinstance(fn, Function) else fn)
         chunks = super().map(partial(_each, whole), _chunks(chunksize, *iterables), timeout=timeout)
         return itertools.chain.from_iterable(chunks)
 
