@@ -28,6 +28,7 @@ from ..wire.pickling import (
     Nowhere,
     find_culprit,
     flat,
+    is_replaced,
     make_cached,
     make_new_type,
     reduce_cached_property,
@@ -204,6 +205,8 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         self.files: dict[str, None] = {}  # that define what goes by value
 
     def reducer_override(self, value: Any) -> Any:
+        if is_replaced(value):
+            return value.__reduce_ex__(5)
         made = super().reducer_override(value)
         if type(made) is tuple:
             if made[0] is _function:

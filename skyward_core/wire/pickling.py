@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import dis
 import pickle
 import sys
@@ -145,3 +146,12 @@ def _filled(cell: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_replaced(value: Any) -> bool:
+    """Whether an exception would be pickled by tblib, which distributed puts in the place of its own way: of some, such
+    as UnicodeDecodeError and SyntaxError, that keeps no more than the arguments."""
+    if not isinstance(value, BaseException):
+        return False
+    way = copyreg.dispatch_table.get(type(value))
+    return getattr(way, "__module__", "").partition(".")[0] == "tblib"

@@ -147,6 +147,7 @@ def test_who_is_cancelled_cancels_the_run(pool: sky.Compute, tmp_path: Path) -> 
     async def main() -> str:
         future = for_ever(str(started)).on(pool)
         waiting = asyncio.ensure_future(future)
+        await asyncio.sleep(0)  # a task that has not begun awaits nothing yet
         while not started.exists():
             await asyncio.sleep(0.01)
         waiting.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import pickle
 import random
@@ -548,3 +549,24 @@ def test_an_exception_that_holds_too_much_is_told_of_by_a_stand_in() -> None:
     told, data = describe_error(error)
     assert told["type"] == "ValueError" and len(data) <= FAILURE
     assert "too much" in str(pickle.loads(data))
+
+
+@pytest.mark.parametrize(
+    "error", [UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), SyntaxError("bad", ("f.py", 1, 1, "x"))]
+)
+def test_an_exception_is_whole_where_another_library_pickles_them_its_own_way(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def arguments_alone(value: BaseException) -> tuple[object, ...]:
+        return bare, (type(value), value.args)
+
+    arguments_alone.__module__ = "tblib.pickling_support"
+    monkeypatch.setitem(copyreg.dispatch_table, type(error), arguments_alone)  # type: ignore[arg-type]
+    header, back = caught(error)
+    assert str(back) == str(error) == header["message"]
+
+
+def bare(kind: type[BaseException], args: tuple[object, ...]) -> BaseException:
+    made = kind.__new__(kind)
+    made.args = args
+    return made

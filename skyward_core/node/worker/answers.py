@@ -8,7 +8,7 @@ from typing import Any
 
 import cloudpickle
 
-from ...wire.pickling import reduce_cached_property, reduce_code, set_unless_found
+from ...wire.pickling import is_replaced, reduce_cached_property, reduce_code, set_unless_found
 
 
 class AnswerPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
@@ -20,6 +20,8 @@ class AnswerPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
     )
 
     def reducer_override(self, value: Any) -> Any:
+        if is_replaced(value):
+            return value.__reduce_ex__(5)
         made = super().reducer_override(value)
         if type(made) is tuple and isinstance(value, type) and len(made) == 6:
             return *made[:5], set_unless_found
