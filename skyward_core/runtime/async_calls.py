@@ -57,11 +57,13 @@ class YieldsInOwnLoop:
     def __call__(self, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
         with asyncio.Runner() as runner:
             values = self.fn(*args, **kwargs)
-            try:
-                while (value := runner.run(_next_of(values))) is not _END:
+            while (value := runner.run(_next_of(values))) is not _END:
+                try:
                     yield value
-            finally:
-                runner.run(_close(values))
+                except BaseException:
+                    runner.run(_close(values))
+                    raise
+            # (What breaks off the wait for a value is the runner's: leaving it cancels the coroutine and awaits that.)
 
 
 def plain(fn: Callable[..., Any]) -> Callable[..., Any]:

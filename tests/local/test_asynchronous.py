@@ -8,12 +8,14 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import BrokenExecutor, Future
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import skyward_core as sky
+from tests.support.processes import exists
 from tests.support.waiting import wait_until
 
 
@@ -47,6 +49,70 @@ async def said() -> str:
 async def for_ever(started: str) -> None:
     Path(started).touch()
     await asyncio.Event().wait()
+
+
+async def spins(_: Path) -> None:
+    while True:
+        sum(range(5_000))
+        await asyncio.sleep(0)
+
+
+async def blocks(here: Path) -> None:
+    try:
+        time.sleep(600)  # noqa: ASYNC251  it is to block the loop
+    finally:
+        await asyncio.sleep(0)
+        (here / "child").touch()
+
+
+def calls_itself() -> None:
+    sum(range(5_000))
+    asyncio.get_running_loop().call_soon(calls_itself)
+
+
+@asynccontextmanager
+async def told_of(here: Path) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await asyncio.sleep(0.01)
+        (here / "left").touch()
+
+
+@sky.function
+async def stopped(folder: str) -> None:
+    """Wherever its loop is: in another task that awaits again and again or that blocks, in itself, in a callback."""
+    rank = sky.instance_info().rank
+    here = Path(folder, str(rank))
+    here.mkdir()
+    children = []
+    try:
+        async with told_of(here):
+            if rank < 2:
+                children.append(asyncio.create_task((spins, blocks)[rank](here)))
+            elif rank == 2:
+                calls_itself()
+            (here / "began").write_text(str(os.getpid()))
+            if rank == 3:
+                time.sleep(600)  # noqa: ASYNC251
+            await asyncio.Event().wait()
+    finally:
+        await asyncio.sleep(0.01)
+        (here / "finally").touch()
+
+
+@sky.function
+async def stopped_while_it_makes_a_value(folder: str) -> AsyncIterator[int]:
+    here = Path(folder)
+    child = asyncio.create_task(spins(here))
+    try:
+        yield 1
+        (here / "began").write_text(str(os.getpid()))
+        await asyncio.Event().wait()
+    finally:
+        await asyncio.sleep(0.01)
+        (here / "finally").touch()
+        child.cancel()
 
 
 class Model:
@@ -114,6 +180,36 @@ def test_an_async_generator_gives_its_values_and_is_closed(pool: sky.Compute, tm
     assert next(values) == 0
     values.close()
     wait_until(told.exists, what="the generator's finally block has run")
+
+
+@pytest.mark.parametrize("by", ["time limit", "cancel"])
+def test_a_stop_reaches_an_async_function_wherever_its_loop_is(
+    pool: sky.Compute, tmp_path: Path, by: str
+) -> None:
+    def have(name: str) -> list[Path]:
+        return list(tmp_path.glob(f"*/{name}"))
+
+    call = stopped(str(tmp_path))
+    future = (call.with_timeout(1.0) if by == "time limit" else call).on_all(pool)
+    wait_until(lambda: len([each for each in have("began") if each.read_text()]) == 4, what="all wait")
+    if by == "cancel":
+        future.cancel()
+    else:
+        with pytest.raises(TimeoutError, match="timeout of 1 s"):
+            future.result(timeout=60)
+    pids = [int(each.read_text()) for each in have("began")]
+    wait_until(lambda: not any(exists(pid) for pid in pids), what="all have ended")
+    assert (len(have("left")), len(have("finally")), len(have("child"))) == (4, 4, 1)
+
+
+def test_a_stop_reaches_an_async_generator_as_it_makes_a_value(pool: sky.Compute, tmp_path: Path) -> None:
+    values: Any = stopped_while_it_makes_a_value(str(tmp_path)).with_timeout(1.0) >> pool
+    assert next(values) == 1
+    with pytest.raises(TimeoutError, match="timeout of 1 s"):
+        next(values)
+    pid = int((tmp_path / "began").read_text())
+    wait_until(lambda: not exists(pid), what="it has ended")
+    assert (tmp_path / "finally").exists()
 
 
 def test_an_async_generator_is_not_silenced_by_halves() -> None:

@@ -50,8 +50,14 @@ def _write_no_stacks() -> None:
             os.close(_stacks.pop())
 
 
-class Stopped(BaseException):
-    """Raised in user code by SIGTERM, so that ``finally`` blocks and context managers run."""
+class Stopped(SystemExit):
+    """Raised in user code by SIGTERM, so that ``finally`` blocks and context managers run.
+
+    A SystemExit, for an event loop keeps other exceptions of a task in that task, where nobody may ever look.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
 
 
 class StopSignal:
@@ -63,11 +69,16 @@ class StopSignal:
     Code that takes SIGTERM for itself has all of the grace, until the end of its call; then the signal is ours again.
 
     One that comes as the node's machine is taken back stops nothing where code has said what to do then.
+
+    Where an event loop of asyncio runs, the exception leaves it between two steps: then each of its tasks is cancelled
+    once, the call's own too, as ``asyncio.run`` does it. Only a step that takes longer is interrupted.
     """
 
     def __init__(self, *, interrupts: bool) -> None:
         self.ending = False
         self._interrupts = interrupts
+        self._asked: Any = None  # the event loop that has been told to stop, and has not got to it yet
+        self._repeated = False  # the next signal is our own, for a loop that may not get to it
         self._listening = 0
         self._reacted = threading.Event()
         self._main = threading.get_ident()
@@ -109,14 +120,43 @@ class StopSignal:
         if self._is_in_hook(at):
             start_new_thread(self._send_again, ())
             return
-        if preempt.comes_with_notice():
+        if not self._repeated and preempt.comes_with_notice():
             if self._listening and not preempt.tell():
                 os.killpg(os.getpid(), signal.SIGTERM)  # a stop: for all that we have started, and for us
             return
         if self._listening and self._interrupts:
-            raise Stopped
+            if not self._left_to_loop():
+                raise Stopped
+            return
         self.ending = True
         sys.exit(128 + signal.SIGTERM)
+
+    def _left_to_loop(self) -> bool:
+        """Whether the event loop that runs just now has the stop, or has had it."""
+        repeated, self._repeated = self._repeated, False
+        if repeated:
+            asked, self._asked = self._asked, None
+            return asked is None
+        asyncio = sys.modules.get("asyncio")
+        loop = asyncio and asyncio._get_running_loop()
+        if loop is None:
+            return False
+        self._asked = loop
+        loop.call_soon_threadsafe(self._stop_loop)
+        start_new_thread(self._insist, (loop,))
+        return True
+
+    def _stop_loop(self) -> None:
+        if self._asked is not None:
+            self._asked = None
+            raise Stopped
+
+    def _insist(self, loop: Any) -> None:
+        """Code that does not await, or a loop that stands still, is interrupted where it is."""
+        sleep(AGAIN)
+        if self._asked is loop:
+            self._repeated = True
+            signal.pthread_kill(self._main, signal.SIGTERM)
 
     def _is_in_hook(self, at: FrameType | None) -> bool:
         """Whether a signal came to our hooks around a fork, which have a mask to set. (It blocks the signal for one
