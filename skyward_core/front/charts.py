@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import isfinite, log10, nan
 from typing import NamedTuple
 
+from ..views.metrics import MetricBook
 from ..views.spread import Trace, band, median
 
 Line = Sequence[tuple[float, float]]
@@ -15,6 +17,8 @@ Line = Sequence[tuple[float, float]]
 
 RANKS_DRAWN = 8  # more are drawn as what they span: a chart of 256 lines shows none of them
 SMOOTHING = 0.9  # of what was before is left with each value
+COUNTERS = frozenset({"step", "global_step", "epoch", "iteration", "iter", "batch", "rank"})
+_SURE = 8  # values by which a number of another name is known to count only
 
 
 class Chart(NamedTuple):
@@ -38,6 +42,33 @@ class Chart(NamedTuple):
     def lines(self) -> list[Line]:
         """All of them."""
         return [*self.behind, self.front]
+
+
+def only_counts(name: str, trace: Trace) -> bool:
+    """Whether a number only counts (by its name, or since it grows by one whole number, always the same): its curve
+    tells nothing."""
+    if name.lower() in COUNTERS:
+        return True
+    values = trace.values
+    if len(values) < _SURE:
+        return False
+    grows = values[1] - values[0]
+    return (
+        isfinite(grows)
+        and grows > 0
+        and grows.is_integer()
+        and values[0].is_integer()
+        and all(after - before == grows for before, after in pairwise(values))
+    )
+
+
+def names_in_order(book: MetricBook, run: str) -> tuple[list[str], list[str]]:
+    """A run's names whose curves tell something, and those that only count; where all do, all are the former."""
+    names = book.names(run)
+    counts = [name for name in names if only_counts(name, book.first_trace(run, name))]
+    return (
+        ([name for name in names if name not in counts], counts) if len(counts) < len(names) else (names, [])
+    )
 
 
 def chart_of(

@@ -142,6 +142,10 @@ class MetricBook:
         """One name's numbers of every rank that sent it."""
         return {rank: self.trace(run, rank, name) for rank in self.ranks(run) if name in self._of(run, rank)}
 
+    def first_trace(self, run: str, name: str) -> Trace:
+        """One name's numbers of the lowest rank that sent it."""
+        return self.trace(run, next((r for r in self.ranks(run) if name in self._of(run, r)), 0), name)
+
     def latest_of(self, run: str, name: str) -> dict[int, float]:
         """One name's newest value of every rank that sent it."""
         found = {rank: self._of(run, rank).get(name) for rank in self.ranks(run)}

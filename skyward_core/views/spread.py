@@ -6,7 +6,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from math import isfinite
+from math import inf, isfinite
 from typing import NamedTuple, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -36,7 +36,9 @@ def band(lines: Sequence[Trace], columns: int) -> Band:
     """Least, median and greatest value of all lines in each of ``columns`` parts of the time that they span.
 
     Least and greatest are of all values in the part, the median of each line's last one there. A line that has none
-    there, but some before and after, counts with the last one before. What is no finite number counts as none.
+    there, but some before and after, counts with the last one before; at either end for one more of its pauses, for
+    ranks send at times of their own, and one that is the first or the last to send must not look like a change of all.
+    A part in which no line has a value of its own is left out. What is no finite number counts as none.
     """
     filled = [line for line in lines if len(line.at)]
     if not filled or columns < 1:
@@ -49,11 +51,13 @@ def band(lines: Sequence[Trace], columns: int) -> Band:
     lows: list[list[float]] = [[] for _ in ends]
     highs: list[list[float]] = [[] for _ in ends]
     middles: list[list[float]] = [[] for _ in ends]
-    for line in filled:
-        _spread(line, ends, lows, middles, highs)
+    own = [False] * columns
+    usual = _pauses(filled)
+    for line, pause in zip(filled, usual, strict=True):
+        _spread(line, ends, pause, own, (lows, middles, highs))
     found = Band([], [], [], [])
-    for end, low, middle, high in zip(ends, lows, middles, highs, strict=True):
-        if middle:
+    for end, mine, low, middle, high in zip(ends, own, lows, middles, highs, strict=True):
+        if mine and middle:
             found.at.append(end)
             found.low.append(min(low))
             found.middle.append(median(middle))
@@ -69,16 +73,28 @@ def median(values: Iterable[float]) -> float:
     return ranked[half] if len(ranked) % 2 else ranked[half - 1] / 2 + ranked[half] / 2
 
 
+def _pauses(lines: Sequence[Trace]) -> list[float]:
+    """Seconds between two values of each line, on the average; of one that has a single value, as those of others."""
+    known = [(line.at[-1] - line.at[0]) / (len(line.at) - 1) if len(line.at) > 1 else None for line in lines]
+    several = [pause for pause in known if pause is not None]
+    others = median(several) if several else inf
+    return [others if pause is None else pause for pause in known]
+
+
 def _spread(
     line: Trace,
     ends: Sequence[float],
-    lows: list[list[float]],
-    middles: list[list[float]],
-    highs: list[list[float]],
+    pause: float,
+    own: list[bool],
+    spans: tuple[list[list[float]], list[list[float]], list[list[float]]],
 ) -> None:
-    """Add what one line has in each part."""
+    """Add what one line has in each part to the least, the last and the greatest there, and mark in which it has values
+    of its own; what it has before its first and after its last one is at most a pause away."""
     at, values = line
+    lows, middles, highs = spans
     begin, before = 0, None
+    early, late = at[0] - pause, at[-1] + pause
+    first = next((value for value in values if isfinite(value)), None)
     for column, end in enumerate(ends):
         stop = bisect_right(at, end, begin)
         if stop > begin:
@@ -91,12 +107,15 @@ def _spread(
                     before = None
                     continue
             before = piece[-1]
+            own[column] = True
             lows[column].append(min(piece))
             highs[column].append(max(piece))
             middles[column].append(before)
-        elif before is not None and begin < len(at):
-            for each in (lows, middles, highs):
-                each[column].append(before)
+            continue
+        held = first if not begin and end >= early else before
+        if held is not None and (begin < len(at) or end <= late):
+            for each in spans:
+                each[column].append(held)
 
 
 def outliers(values: Mapping[Key, float]) -> list[Key]:

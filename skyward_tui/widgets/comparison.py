@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from textual.content import Content
 from textual.widget import Widget
 
+from skyward_core.front.charts import COUNTERS
+
 from ..compared import ComparedLine
 from ..styles import beside
 from ..words import clip, duration
 from .braille import Canvas, Points, bounds
-from .numbers import COUNTERS
 from .roll import Roll
 
 LEFT, RIGHT = 1, 2  # who owns a cell of the chart

@@ -12,7 +12,15 @@ from textual import events
 from textual.strip import Strip
 from textual.widget import Widget
 
-from skyward_core.front.charts import Chart, chart_of, column_of, instant_of, span_of, value_at
+from skyward_core.front.charts import (
+    Chart,
+    chart_of,
+    column_of,
+    instant_of,
+    names_in_order,
+    span_of,
+    value_at,
+)
 from skyward_core.views.metrics import MetricBook
 from skyward_core.views.spread import median, outliers
 
@@ -25,7 +33,6 @@ REPAINT_SECONDS = 0.5  # between two looks at numbers that keep coming
 MANY = 128  # ranks of which all are looked at half as often
 ODD_NAMED = 4  # of those that are far from all others
 NAMES_SHOWN = 64
-COUNTERS = ("step", "epoch", "iteration", "iter", "batch", "rank", "global_step")
 _NAME, _VALUE = 12, 9  # columns
 _SCALE = 9
 _OTHERS, _CHOSEN, _HAIR = 1, 2, 3
@@ -44,6 +51,7 @@ class NumbersPane(Widget, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.names: list[str] = []
+        self.counters: list[str] = []  # the last of the names, which only count
         self.name_shown = ""
         self.ranks: list[int] = []
         self._chosen_name = False
@@ -81,11 +89,10 @@ class NumbersPane(Widget, can_focus=True):
             return False
         self._book, self._rank, self._seen, self._looked_at = book, rank, seen, now
         self.ranks = book.ranks(run)
-        self.names = book.names(run)[:NAMES_SHOWN]
+        telling, self.counters = names_in_order(book, run)
+        self.names = (telling + self.counters)[:NAMES_SHOWN]
         if not self._chosen_name and self.names:
-            self.name_shown = next(
-                (name for name in self.names if name.lower() not in COUNTERS), self.names[0]
-            )
+            self.name_shown = self.names[0]
         if self.is_on_screen:
             self._repaint()
         else:
@@ -243,11 +250,13 @@ class NumbersPane(Widget, can_focus=True):
         return rows
 
     def _grid(self, book: MetricBook, width: int, height: int) -> list[Strip]:
-        """A chart of each name, of one time, as many as there is room for."""
-        across = max(1, min(width // _LEAST_WIDTH, len(self.names)))
-        down = max(1, min(height // _LEAST_HEIGHT, -(-len(self.names) // across)))
-        page = self.names.index(self.name_shown) // (across * down)
-        names = self.names[page * across * down :][: across * down]
+        """A chart of each name, of one time, as many as there is room for; what only counts is told in a row below."""
+        telling = [name for name in self.names if name not in self.counters]
+        height -= bool(self.counters)
+        across = max(1, min(width // _LEAST_WIDTH, len(telling)))
+        down = max(1, min(height // _LEAST_HEIGHT, -(-len(telling) // across)))
+        place = telling.index(self.name_shown) if self.name_shown in telling else len(telling) - 1
+        names = telling[place // (across * down) * across * down :][: across * down]
         charts = [self._chart_of(book, name, width // across) for name in names]
         self._span = span_of(charts)
         rows: list[Strip] = []
@@ -265,7 +274,18 @@ class NumbersPane(Widget, can_focus=True):
                 )
             ]
             rows += [Strip.join(cells) for cells in zip(*beside, strict=True)]
+        if self.counters:
+            rows += [Strip([])] * (height - len(rows))
+            rows.append(Strip([self._counted(book, name) for name in self.counters]))
         return rows
+
+    def _counted(self, book: MetricBook, name: str) -> Segment:
+        """What a name that only counts is at."""
+        cursor = self.get_component_rich_style("numbers--cursor")
+        return Segment(
+            f" {name} {self._latest(book, name)} ",
+            cursor if name == self.name_shown else self._style("muted"),
+        )
 
     def _title(self, name: str, chart: Chart, width: int) -> Strip:
         """The name, what it is worth, and what all ranks span."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from time import monotonic
 
 from textual.content import Content
 from textual.widget import Widget
 
-from skyward_core.views.spread import band
+from skyward_core.front.charts import chart_of, names_in_order
 from skyward_core.views.views import NodeView, PoolView, RunView
 from skyward_core.wire.safe_text import field
 
@@ -20,7 +21,6 @@ from ..styles import beside
 from ..theme import look, node_look
 from ..words import ago, clip, count, duration, failure, next_to_go, number, one_line, taken_back, took
 from .braille import Canvas, bounds
-from .numbers import COUNTERS
 from .rank_state import RankState, nothing_yet, rank_states
 
 LOOK_SECONDS = 0.5  # between two looks at a pool of which something keeps coming
@@ -151,26 +151,32 @@ def _strip(states: Sequence[RankState], width: int) -> list[Content]:
 
 def _chart(pool: PoolView, run: RunView, width: int) -> list[Content]:
     """The first of its numbers that is no counter, as the median of all ranks."""
-    names = pool.metrics.names(run.id)
+    names, _ = names_in_order(pool.metrics, run.id)
     if not names or width < 1:
         return []
-    name = next((each for each in names if each.lower() not in COUNTERS), names[0])
-    traces = list(pool.metrics.traces(run.id, name).values())
-    found = band(traces, 2 * width)
-    points = list(zip(found.at, found.middle, strict=True))
-    spans = bounds([points])
-    if spans is None:
+    name = names[0]
+    traces = pool.metrics.traces(run.id, name)
+    chart = chart_of(traces, None, columns=2 * width)
+    spans = bounds([chart.front])
+    if spans is None or chart.value is None:
         return []
     canvas = Canvas(width, _CHART, *spans)
-    canvas.line(points, 1)
-    low, high = min(found.middle), max(found.middle)
-    newest = (f"{field(name)} ", "bold"), (number(points[-1][1]), "")
+    canvas.line(chart.front, 1)
+    worth = [value for _, value in chart.front if isfinite(value)]
+    newest = (f"{field(name)} ", "bold"), (number(chart.value), "")
     whose = f"  median of {len(traces)} ranks" if len(traces) > 1 else ""
-    head = Content.assemble(*newest, (f"{whose}  {number(low)} to {number(high)}", "$muted"))
+    head = Content.assemble(*newest, (f"{whose}  {number(min(worth))} to {number(max(worth))}", "$muted"))
     if head.cell_length > width:
         head = Content.assemble(*newest, (whose, "$muted"))
-    drawn = ["".join(text for text, _ in canvas.runs(row)) for row in range(_CHART)]
-    return [head, *(Content.styled(row, "$text-primary") for row in drawn)]
+    # A font that takes the dots from another one may have them of another width: blanks are no part of their pieces,
+    # or a picture spreads both over the row.
+    return [
+        head,
+        *(
+            Content.assemble(*((text, "$text-primary" if owner else "") for text, owner in canvas.runs(row)))
+            for row in range(_CHART)
+        ),
+    ]
 
 
 def _last_lines(pool: PoolView, run: RunView, most: int) -> tuple[str, list[str]]:

@@ -66,7 +66,7 @@ async def test_numbers_take_their_place_when_the_first_ones_come(
         await until(pilot, lambda: app.focused is numbers(screen))
         assert numbers(screen).name_shown == "loss"
         assert "└ 0:00" in screen_text(app) and " 2.5 ┤" in screen_text(app)
-        await pilot.press("up")
+        await pilot.press("down")  # what only counts stands last
         await until(pilot, lambda: numbers(screen).name_shown == "step")
         await pilot.press("z")
         await until(pilot, lambda: "2 log" not in screen_text(app) and "└ 0:00" in screen_text(app))
@@ -215,6 +215,24 @@ async def test_one_hairline_goes_through_all_charts_and_their_titles_tell_what_w
         await until(pilot, lambda: pane.instant is None and not hairs(app))
         await pilot.press("escape")
         await until(pilot, lambda: "2 log" in screen_text(app))  # the zoom was next
+
+
+async def test_what_only_counts_has_no_chart_beside_others(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 1)
+    run = session.open_run(view)
+    for step in range(9):
+        numbers = {"step": step, "seen": 512 * step, "loss": 2.0 / (1 + step), "lr": 0.5}
+        view.metrics.note(run.id, 0, session.now + step, numbers)
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(app, pilot)
+        await until(pilot, lambda: screen.has_class("-numbers"))
+        pane = numbers_of(screen)
+        assert pane.names == ["loss", "lr", "step", "seen"] and pane.counters == ["step", "seen"]
+        await pilot.press("5", "z", "c")
+        await until(pilot, lambda: screen_text(app).count("└ 0:00") == 2)
+        assert " step 8  seen 4,096" in screen_text(app)
+        await pilot.press("up", "up", "G")
+        await until(pilot, lambda: pane.name_shown == "seen" and screen_text(app).count("└ 0:00") == 2)
 
 
 async def test_the_mouse_puts_the_hairline_where_it_is(app: SkywardApp, session: FakeSession) -> None:

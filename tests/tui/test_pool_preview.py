@@ -37,6 +37,22 @@ async def test_ranks_numbers_and_last_lines_of_the_pool_under_the_cursor(
         assert "last lines" not in screen_text(app)
 
 
+async def test_the_curve_s_value_is_the_median_and_its_blanks_are_pieces_of_their_own(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("llama-ft", 4)
+    run = session.open_run(view)
+    for step in range(9):
+        for rank in range(4):  # one after the other, as they do
+            view.metrics.note(run.id, rank, session.now + step + rank / 5, {"loss": 8.0 - step + rank})
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "loss 1.5  median of 4 ranks" in screen_text(app))
+        content = app.screen.query_one(PoolPreview).render()
+        pieces = [content.plain[span.start : span.end] for span in content.spans]
+        drawn = [piece for piece in pieces if any("⠀" < sign <= "⣿" for sign in piece)]
+        assert drawn and not any(" " in piece for piece in drawn), "a font may have dots of another width"
+
+
 @pytest.mark.parametrize("width", [80, 119])
 async def test_there_is_none_where_it_has_no_room(app: SkywardApp, session: FakeSession, width: int) -> None:
     training(session)

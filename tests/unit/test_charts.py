@@ -15,10 +15,13 @@ from skyward_core.front.charts import (
     column_of,
     instant_of,
     logs,
+    names_in_order,
+    only_counts,
     smoothed,
     span_of,
     value_at,
 )
+from skyward_core.views.metrics import MetricBook
 from skyward_core.views.spread import Trace
 
 
@@ -95,3 +98,31 @@ def test_charts_have_one_time_and_columns_of_it() -> None:
     assert [column_of(at, 11, span) for at in (-1.0, 0.0, 4.9, 10.0, 11.0)] == [0, 0, 5, 10, 10]
     assert instant_of(5, 11, span) == 5.0 and instant_of(99, 11, span) == 10.0
     assert column_of(3.0, 11, (3.0, 3.0)) == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "counts"),
+    [
+        ("Epoch", (1.0,), True),
+        ("tokens", tuple(4096.0 * place for place in range(9)), True),
+        ("tokens", (0.0, 4096.0), False),
+        ("tokens", (*(4096.0 * place for place in range(9)), 5.0), False),
+        ("loss", tuple(0.5 * place for place in range(9)), False),
+        ("left", tuple(9.0 - place for place in range(9)), False),
+        ("odd", (nan,) * 9, False),
+        ("odd", (-inf, inf) * 9, False),
+        ("flat", (5.0,) * 9, False),
+    ],
+)
+def test_what_grows_by_the_same_whole_number_only_counts(
+    name: str, values: tuple[float, ...], counts: bool
+) -> None:
+    assert only_counts(name, trace(*values)) is counts
+
+
+def test_what_only_counts_stands_apart_but_where_all_does() -> None:
+    book = MetricBook()
+    book.note("r", 3, 0.0, {"epoch": 1, "step": 10})
+    assert names_in_order(book, "r") == (["epoch", "step"], [])
+    book.note("r", 5, 0.0, {"loss": 2.5})
+    assert names_in_order(book, "r") == (["loss"], ["epoch", "step"])

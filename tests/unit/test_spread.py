@@ -28,12 +28,23 @@ def test_one_line_of_256_that_lags_is_in_the_band() -> None:
     assert set(found.low) == set(found.middle) == {1.0}
 
 
-def test_a_line_counts_with_its_last_value_until_it_ends() -> None:
-    seldom, often = line((0.0, 5.0), (8.0, 7.0)), line(*((float(at), 1.0) for at in range(11)))
+def test_a_line_counts_with_its_last_value_until_a_pause_after_its_end() -> None:
+    seldom, often = line((0.0, 5.0), (4.0, 7.0)), line(*((float(at), 1.0) for at in range(11)))
     found = band([seldom, often], 10)
-    assert found.high == [5.0] * 7 + [7.0, 1.0, 1.0]
-    assert found.low == [1.0] * 10 and found.middle == [3.0] * 7 + [4.0, 1.0, 1.0]
+    assert found.high == [5.0] * 3 + [7.0] * 5 + [1.0, 1.0]
+    assert found.low == [1.0] * 10 and found.middle == [3.0] * 3 + [4.0] * 5 + [1.0, 1.0]
     assert found.at[-1] == 10.0
+
+
+def test_ranks_that_send_one_after_the_other_are_no_change_of_all() -> None:
+    lines = [line(*((step + rank / 5, float(rank)) for step in range(9))) for rank in range(4)]
+    assert set(band(lines, 80).middle) == {1.5}
+    assert set(band([line((rank / 5, float(rank))) for rank in range(4)], 80).middle) == {1.5}, "one each"
+
+
+def test_between_two_values_nothing_is_made_up() -> None:
+    found = band([line((0.0, 9.0), (5.0, 4.0), (10.0, 1.0))], 100)
+    assert found.middle == [9.0, 4.0, 1.0], "a line, and no steps"
 
 
 @pytest.mark.parametrize(
