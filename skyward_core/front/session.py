@@ -152,8 +152,8 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
         *,
         missed: bool = False,
     ) -> Future[Callable[[], None]]:
-        """Hear of every event and every piece of log ``(rank, stream, offset, bytes)`` of a pool, in order, on
-        the session's thread. Resolves to what ends it.
+        """Hear of every event and every piece of log ``(rank, stream, offset, bytes, run)`` of a pool, in order, on
+        the session's thread; the run is "" where nothing tells whose they are. Resolves to what ends it.
 
         Args:
             missed: begin with the logs that have come since this session came to the pool.

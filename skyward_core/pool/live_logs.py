@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 PATIENCE = 0.3  # seconds that bytes wait for what tells their place among others
 
-LogSink = Callable[[int, str, int, bytes], None]
+LogSink = Callable[[int, str, int, bytes, str], None]
 
 
 class LiveLogs:
     """The logs of one pool on one client. Everything here runs on the pool's loop.
 
     Attributes:
-        sinks: hear of every piece: rank, stream ("out" or "err"), offset in the stream's file, bytes.
+        sinks: hear of every piece: rank, stream ("out" or "err"), offset in the stream's file, bytes, and whose run's
+            they are; "" where nothing tells for sure.
     """
 
     def __init__(self, archive: Archive, view: PoolView) -> None:
@@ -64,20 +65,22 @@ class LiveLogs:
             self._waiting.cancel()
             self._waiting = None
         for stem, weaver in self._weavers.items():
-            for piece in weaver.rest():
+            for piece in weaver.ready():
                 self._give(stem, piece)
+            for piece in weaver.rest():
+                self._give(stem, piece, sure=False)
 
     def missed(self, sink: LogSink) -> None:
         """Tell a sink what has come since this client came to the pool, and was shown."""
         for stem, weaver in self._weavers.items():
             for piece in weave(self._archive.logs, stem, _place(self._came_at, stem), weaver.place):
-                sink(rank_of(stem), piece.stream, piece.offset, piece.data)
+                sink(rank_of(stem), piece.stream, piece.offset, piece.data, piece.run)
 
-    def _give(self, stem: str, piece: Piece) -> None:
+    def _give(self, stem: str, piece: Piece, *, sure: bool = True) -> None:
         at = time.time() if piece.at is None else piece.at
         show(self._view, stem, piece._replace(at=at, run=piece.run or self._view.only_run))
         for sink in tuple(self.sinks):
-            sink(rank_of(stem), piece.stream, piece.offset, piece.data)
+            sink(rank_of(stem), piece.stream, piece.offset, piece.data, piece.run if sure else "")
 
 
 def _place(cursors: Mapping[str, int], stem: str) -> tuple[int, int]:

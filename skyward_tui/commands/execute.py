@@ -86,13 +86,7 @@ class StepsRun(Job):
                     told.add(row.run)
                     self.console.note(f"run {row.run} {reason(row, time.time())}")
 
-        def prints(rank: int) -> bool:
-            view, run = self.session.view(self.key), self.run
-            if run is None or any(each.run == run.id for each in view.waiting):
-                return False
-            return not run.nodes or rank // view.ranks_per_node in run.nodes
-
-        self.follower.on_queue, self.follower.prints = tell_of_waiting, prints
+        self.follower.on_queue, self.follower.prints = tell_of_waiting, self.prints
 
         def work() -> int:
             status, job = exit_status.OK, token_hex(5)

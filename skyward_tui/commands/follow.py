@@ -65,7 +65,8 @@ class Follower:
         self._alone = False  # our reader has left, or the terminal is gone, and that was told
         self.on_trial: Callable[[Outcome], None] | None = None  # told of each task that ends
         self.on_queue: Callable[[], None] | None = None  # told that runs wait for nodes, or do not any more
-        self.prints: Callable[[int], bool] | None = None  # whether what a rank prints is shown; None for all
+        self.prints: Callable[[int, str], bool] | None = None  # whether a rank's lines of a run are shown
+        self.queued: frozenset[str] = frozenset()  # runs that waited for nodes when what is shown now came
         self._waiting: dict[int, str] = {}  # by node: what it is at, not told yet
         self._told: dict[int, str] = {}  # by node: what was told last
         self._stopped: set[int] = set()  # ranks whose first breakpoint was told
@@ -77,9 +78,9 @@ class Follower:
         """Take an event of a pool; called on the session's thread."""
         self._inbox.put(event)
 
-    def on_log(self, rank: int, stream: str, at: int, data: bytes) -> None:
+    def on_log(self, rank: int, stream: str, at: int, data: bytes, run: str) -> None:
         """Take a piece of log; called on the session's thread."""
-        self._inbox.put((rank, stream, data))
+        self._inbox.put((rank, run, stream, data))
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -201,11 +202,11 @@ class Follower:
 
     def _show(self, item: object) -> None:
         match item:
-            case (int(rank), str(), bytes()) if self.prints is not None and not self.prints(rank):
-                pass  # it is another job's
-            case (int(rank), str(), bytes(data)) if self.live is not None:
+            case (int(rank), str(run), str(), bytes()) if self.prints and not self.prints(rank, run):
+                pass  # it is another run's
+            case (int(rank), str(), str(), bytes(data)) if self.live is not None:
                 self.live.hear(rank, data)
-            case (int(rank), str(stream), bytes(data)):
+            case (int(rank), str(), str(stream), bytes(data)):
                 self._release()
                 self._say(self._printer.feed, rank, stream, data)
             case NodePhase(phase="ready" | "gone"):
@@ -233,6 +234,7 @@ class Follower:
                 self._release()
                 self.on_trial(item.outcome)
             case QueueNews():
+                self.queued = frozenset(each.run for each in item.waiting)
                 if self.on_queue is not None:
                     self._release()
                     self.on_queue()

@@ -198,6 +198,7 @@ class Job:
         self.off_terminal = off_terminal
         self.caller = caller  # None where nobody waits for the run's end
         self.run: RunView | None = None
+        self._own: set[str] = set()  # ids of all runs that this began
         self.error: SkywardError | None = None
         self.kept: Future[None] | None = None  # what the run was launched with
         self.by_gangs = False  # a sweep, of which each combination is a run
@@ -208,6 +209,9 @@ class Job:
     ) -> int:
         """Create the pool where a spec says how, run the task (or those of a sweep, of which there is a sheet), report,
         and tear down where that is due."""
+
+        if spec is None:
+            self.follower.prints = self.prints
 
         def work() -> int:
             joined, stays = spec is None, request.detach
@@ -255,7 +259,7 @@ class Job:
     ) -> RunView:
         self.follower.on_trial = TrialNotes(self.console, sheet).told
         launched = self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined, stays=stays)
-        self.run = run = self.follower.wait(launched)
+        self.run = run = self._begun(launched)
         self.console.note(f"run {run.id}: {tasks[0].name} on {count(run.total, 'combination')}")
         return run
 
@@ -277,9 +281,27 @@ class Job:
         if self.follower.live is not None:
             self.follower.live.open()
         launched = self.session.launch(self.key, task, one=one, stays=stays, request=request, joined=joined)
-        self.run = run = self.follower.wait(launched)
+        self.run = run = self._begun(launched)
         self.console.note(f"run {run.id}: {task.name} on {count(run.total, 'rank')}")
         return run
+
+    def _begun(self, launched: Future[RunView]) -> RunView:
+        run = self.follower.wait(launched)
+        self._own.add(run.id)
+        return run
+
+    def prints(self, rank: int, of: str) -> bool:
+        """Whether what a rank prints is for us, on a pool where others' runs may be, too.
+
+        Args:
+            of: the run that it is of; "" where nothing tells.
+        """
+        if of:
+            return of in self._own
+        # Another run's while ours waits for nodes, and where ours has no node.
+        if (run := self.run) is None or run.id in self.follower.queued:
+            return False
+        return not run.nodes or rank // self.session.view(self.key).ranks_per_node in run.nodes
 
     def _watch(self, begun: Future[PoolView]) -> None:
         """There is a pool of ours: hear of it. Called on the session's thread."""
@@ -334,7 +356,7 @@ class Job:
         for at, (task, row) in enumerate(zip(tasks, sheet.tasks, strict=True), 1):
             own = sheet.of_row(row)
             launched = self.session.launch_sweep(self.key, [task], own, request, joined=joined)
-            self.run = run = self.follower.wait(launched)
+            self.run = run = self._begun(launched)
             said = " ".join(f"{name}={text}" for name, text in zip(own.names, own.rows[row], strict=True))
             self.console.note(f"run {run.id}: {at:,}/{len(tasks):,} {said} on {count(run.total, 'rank')}")
             ended = self.session.wait(self.key, run.id)

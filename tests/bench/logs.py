@@ -93,7 +93,7 @@ class Flood:
         wrong = sum(not self._is_whole(rank) for rank in range(self._ranks))
         return {"lines_per_s": self._ranks * self._lines / taken, "ranks_with_loss": wrong + self._gaps}
 
-    def _note(self, rank: int, stream: str, offset: int, data: bytes) -> None:
+    def _note(self, rank: int, stream: str, offset: int, data: bytes, run: str) -> None:
         if stream == "out":
             self._gaps += offset != self._next[rank]
             self._next[rank] = offset + len(data)

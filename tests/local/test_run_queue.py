@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,6 +120,23 @@ def test_what_a_killed_client_had_waiting_is_dropped_and_what_runs_goes_on(cli: 
         assert found["echo"]["wants"] == 3
         end(cli, "held")
         assert every.wait() == 0
+
+
+def test_a_client_that_stood_still_while_its_job_waited_prints_no_other_runs_lines(cli: Cli) -> None:
+    cli.write("talks.yaml", JOB.format(name="talks", nodes=3) + "  echo the other\n")
+    with cli.start("exec", "q", "talks.yaml") as talks:
+        becomes(cli, talks="running")
+        with job(cli, "mine", 3) as mine:
+            becomes(cli, talks="running", mine="waiting")
+            os.kill(mine.pid, signal.SIGSTOP)
+            end(cli, "talks", "mine")
+            assert talks.wait() == 0
+            os.kill(mine.pid, signal.SIGCONT)
+            out = mine.communicate()[0]
+    assert mine.returncode == 0
+    assert sorted(line.split("| ")[1] for line in out.splitlines() if "| " in line) == [
+        f"{number} of 3 and 3 of 3" for number in range(3)
+    ]
 
 
 def test_a_rank_that_fails_ends_its_own_job_only(cli: Cli) -> None:

@@ -572,7 +572,7 @@ def test_no_line_waits_behind_news_that_prints_nothing(monkeypatch: pytest.Monke
     with open(reading, "rb", buffering=0) as reader, open(writing, "w") as out:
         monkeypatch.setattr(sys, "stdout", out)
         follower, waited = Follower(Console()), Future[None]()
-        follower.on_log(0, "out", 0, b"waiting\n")
+        follower.on_log(0, "out", 0, b"waiting\n", "")
         follower.on_event(NodePhase(pool="p", node=0, phase="ready"))
         thread = threading.Thread(target=follower.wait, args=(waited,))
         thread.start()

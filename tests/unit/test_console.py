@@ -43,7 +43,7 @@ class News:
     def print(self, rank: int, stream: str, data: bytes) -> None:
         async def give() -> None:
             if self.take is not None:
-                self.take(rank, stream, 0, data)
+                self.take(rank, stream, 0, data, "")
 
         submit(give()).result(20)
 

@@ -62,7 +62,7 @@ class ScriptConsole:
         self._thread.start()
         self._stop = submit(self._hear(news)).result()
 
-    def _take(self, rank: int, stream: str, at: int, data: bytes) -> None:
+    def _take(self, rank: int, stream: str, at: int, data: bytes, run: str) -> None:
         self._newest[rank] = newest = self._lines.setdefault((rank, stream), Lines())
         lines = newest.split(data)
         if lines and self._thread.is_alive():
