@@ -48,6 +48,7 @@ TABLES = (
     ("From an agent to its workers", messages.TO_WORKER),
     ("From workers to their agent", messages.FROM_WORKER),
     ("Over lines for files", messages.OF_FILES),
+    ("Between the agents of a gang", messages.OF_PEERS),
 )
 WORDS = {"some": "count", "any": "anything", "plain": "JSON"}
 

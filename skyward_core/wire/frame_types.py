@@ -345,6 +345,7 @@ class ClaimAnswer(AgentKnown):
 class PortsAnswer(AgentKnown):
     ports: list[int]
     accelerators: int
+    line: int
 
 
 class DebugAnswer(AgentKnown):
@@ -598,6 +599,13 @@ class ClientShutdown(TypedDict):
     keep: NotRequired[float]
 
 
+class GangLine(TypedDict):
+    """How the nodes of a gang hear one another: node, address and port of each."""
+
+    key: str
+    nodes: list[tuple[int, str, int]]
+
+
 class ClientGang(TypedDict):
     t: Literal["gang"]
     epoch: int
@@ -607,6 +615,7 @@ class ClientGang(TypedDict):
     alone: NotRequired[bool]
     secrets: NotRequired[list[str]]
     fresh: NotRequired[bool]
+    line: NotRequired[GangLine]
 
 
 class ClientHello(TypedDict):

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-VERSION = 8  # another one where client and agent of before and after would not understand each other
+VERSION = 9  # another one where client and agent of before and after would not understand each other
 CHUNK = 1 << 20  # bytes of a large thing in one frame, so that small frames never wait long behind it
 INLINE = 64 * 1024  # larger payloads and results travel as files
 SHORT = 1024  # characters of a text that is worth no second look
@@ -106,12 +106,16 @@ class Decoder:
     Args:
         admit: looks at each header, and at the lengths of header and body, before the body is taken in; raises
             ``WireError`` for what must not be. See :mod:`.messages`.
+        most: bytes of a header above which it is not taken in.
     """
 
-    __slots__ = ("_admit", "_buffer", "_pending")
+    __slots__ = ("_admit", "_buffer", "_most", "_pending")
 
-    def __init__(self, admit: Callable[[Header, int, int], None] | None = None) -> None:
+    def __init__(
+        self, admit: Callable[[Header, int, int], None] | None = None, most: int = _HEADER_LIMIT
+    ) -> None:
         self._admit = admit
+        self._most = most
         self._buffer = bytearray()
         self._pending: tuple[Header, int] | None = (
             None  # a header, and the length of the body that is to come
@@ -132,7 +136,7 @@ class Decoder:
                     if len(buffer) - start < 8:
                         break
                     head, body = _LENGTHS.unpack_from(buffer, start)
-                    if head > _HEADER_LIMIT:
+                    if head > self._most:
                         raise WireError(f"a header of {head} bytes is not of this protocol")
                     middle = start + 8 + head
                     if len(buffer) < middle:

@@ -26,6 +26,7 @@ from .value_checks import (
     is_flag,
     is_gist,
     is_log,
+    is_node_place,
     is_number,
     is_number_of_ranks,
     is_place,
@@ -76,6 +77,7 @@ class FrameForm:
 Forms = Mapping[str, FrameForm]
 
 
+_IS_LINE = made_of({"key": is_text, "nodes": all_of(is_node_place)})
 _IS_SUMMARY = made_of(
     {"type": is_text, "text": is_text},
     {"json": is_plain, "is_json": is_flag, "size": is_count},
@@ -331,7 +333,7 @@ FROM_AGENT: Forms = {
 # What it says in answer, by what it was asked.
 ANSWERS: Mapping[str, Checks] = {
     "claim": {"calls": all_of(is_call)},
-    "ports": {"ports": all_of(is_port), "accelerators": is_count},
+    "ports": {"ports": all_of(is_port), "accelerators": is_count, "line": is_port},
     "peers": {"port": is_port},
     "setup": {
         "env": or_none(each_of(is_text, is_text)),
@@ -452,7 +454,11 @@ FROM_CLIENT: Forms = {
         "Fetch a blob from another node.", _ASKED | {"hash": is_file, "size": is_count, "from": is_any}
     ),
     "drop": FrameForm("Remove these blobs: their calls have ended.", _ASKED | {"blobs": all_of(is_file)}),
-    "ports": FrameForm("Name ports that are free on the node, one for each rank.", _ASKED),
+    "ports": FrameForm(
+        "Name ports that are free on the node, one for each rank, and the one (`line`) at which it hears the gang's "
+        "other nodes; 0 where it hears none.",
+        _ASKED,
+    ),
     "setup": FrameForm("Tell what the pool was made with, for a client that brings another node up.", _ASKED),
     "where": FrameForm("Tell how many calls of each gang run came here.", _ASKED),
     "holds": FrameForm(
@@ -475,9 +481,10 @@ FROM_CLIENT: Forms = {
         {"drop": all_of(is_run), "keep": is_number},
     ),
     "gang": FrameForm(
-        "Set the ranks up for this epoch, `fresh` in other processes; the body is the plugins, pickled.",
+        "Set the ranks up for this epoch, `fresh` in other processes; the body is the plugins, pickled. `line`: where "
+        "its nodes hear one another, and the key of what they say, where a rank's failure is to stop all.",
         {"epoch": is_count, "info": is_place},
-        _OF_PLUGINS | {"fresh": is_flag},
+        _OF_PLUGINS | {"fresh": is_flag, "line": _IS_LINE},
         body=PLUGINS,
     ),
     "hello": FrameForm(
@@ -586,6 +593,18 @@ OF_FILES: Forms = {
     "answer": FrameForm("What was asked for cannot be had, and why; the line ends.", {"error": is_text}),
 }
 
+# What a gang's nodes say to one another. Only the signature, with the epoch's key, tells them from strangers.
+OF_PEERS: Forms = {
+    "failed": FrameForm(
+        "A rank of this run has failed on that node, and no client is there: stop the others.",
+        {"run": is_run, "epoch": is_count, "node": is_rank, "signature": is_text},
+    ),
+    "heard": FrameForm(
+        "It is done; or (`kept`) its client is there, and decides.",
+        {"kept": is_flag},
+    ),
+}
+
 _UNKNOWN = FrameForm("", body=INLINE)
 _OTHER_RELEASE = {"welcome": FrameForm("", {"version": is_count})}
 
@@ -642,6 +661,13 @@ def answer(asked: str, header: Mapping[str, Any]) -> None:
         if key not in header or not check(header[key]):
             # What it is stays unsaid: it may hold secrets.
             raise WireError(f"{key!r} of an answer to {asked!r} cannot be a {type(header.get(key)).__name__}")
+
+
+def from_peer(header: Header, head: int, body: int) -> None:
+    """As :func:`admit`; anybody may have sent it, and what is not known is not taken."""
+    if header["t"] not in OF_PEERS:
+        raise WireError("a frame of this kind is not taken here")
+    admit(OF_PEERS, header, head, body)
 
 
 from_client = partial(admit, FROM_CLIENT)

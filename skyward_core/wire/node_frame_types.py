@@ -65,6 +65,25 @@ HelperPull = TypedDict(
 )
 
 
+# -- what the nodes of a gang say to one another ----------------------------------------------------------
+
+
+class PeerFailed(TypedDict):
+    t: Literal["failed"]
+    run: str
+    epoch: int
+    node: int
+    signature: str
+
+
+class PeerHeard(TypedDict):
+    t: Literal["heard"]
+    kept: bool
+
+
+FromPeer = PeerFailed | PeerHeard
+
+
 # -- what an agent writes down for the one after it ------------------------------------------------------
 
 

@@ -169,6 +169,17 @@ def is_place(value: Any) -> bool:
     return type(value) is dict
 
 
+def is_node_place(value: Any) -> bool:
+    """A node's index, its address, and a port there."""
+    return (
+        type(value) in (list, tuple)
+        and len(value) == 3
+        and is_rank(value[0])
+        and is_text(value[1])
+        and is_port(value[2])
+    )
+
+
 def is_port(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 16
 

@@ -26,6 +26,7 @@ SIDES: dict[str, tuple[Any, Mapping[str, FrameForm]]] = {
     "client": (frame_types.FromClient, messages.FROM_CLIENT),
     "worker": (node_frame_types.FromWorker, messages.FROM_WORKER),
     "files": (file_frame_types.OfFiles, messages.OF_FILES),
+    "peers": (node_frame_types.FromPeer, messages.OF_PEERS),
     "to worker": (node_frame_types.ToWorker, messages.TO_WORKER),
 }
 

@@ -157,6 +157,7 @@ FORMS = {
     "worker": FROM_WORKER,
     "to worker": messages.TO_WORKER,
     "files": messages.OF_FILES,
+    "peers": messages.OF_PEERS,
 }
 ASKED, PAPERS = {"id": 1}, {"authority": "", "certificate": "", "key": ""}
 PHASE = {"rank": 0, "phase": "importing", "age": 0.5}
@@ -205,6 +206,9 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "output": OUTPUT | {"at": 0}, "whole": {"sha256": "ab" * 32},
         "there": {}, "comes": {"size": 1}, "answer": {"error": "no such file"},
     },
+    "peers": {
+        "failed": {"run": "r", "epoch": 1, "node": 0, "signature": "ab"}, "heard": {"kept": False},
+    },
     "to worker": {
         "setup": {"info": {}}, "place": {"info": {}}, "credit": ONE | {"next": 1}, "exit": {}, "fed": ONE | FEED,
         "call": {key: CALL[key] for key in messages.TO_WORKER["call"].needs},
@@ -236,7 +240,7 @@ def test_of_every_kind_of_frame_each_key_is_looked_at(who: str, kind: str) -> No
 @pytest.mark.parametrize("asked", sorted(messages.ANSWERS))
 def test_of_every_answer_each_key_is_looked_at(asked: str) -> None:
     answers: dict[str, dict[str, Any]] = {
-        "claim": {"calls": [0]}, "ports": {"ports": [7], "accelerators": 1}, "peers": {"port": 7},
+        "claim": {"calls": [0]}, "ports": {"ports": [7], "accelerators": 1, "line": 7}, "peers": {"port": 7},
         "setup": {"env": {"A": "b"}, "known": True, "secrets": ["s"], "apps": False},
         "written": {"files": [OUTPUT | {"size": 1, "at": 1.5}], "more": 0, "folder": "/w"},
         "debug": {"over": True},

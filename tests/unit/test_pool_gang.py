@@ -42,7 +42,7 @@ class FakeLink:
         if header["t"] in self.silent:
             await asyncio.Event().wait()
         answers: dict[str, tuple[Header, bytes]] = {
-            "ports": ({"t": "known", "ports": [100 + self.node], "accelerators": 0}, b""),
+            "ports": ({"t": "known", "ports": [100 + self.node], "accelerators": 0, "line": 300}, b""),
             "ping": ({"t": "pong"}, b""),
             "where": ({"t": "known", "runs": self.runs}, b""),
             "form": ({"t": "formed", "epoch": 5, "head_addr": "a", "head_port": 99}, b""),
@@ -59,7 +59,7 @@ class Gang:
     def __init__(self, nodes: int = 3, plugins: bytes | None = b"plugins", *, kind: Any = GangKeeper) -> None:
         self.log: list[tuple[int, str]] = []
         self.links: Any = [FakeLink(node, self.log) for node in range(nodes)]
-        facts = {"peers": [{"node": node} for node in range(nodes)]}
+        facts = {"peers": [{"node": node, "address": f"10.0.0.{node}"} for node in range(nodes)]}
         self.keeper = kind(self.links, facts, plugins, ["hush"], ask=self.ask)
         self.started: list[int] = []
         self.told = b""
@@ -121,12 +121,15 @@ async def test_a_broken_gang_is_formed_anew_before_the_start(gang: Gang) -> None
     assert not gang.keeper.start_now(gang.started.append)
     gang.started.clear()
     await gang.start()
-    peers = [{"node": node, "ports": [100 + node]} for node in range(3)]
+    peers = [{"node": node, "address": f"10.0.0.{node}", "ports": [100 + node]} for node in range(3)]
     info = {"head_addr": "a", "head_port": 99, "peers": peers, "total_accelerators": 0}
     for link in gang.links:
         (header,) = link.of("gang")
         hooks = {"hooks": True, "apps": False, "secrets": ["hush"]}
-        assert header == {"t": "gang", "epoch": 5, "info": info} | hooks
+        line = header["line"]
+        assert line["nodes"] == [(node, f"10.0.0.{node}", 300) for node in range(3)]
+        assert len(bytes.fromhex(line["key"])) == 32
+        assert header == {"t": "gang", "epoch": 5, "info": info, "line": line} | hooks
         assert (link.epoch, link.broken) == (5, "")
     assert gang.head.sent[-1][1] == b"plugins"
     assert gang.started == [5]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from skyward_core.node.agent.fail_fast import FailFast
 from skyward_core.node.agent.meter import Meter
 from skyward_core.node.agent.requests import Requests
 from skyward_core.wire.frames import VERSION, Header
@@ -60,7 +61,10 @@ class Served(Node):
         super().__init__(folder)
         self.audience.leave(self.peer)
         self.life = Life()
-        self.requests = Requests(self.state, self.audience, self.desk, self.slots, self.phases, self.life)
+        fail_fast = FailFast(self.state, self.slots)
+        self.requests = Requests(
+            self.state, self.audience, self.desk, self.slots, self.phases, fail_fast, self.life
+        )
 
     def client(self, **hello: Any) -> Speaker:
         client = Speaker(self.requests.accept())

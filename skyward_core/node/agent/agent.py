@@ -16,6 +16,7 @@ from .audience import Audience
 from .call_desk import CallDesk
 from .config import AgentConfig
 from .deadman import Deadman
+from .fail_fast import FailFast
 from .node_state import NodeState
 from .phases import Phases
 from .processes import become_reaper, kill_all, reap
@@ -42,7 +43,10 @@ class Agent:
         self._desk = CallDesk(state, self._audience)
         phases = Phases(self._audience.broadcast)
         self._slots = Slots(state, self._audience, self._desk, phases)
-        self._requests = Requests(state, self._audience, self._desk, self._slots, phases, self)
+        self._fail_fast = FailFast(state, self._slots)
+        self._requests = Requests(
+            state, self._audience, self._desk, self._slots, phases, self._fail_fast, self
+        )
         self._end = asyncio.Event()
         self._notices: NoticeDesk | None = None
         self._meter: Meter | None = None
@@ -90,6 +94,7 @@ class Agent:
             if part is not None:
                 part.end()
         clients.close()
+        self._fail_fast.end()
         await self._close()
         hear_no_workers()
         if self._outlived:
@@ -156,6 +161,7 @@ class Agent:
             self._slots.mark_logs()
             self._slots.cut_logs_back()
             self._measure_work()
+            self._fail_fast.look()
             if left is not None and left <= 0 and not self._state.register.active:
                 self._outlived = True
                 self.end_by("", lease.reason())

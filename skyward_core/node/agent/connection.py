@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...wire.frames import Decoder, Header, Heard, WireError, frame, framed
+from ...wire.frames import SHORT, Decoder, Header, Heard, WireError, frame, framed
 
 BUFFER = 1 << 18
 BEHIND = 8 << 20  # bytes unsent to a peer above which it does not read any more: a stopped process, say
@@ -25,14 +25,17 @@ class Connection(asyncio.BufferedProtocol):
     Args:
         admit: what frames must be like; see :class:`...wire.frames.Decoder`. ``on_frame`` may raise ``WireError`` as
             well: whoever sent the frame is told, and not heard any more.
+        of_strangers: whether anybody may be on the other side: then little is taken in.
     """
 
-    def __init__(self, on_frame: OnFrame, on_lost: OnLost, admit: Admit | None = None) -> None:
+    def __init__(
+        self, on_frame: OnFrame, on_lost: OnLost, admit: Admit | None = None, *, of_strangers: bool = False
+    ) -> None:
         self._on_frame = on_frame
         self._on_lost = on_lost
-        self._decoder = Decoder(admit)
+        self._decoder = Decoder(admit, SHORT) if of_strangers else Decoder(admit)
         # One buffer for all reads: a fresh one of asyncio's size for each costs more than a small frame.
-        self._buffer = memoryview(bytearray(BUFFER))
+        self._buffer = memoryview(bytearray(SHORT if of_strangers else BUFFER))
         self._transport: asyncio.Transport | None = None
         self._clear: asyncio.Event = asyncio.Event()
         self._clear.set()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...wire.frames import Header, Heard
 from .audience import Audience
 from .connection import Connection
+from .fail_fast import FailFast
 from .gang import Gang, GangLock, Port
 from .node_state import NodeState
 from .slots import Slots
@@ -35,9 +36,10 @@ MORE_PORTS = 8  # kept behind the gang's own, for plugins after the first
 class GangRequests:
     """One agent's."""
 
-    def __init__(self, state: NodeState, slots: Slots, audience: Audience) -> None:
+    def __init__(self, state: NodeState, slots: Slots, audience: Audience, fail_fast: FailFast) -> None:
         self._state = state
         self._slots = slots
+        self._fail_fast = fail_fast
         self._audience = audience
         self._queue: RunQueue | None = None  # while no run was for some nodes only
         self._lock = GangLock()
@@ -130,6 +132,7 @@ class GangRequests:
         self._rank_ports = [Port(config.address) for _ in range(config.ranks_per_node)]
         numbers = [port.number for port in self._rank_ports]
         told = {"ports": numbers, "accelerators": config.accelerators}
+        told["line"] = self._fail_fast.port() if config.nodes > 1 else 0
         connection.send({"t": "known", "id": header["id"]} | told)
 
     def _await_gpus(self, handler: Callable[..., None], *request: Any) -> bool:
@@ -176,6 +179,7 @@ class GangRequests:
             renewed = header["epoch"] if fresh else state.gang.renewed
             state.learn_gang(Gang.told(header, body))
             state.gang.renewed = renewed
+            self._fail_fast.learn(header.get("line"))
             if fresh:
                 self._slots.forget_modules()
             if state.gang.apps:

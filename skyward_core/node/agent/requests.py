@@ -16,6 +16,7 @@ from .blob_exchange import Exchange
 from .call_desk import CallDesk
 from .calls import Call
 from .connection import Connection
+from .fail_fast import FailFast
 from .gang_requests import GangRequests
 from .node_state import NodeState
 from .phases import Phases
@@ -80,12 +81,19 @@ class Requests:
     """Those of all clients of one agent."""
 
     def __init__(
-        self, state: NodeState, audience: Audience, desk: CallDesk, slots: Slots, phases: Phases, life: Life
+        self,
+        state: NodeState,
+        audience: Audience,
+        desk: CallDesk,
+        slots: Slots,
+        phases: Phases,
+        fail_fast: FailFast,
+        life: Life,
     ) -> None:
         self._state, self._audience, self._desk = state, audience, desk
         self._slots, self._phases, self._life = slots, phases, life
         self._register = state.register
-        self._gang = GangRequests(state, slots, audience)
+        self._gang = GangRequests(state, slots, audience, fail_fast)
         self._exchange = Exchange(state.config)
         self._outputs: OutputDesk | None = None
         self._looks: LookDesk | None = None
@@ -254,12 +262,8 @@ class Requests:
         self._gang.drop(run, connection.who)
         # Who does not know on which nodes a run is tells all of them.
         is_here = not state.gang.members or run in self._register.records
-        if header.get("break") and header["break"] == state.gang.epoch and is_here:
-            self._slots.break_gang(f"run {run} failed")
-        for call in self._register.of_run(run):
-            if call.outcome is None and header.get("i", call.index) == call.index:
-                self._slots.stop(call, reason, grace)
-        self._slots.pump()
+        breaks = bool(header.get("break")) and header["break"] == state.gang.epoch and is_here
+        self._slots.stop_run(run, reason, grace, breaks=breaks, only=header.get("i"))
 
     # -- files -------------------------------------------------------------------------------------------
 

@@ -91,6 +91,20 @@ class Slots:
                 self._desk.not_run(call)
                 return
 
+    def stop_run(self, run: str, reason: str, grace: float, *, breaks: bool, only: int | None = None) -> None:
+        """End all calls of a run that are here, or one.
+
+        Args:
+            breaks: its gang ends with it.
+            only: the index of the one.
+        """
+        if breaks:
+            self.break_gang(f"run {run} failed")
+        for call in self._state.register.of_run(run):
+            if call.outcome is None and only in (None, call.index):
+                self.stop(call, reason, grace)
+        self.pump()
+
     @property
     def still(self) -> StandStill:
         """For how long ranks stood still."""

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from ..links.link import Link
@@ -16,6 +17,7 @@ from .keeper import Keeper, NodesWanted
 if TYPE_CHECKING:
     from ...wire.frame_types import (
         AgentFormed,
+        ClientGang,
         HereOfGang,
         HoldsAnswer,
         OfLock,
@@ -284,7 +286,7 @@ class GangKeeper(Keeper):
         links = [self._links[node] for node in nodes] or self._links
         # Asked of all at once: forming a gang takes one round trip.
         formed: AgentFormed
-        (formed, _), (peers, gpus) = await asyncio.gather(
+        (formed, _), (peers, gpus, line) = await asyncio.gather(
             links[0].ask({"t": "form"}), self._with_ports(links)
         )
         epoch = max(formed["epoch"], *(link.epoch + 1 for link in self._links))
@@ -294,14 +296,17 @@ class GangKeeper(Keeper):
             each = self._facts["world_size"] // self._facts["total_nodes"]
             info |= {"members": list(nodes), "total_nodes": len(nodes), "world_size": len(nodes) * each}
             info["peers"] = [peers[node] | {"node": place} for place, node in enumerate(nodes)]
+        header: ClientGang
         header, plugins = self._setup(epoch, info, fresh=fresh)
+        if self._fail_fast and len(line) > 1:
+            header["line"] = {"key": token_hex(), "nodes": line}
         for link in links:
             if link.send(header, plugins):
                 link.epoch, link.broken, link.spent, link.members = epoch, "", False, nodes
         return epoch
 
-    async def _with_ports(self, links: Sequence[Link]) -> tuple[list[Place], int]:
-        """The nodes, each with ports that it keeps free for its ranks; and how many GPUs these have."""
+    async def _with_ports(self, links: Sequence[Link]) -> tuple[list[Place], int, list[tuple[int, str, int]]]:
+        """The nodes with the ports that they keep free for their ranks; their GPUs; where they hear one another."""
         links = [link for link in links if link.up]
         answers: list[tuple[PortsAnswer, bytes] | BaseException]
         answers = await asyncio.gather(*(link.ask({"t": "ports"}) for link in links), return_exceptions=True)
@@ -312,7 +317,7 @@ class GangKeeper(Keeper):
         }
         ports = {node: answer["ports"] for node, answer in told.items()}
         peers = [peer | {"ports": ports.get(peer["node"], [])} for peer in self._facts["peers"]]
-        gpus = 0
-        for answer in told.values():
-            gpus += answer["accelerators"]
-        return peers, gpus
+        gpus = sum(answer["accelerators"] for answer in told.values())
+        at = {peer["node"]: str(peer["address"]) for peer in peers}
+        line = [(node, at[node], answer["line"]) for node, answer in told.items() if answer["line"]]
+        return peers, gpus, line

@@ -25,6 +25,7 @@ class Keeper(ABC):
         plugins: the pickled plugins; None for a client that did not make the pool and has not asked yet.
         secrets: what the agents blank.
         apps: whether one of the plugins has an ``around_app``.
+        fail_fast: whether a rank's failure stops the others of its gang.
         tell: told what runs wait for, and "" when they do not any more.
         ask: has the nodes asked for the plugins; what they know comes by :meth:`learn`.
     """
@@ -37,6 +38,7 @@ class Keeper(ABC):
         secrets: Sequence[str] = (),
         *,
         apps: bool = False,
+        fail_fast: bool = True,
         tell: Callable[[str], None] = lambda words: None,
         ask: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -45,6 +47,7 @@ class Keeper(ABC):
         self._plugins = plugins
         self._secrets = list(secrets)
         self._apps = apps
+        self._fail_fast = fail_fast
         self._tell = tell
         self._ask = ask
         self._busy = asyncio.Lock()

@@ -53,6 +53,7 @@ class Upkeep:
         kind = Standalone if self._context.alone else GangKeeper
         self.keeper = known.keeper = kind(
             self._context.links, self._facts(), blob, values, apps=has_app(plugins or ()),
+            fail_fast=self._context.options.fail_fast,
             tell=lambda words: self._news.complain(words) if words else self._roster.tell(), ask=known.learn,
         )  # fmt: skip
 

@@ -89,6 +89,7 @@ SELDOM = (
     "skyward_core/node/agent/outputs.py",
     "skyward_core/node/agent/run_queue.py",
     "skyward_core/node/agent/stand_still.py",
+    "skyward_core/node/agent/unfetched.py",
     "skyward_core/node/boot/markers.py",
     "skyward_core/node/boot/neighbour.py",
     "skyward_core/node/boot/probe.py",
@@ -118,10 +119,12 @@ SELDOM = (
     "skyward_core/runtime/fed.py",
     "skyward_core/runtime/gists.py",
     "skyward_core/runtime/map_items.py",
+    "skyward_core/runtime/output.py",
     "skyward_core/runtime/placed_files.py",
     "skyward_core/runtime/post_mortem.py",
     "skyward_core/runtime/sampler.py",
     "skyward_core/runtime/shard.py",
+    "skyward_core/runtime/whole_script.py",
 )
 # What only clients load, as a script in a rank may be one; what measures machines, once somebody wants to know; and
 # what runs commands, and programs that take longer to start than this takes to come.
