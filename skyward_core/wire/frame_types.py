@@ -302,7 +302,6 @@ class AgentKnown(TypedDict):
 class AgentFormed(TypedDict):
     t: Literal["formed"]
     id: int
-    epoch: int
     head_addr: str
     head_port: int
 
@@ -346,6 +345,10 @@ class PortsAnswer(AgentKnown):
     ports: list[int]
     accelerators: int
     line: int
+
+
+class NumberAnswer(AgentKnown):
+    epoch: int
 
 
 class DebugAnswer(AgentKnown):
@@ -654,6 +657,12 @@ class ClientForm(TypedDict):
     id: int
 
 
+class ClientNumber(TypedDict):
+    t: Literal["number"]
+    id: int
+    least: int
+
+
 # -- all that one side says ------------------------------------------------------------------------------
 
 OfRuns = AgentOutcome | AgentItem | AgentBegan | AgentStale | AgentRun | AgentWant
@@ -714,4 +723,5 @@ FromClient = (
     | ClientLock
     | ClientUnlock
     | ClientForm
+    | ClientNumber
 )

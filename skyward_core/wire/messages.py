@@ -304,8 +304,8 @@ FROM_AGENT: Forms = {
         body=PLUGINS,
     ),
     "formed": FrameForm(
-        'It answers "form": the next epoch, and where its ranks find one another.',
-        _ASKED | {"epoch": is_count, "head_addr": is_text, "head_port": is_port},
+        'It answers "form": where the ranks of the next epoch find one another.',
+        _ASKED | {"head_addr": is_text, "head_port": is_port},
     ),
     "bye": FrameForm(
         "All that there was to say is said, and the log files are this long; the connection ends. `unfetched`: bytes "
@@ -345,6 +345,7 @@ ANSWERS: Mapping[str, Checks] = {
     "stacks": {"ranks": all_of(_RANK_STACKS)},
     "written": {"files": all_of(_WRITTEN), "more": is_count, "folder": is_text},
     "where": {"runs": each_of(is_run, made_of({"calls": is_call, "active": is_call, "total": is_call}))},
+    "number": {"epoch": is_count},
     "holds": {
         "epoch": is_count,
         "broken": is_text,
@@ -502,7 +503,11 @@ FROM_CLIENT: Forms = {
     "unlock": FrameForm(
         "Give it back; `unclean` where agents may have been left half told.", {}, {"unclean": is_flag}
     ),
-    "form": FrameForm("On the first node of a gang: name the next epoch and a port for it.", _ASKED),
+    "form": FrameForm("On the first node of a gang: name a port for the next epoch.", _ASKED),
+    "number": FrameForm(
+        "On the head: give the next epoch a number, from `least` on, that no other gets.",
+        _ASKED | {"least": is_count},
+    ),
 }
 
 # What workers, and the process around them, say to their agent.

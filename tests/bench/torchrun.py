@@ -58,7 +58,8 @@ else:
             for count in asked:
                 dist.barrier()
                 line.sendall(json.dumps(steps(int(count))).encode() + b"\\n")
-del net  # gloo may hang, or abort, where a model outlives its process group
+dist.barrier()
+del net, optimizer  # gloo may hang, or abort, where a model outlives its process group, or a rank its peer
 dist.destroy_process_group()
 """
 

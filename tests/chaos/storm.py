@@ -11,9 +11,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import cast
 
@@ -22,7 +22,7 @@ from skyward_core.store.ledger import Ledger
 from tests.support.processes import descendants, read_log
 
 from .beside import Another
-from .work import Printed, count, work
+from .work import Printed, count, digest_of, double, work
 
 PATIENCE = 50.0  # seconds after the last fault in which everything must have ended, one way or the other
 AGENT_REST = (
@@ -66,7 +66,9 @@ class Storm:
 
     def run(self) -> None:
         """Work and faults for as long as was asked, then the last work, which must succeed."""
-        kinds = (self._broadcast, self._single, self._gather, self._generate)
+        kinds = (
+            self._broadcast, self._some, self._single, self._gather, self._map, self._generate, self._feed,
+        )  # fmt: skip
         threads = [
             threading.Thread(
                 target=self._keep, args=(kind, Random(f"{self.seed} {kind.__name__}")), daemon=True
@@ -129,6 +131,16 @@ class Storm:
         )
         self.printed += found
 
+    def _some(self, random: Random) -> None:
+        """A broadcast on some of the nodes, beside others or after them."""
+        token, value, nodes = self._token(random), random.randrange(1000), random.choice((1, 2))
+        named = sorted(random.sample(range(3), nodes)) if random.random() < 0.5 else None
+        call = work(token, value, random.choice((0, 3)), random.choice((0.0, 0.2)))
+        found = call.with_nodes(named or nodes) @ self.compute
+        self._same([p.value for p in found], [value * value + rank for rank in range(nodes)], "on some nodes")
+        # Logs are those of the pool's ranks; among others, a call does not know which one it is.
+        self.printed += [replace(p, rank=named[p.rank]) for p in found] if named else []
+
     def _single(self, random: Random) -> None:
         token, value = self._token(random), random.randrange(1000)
         found = work(token, value, random.choice((1, 50)), random.choice((0.0, 0.05))) >> self.compute
@@ -141,6 +153,27 @@ class Storm:
         found = cast(Sequence[Printed], sky.gather(*tasks) >> self.compute)
         self._same([p.value - p.rank for p in found], [value * value for value in values], "gather")
         self.printed += found
+
+    def _map(self, random: Random) -> None:
+        upto = random.choice((5, 200))
+        found = list(self.compute.map(double, range(upto)))
+        self._same(found, [2 * number for number in range(upto)], "map")
+
+    def _feed(self, random: Random) -> None:
+        """A generator of this process's, whose values a task asks for one by one."""
+        upto, size = random.choice(((5, 10), (100, 2000), (12, 100_000)))
+        pause = random.choice((0.0, 0.01))
+        fed = hashlib.sha256()
+
+        def values() -> Iterator[bytes]:
+            for number in range(upto):
+                time.sleep(pause)
+                data = bytes([number % 251]) * size
+                fed.update(data)
+                yield data
+
+        found = digest_of(values()) >> self.compute
+        self._same(found, (upto, fed.hexdigest()), "values that were fed")
 
     def _generate(self, random: Random) -> None:
         upto, size = random.choice(((5, 10), (60, 2000), (12, 100_000)))
@@ -216,9 +249,8 @@ class Storm:
         """Fail the test if anything was wrong, or if nothing was tried."""
         report = f"seed {self.seed}; faults {dict(self.faults)}; calls {dict(self.ended)}"
         assert not self.wrong + self.another.said, "\n".join([report, *self.wrong, *self.another.said])
-        assert all(
-            self.ended[f"{kind} done"] > 1 for kind in ("broadcast", "single", "gather", "generate")
-        ), report
+        kinds = ("broadcast", "some", "single", "gather", "map", "generate", "feed")
+        assert all(self.ended[f"{kind} done"] > 1 for kind in kinds), report
         receipt = self.compute.receipt
         assert receipt is not None and receipt.ok and "did not arrive" not in str(receipt.notes), (
             f"{report}; {receipt}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import skyward_core as sky
@@ -51,3 +51,19 @@ def count(upto: int, seconds: float, size: int) -> Iterator[tuple[int, bytes]]:
     for number in range(upto):
         time.sleep(seconds)
         yield number, bytes([number % 251]) * size
+
+
+@sky.function
+def double(number: int) -> int:
+    """Twice as much."""
+    return 2 * number
+
+
+@sky.function
+def digest_of(values: Iterable[bytes]) -> tuple[int, str]:
+    """How many values came, and the hash of all."""
+    digest, seen = hashlib.sha256(), 0
+    for data in values:
+        digest.update(data)
+        seen += 1
+    return seen, digest.hexdigest()

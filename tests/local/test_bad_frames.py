@@ -126,7 +126,7 @@ GOOD: list[dict[str, Any]] = [
     {"t": "item", "run": "r", "i": 0, "rank": 0, "seq": 0, "summary": SUMMARY},
     {"t": "gang", "epoch": 1, "broken": ""}, {"t": "phase", "rank": 0, "phase": "", "age": 1.0},
     {"t": "granted", "unclean": False}, {"t": "held", "by": ""}, {"t": "pong", "lease": None},
-    {"t": "known", "id": 1}, {"t": "formed", "id": 1, "epoch": 1, "head_addr": "", "head_port": 1},
+    {"t": "known", "id": 1}, {"t": "formed", "id": 1, "head_addr": "", "head_port": 1},
 ]  # fmt: skip
 MORE = {"at", "now", "begun", "id", "i", "items", "why", "log", "last", "file", "phases", "unfetched"}
 

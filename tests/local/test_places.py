@@ -45,3 +45,14 @@ def test_a_task_after_a_death_knows_its_rank(home: Path, agents: bool) -> None:
         assert {(rank, node, world) for rank, node, world, _ in found} <= {(n, n, 3) for n in range(3)}
         assert {pid for *_, pid in found} - {pid for *_, pid in before}, "new workers had a part in it"
         assert set(niceness() @ compute) == {3}
+
+
+def test_a_task_after_a_run_on_some_nodes_knows_its_rank_in_the_pool(home: Path) -> None:
+    with sky.Compute(nodes=3, options=sky.Options(console=False)) as compute:
+        for nodes in ([2], [1, 2]):
+            told = [p[:3] for p in place().with_nodes(nodes) @ compute]
+            assert told == [(n, n, len(nodes)) for n in range(len(nodes))]
+            found = sky.gather(*[place() for _ in range(9)]) >> compute
+            assert {p[:3] for p in found} == {(n, n, 3) for n in range(3)}
+            # The gang is as it was.
+            assert [p[:3] for p in place().with_nodes(nodes) @ compute] == told

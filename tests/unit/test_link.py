@@ -317,7 +317,7 @@ async def test_a_question_has_its_own_answer(link: Link) -> None:
         ("claim", {"t": "known", "calls": [[]]}),
         ("pull", {"t": "known", "error": []}),
         ("form", {"t": "known"}),
-        ("ping", {"t": "formed", "epoch": 1, "head_addr": "", "head_port": 1}),
+        ("ping", {"t": "formed", "head_addr": "", "head_port": 1}),
         ("ports", {"t": "known", "ports": [-1]}),
     ],
 )

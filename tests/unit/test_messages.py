@@ -177,7 +177,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "granted": {"unclean": False}, "held": {"by": ""}, "queue": {"waiting": []}, "turn": {"run": "r"},
         "dropped": {"run": "r", "by": ""},
         "pong": {"lease": None}, "known": ASKED,
-        "formed": ASKED | {"epoch": 1, "head_addr": "10.0.0.1", "head_port": 1}, "bye": {"logs": {"r000.out": 1}},
+        "formed": ASKED | {"head_addr": "10.0.0.1", "head_port": 1}, "bye": {"logs": {"r000.out": 1}},
         "wanted": {},
         "ending": {"by": "", "why": ""}, "error": {"message": ""},
     },
@@ -192,6 +192,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "ports": ASKED, "setup": ASKED, "where": ASKED, "halt": ASKED, "shutdown": {},
         "gang": {"epoch": 1, "info": {}}, "hello": {}, "use": {},
         "warn": {"node": 1, "left": 1.5}, "ping": {}, "lock": {}, "unlock": {}, "form": ASKED,
+        "number": ASKED | {"least": 3},
         "holds": ASKED, "enqueue": {"run": "r", "name": "f", "nodes": 2, "only": [0, 2]}, "dequeue": {"run": "r"},
     },
     "worker": {
@@ -241,6 +242,7 @@ def test_of_every_kind_of_frame_each_key_is_looked_at(who: str, kind: str) -> No
 def test_of_every_answer_each_key_is_looked_at(asked: str) -> None:
     answers: dict[str, dict[str, Any]] = {
         "claim": {"calls": [0]}, "ports": {"ports": [7], "accelerators": 1, "line": 7}, "peers": {"port": 7},
+        "number": {"epoch": 3},
         "setup": {"env": {"A": "b"}, "known": True, "secrets": ["s"], "apps": False},
         "written": {"files": [OUTPUT | {"size": 1, "at": 1.5}], "more": 0, "folder": "/w"},
         "debug": {"over": True},

@@ -45,7 +45,8 @@ class FakeLink:
             "ports": ({"t": "known", "ports": [100 + self.node], "accelerators": 0, "line": 300}, b""),
             "ping": ({"t": "pong"}, b""),
             "where": ({"t": "known", "runs": self.runs}, b""),
-            "form": ({"t": "formed", "epoch": 5, "head_addr": "a", "head_port": 99}, b""),
+            "form": ({"t": "formed", "head_addr": "a", "head_port": 99}, b""),
+            "number": ({"t": "known", "epoch": max(5, header.get("least", 0))}, b""),
         }
         return answers[header["t"]]
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from skyward_core.node.agent.fail_fast import FailFast
+from skyward_core.node.agent.gang import Epochs
 from skyward_core.node.agent.meter import Meter
 from skyward_core.node.agent.requests import Requests
 from skyward_core.wire.frames import VERSION, Header
@@ -186,11 +187,19 @@ async def test_the_lock_of_a_client_that_vanishes_goes_on_with_a_warning(node: S
     assert second.told() == [{"t": "granted", "unclean": True}]
 
 
-async def test_the_next_epoch_is_above_all_that_were(node: Served) -> None:
-    node.state.epochs.note(4)
+async def test_the_next_epoch_has_a_place_to_meet(node: Served) -> None:
     (formed,) = node.client().say({"t": "form", "id": 3})
-    assert (formed["t"], formed["id"], formed["epoch"]) == ("formed", 3, 5)
+    assert (formed["t"], formed["id"]) == ("formed", 3)
     assert formed["head_port"] > 0
+
+
+async def test_epochs_have_numbers_above_all_that_were_and_no_two_the_same(node: Served) -> None:
+    node.state.epochs.note(4)
+    one, other = node.client(), node.client()
+    asked = [(one, 1), (other, 1), (one, 9), (other, 9)]
+    told = [client.say({"t": "number", "id": 3, "least": least})[0]["epoch"] for client, least in asked]
+    assert told == [5, 6, 9, 10]
+    assert Epochs(Path(node.state.config.paths.epoch)).latest == 10, "the next agent knows them, too"
 
 
 async def test_where_tells_of_gang_runs_alone(node: Served) -> None:

@@ -87,16 +87,22 @@ class Gang:
         said |= {"members": self.members} if self.members else {}
         return said | {"spent": True} if self.spent and not self.broken else said
 
-    def place(self, config: AgentConfig, rank: int) -> Header:
-        """The :class:`InstanceInfo` of a rank of this node, as JSON; it knows no peers before the first epoch."""
+    def place(self, config: AgentConfig, rank: int, *, of_all: bool = False) -> Header:
+        """The :class:`InstanceInfo` of a rank of this node, as JSON; it knows no peers before the first epoch.
+
+        Args:
+            of_all: among all of the pool's ranks, of which a gang of some nodes knows no peers.
+        """
         world = {"total_nodes": config.nodes, "world_size": config.nodes * config.ranks_per_node}
         unknown: Header = {"head_addr": "", "head_port": 0, "peers": []}
         gpus = config.accelerators or 0
         local = rank - config.node * config.ranks_per_node
-        node = self.members.index(config.node) if config.node in self.members else config.node
+        info = {} if of_all else self.info
+        members = list(info.get("members", ()))
+        node = members.index(config.node) if config.node in members else config.node
         return (
             {"total_accelerators": gpus}
-            | (self.info or world | unknown)
+            | (info or world | unknown)
             | {
                 "node": node,
                 "rank": node * config.ranks_per_node + local,

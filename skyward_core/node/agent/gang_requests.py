@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ClientGang,
         ClientHolds,
         ClientLock,
+        ClientNumber,
         ClientPorts,
         ClientSetup,
         ClientUnlock,
@@ -54,6 +55,7 @@ class GangRequests:
             "lock": self._want_lock,
             "unlock": self._unlock,
             "form": self._form,
+            "number": self._number,
             "ports": self._keep_ports,
             "setup": self._tell_setup,
             "gang": self._gang,
@@ -106,7 +108,7 @@ class GangRequests:
         self._lock.release(connection, unclean=header.get("unclean", False))
 
     def _form(self, connection: Connection, header: ClientForm, body: bytes) -> None:
-        """On the head: name the next epoch and ports that are free for its rendezvous."""
+        """On a gang's first node: name ports that are free for its rendezvous."""
         state = self._state
         if self._port is not None:
             self._port.close()
@@ -115,11 +117,18 @@ class GangRequests:
             {
                 "t": "formed",
                 "id": header.get("id"),
-                "epoch": max(state.gang.epoch, state.epochs.latest) + 1,
                 "head_addr": state.config.address,
                 "head_port": self._port.number,
             }
         )
+
+    def _number(self, connection: Connection, header: ClientNumber, body: bytes) -> None:
+        """On the head: give an epoch a number. It is written down at once, as two clients may be forming epochs where
+        the lock went with an agent."""
+        epochs = self._state.epochs
+        epoch = max(self._state.gang.epoch + 1, epochs.latest + 1, header["least"])
+        epochs.note(epoch)
+        connection.send({"t": "known", "id": header["id"], "epoch": epoch})
 
     def _keep_ports(self, connection: Connection, header: ClientPorts, body: bytes) -> None:
         """Name a port for each rank of this node that is free here, and stays so until the next epoch; and say how many

@@ -52,9 +52,9 @@ class NodeState:
         self.is_taken_back = False
         self.ending: Header = {}
 
-    def place(self, rank: int, number: int = 0) -> Header:
+    def place(self, rank: int, number: int = 0, *, of_all: bool = False) -> Header:
         """What a worker of a rank of this node is told of itself; see :meth:`.gang.Gang.place`."""
-        return self.gang.place(self.config, rank) | self._host | {"worker": number}
+        return self.gang.place(self.config, rank, of_all=of_all) | self._host | {"worker": number}
 
     @cached_property
     def _host(self) -> Header:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .connection import Connection
 
@@ -23,7 +23,7 @@ class Process:
         self.says_from = 0  # where in the file of standard error its own lines begin
         self.connection: Connection | None = None
         self.epoch: int | None = None
-        self.placed = False  # it knows which rank it is, of how many
+        self.placed: Literal["", "gang", "pool"] = ""  # among whom it knows its rank
         self.ready = False  # its plugins' contexts are entered (or failed to be)
         self.killed = ""  # why we ended it, when we did
         self.is_script = False  # a whole script's, which may end it as it likes

@@ -257,7 +257,7 @@ class Slot:
         self.failed_starts = 0
         self.enter(header.get("phase", ""), header.get("age", 0.0))
         if "epoch" in header and process.epoch is None:
-            process.epoch, process.ready, process.placed = header["epoch"], True, True
+            process.epoch, process.ready = header["epoch"], True
             self._learn_gang(Gang.told(header, plugins))
         for call in self.running.values():
             call.worker = connection
@@ -285,7 +285,7 @@ class Slot:
     def _set_up(self, process: Process, connection: Connection) -> None:
         gang = self._state.gang
         process.epoch = gang.epoch
-        process.ready, process.placed = False, True
+        process.ready, process.placed = False, "gang"
         info = self._state.place(self.rank, self.number)
         header = {"t": "setup", "epoch": gang.epoch, "info": info, "gang": self.number == 0}
         header |= {"hooks": gang.hooks, "apps": gang.apps, "secrets": gang.secrets, "alone": gang.alone}
@@ -395,10 +395,12 @@ class Slot:
         call.slot, call.worker = self.number, connection
         process.is_script = bool(call.header.get("script"))
         call.log_start = self.logs.ends
-        if not process.placed:
-            # It runs tasks of a gang that broke, until there is the next one.
-            process.placed = True
-            connection.send({"t": "place", "info": self._state.place(self.rank, self.number)})
+        of_all = not call.gang and bool(self._state.gang.members)
+        place: Literal["gang", "pool"] = "pool" if of_all else "gang"
+        if process.placed != place:
+            # It runs tasks of a gang that broke, until there is the next one; or tasks after a gang of some nodes.
+            process.placed = place
+            connection.send({"t": "place", "info": self._state.place(self.rank, self.number, of_all=of_all)})
         text = encoded(call.header)
         connection.reply(text, call.body)
         self._desk.given(call, text)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ClientGang,
         HereOfGang,
         HoldsAnswer,
+        NumberAnswer,
         OfLock,
         Place,
         PortsAnswer,
@@ -286,10 +287,13 @@ class GangKeeper(Keeper):
         links = [self._links[node] for node in nodes] or self._links
         # Asked of all at once: forming a gang takes one round trip.
         formed: AgentFormed
-        (formed, _), (peers, gpus, line) = await asyncio.gather(
-            links[0].ask({"t": "form"}), self._with_ports(links)
+        numbered: NumberAnswer
+        (formed, _), (numbered, _), (peers, gpus, line) = await asyncio.gather(
+            links[0].ask({"t": "form"}),
+            self.head.ask({"t": "number", "least": 1 + max(link.epoch for link in self._links)}),
+            self._with_ports(links),
         )
-        epoch = max(formed["epoch"], *(link.epoch + 1 for link in self._links))
+        epoch = numbered["epoch"]
         rendezvous = {"head_addr": formed["head_addr"], "head_port": formed["head_port"], "peers": peers}
         info = self._facts | rendezvous | {"total_accelerators": gpus}
         if nodes:
