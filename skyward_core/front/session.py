@@ -25,7 +25,7 @@ from ..pool.live_logs import LogSink
 from ..pool.nodes.reconcile import close_if_gone, is_being_made
 from ..pool.pool import Pool
 from ..pool.runs.launch import new_id
-from ..pool.unfetched import fetch
+from ..pool.unfetched import fetch, fetch_run
 from ..store import debug_log
 from ..store.history import outline, price, recall, unreached
 from ..store.ledger import Ledger
@@ -462,6 +462,26 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
 
         async def work() -> list[str]:
             return await fetch(self.ledger.pool(token), self.ledger, give_up=give_up)
+
+        return self._submit(work())
+
+    def fetch_run(self, run: str) -> Future[list[str]]:
+        """Bring home what the nodes of a pool that is up hold of a run that is over and has no client; gives what was
+        done, in words.
+
+        Raises (through the future):
+            PoolError: it cannot be had now, and stays where it is.
+        """
+
+        async def work() -> list[str]:
+            row = self.ledger.run(run)
+            if row is None or row.kind == "map" or row.has_client:
+                return []  # who has it has its values; a map's go to its caller alone
+            pool = await self._seen(self.ledger.pool(row.token).key)
+            view = pool.view.runs.get(run)
+            if view is None or view.state == "running":
+                return []
+            return await fetch_run(pool.row, run, self.ledger)
 
         return self._submit(work())
 

@@ -82,6 +82,11 @@ class Attached(Dispatching):
             if not self.runs:
                 raise PoolError(f"pool {self.name} remembers no run")
             run = self.runs[-1].id
+        if run not in self.pool.runs:
+            from .fetched_results import is_here, results
+
+            if is_here(self.pool.context.ledger, run):  # somebody has fetched it, and was not there to use it
+                return results(run)
         return submit(self.pool.book.claim(run)).result().future.result().results()
 
     def down(self) -> Receipt:
