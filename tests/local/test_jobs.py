@@ -148,6 +148,21 @@ def test_a_disk_that_is_too_small_for_its_files_is_named(cli: Cli, pool: str, tm
     assert "Traceback" not in done.stderr and "| ran" not in done.stdout
 
 
+def test_a_job_without_run_says_what_was_done(cli: Cli, pool: str) -> None:
+    """With SkyPilot such a file only has machines made, and sets them up."""
+    name = written(cli, "num_nodes: 1\n")
+    made = cli("launch", name, "-c", "bare", "--down")
+    assert "task.yaml has no run: pool bare was made, and nothing was run" in made.stderr
+    assert "task.yaml has no run: nothing was done" in cli("launch", name, "-c", pool).stderr
+    assert "nothing: the file has no run" in cli("launch", name, "-c", "bare", "--dry-run").stdout
+    name = written(
+        cli, f"num_nodes: 2\nfile_mounts: {{{cli.folder}/brought: {cli.folder}/data}}\nsetup: echo set\n"
+    )
+    done = cli("launch", name, "-c", pool)
+    assert "r001| set" in done.stdout
+    assert "has no run: its files were brought, its nodes were set up, and nothing was run" in done.stderr
+
+
 def test_on_this_machine_a_job_works_in_its_own_folder_and_writes_over_nothing(
     cli: Cli, pool: str, tmp_path: Path
 ) -> None:
