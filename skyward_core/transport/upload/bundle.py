@@ -108,6 +108,7 @@ SELDOM = (
     "skyward_core/plugins/built_in/shared.py",
     "skyward_core/plugins/support/accelerate_config.py",
     "skyward_core/plugins/support/automatic.py",
+    "skyward_core/plugins/support/built_plugin.py",
     "skyward_core/plugins/support/dask_",
     "skyward_core/plugins/support/joblib_backend.py",
     "skyward_core/plugins/support/shared_",
@@ -131,11 +132,13 @@ SELDOM = (
 REST = (
     "skyward_core/__main__.py",
     "skyward_core/model/curves.py",
+    "skyward_core/model/not_here.py",
     "skyward_core/model/offer.py",
     "skyward_core/node/machine_metrics/",
     "skyward_core/plugins/built_in/dask.py",
     "skyward_core/plugins/built_in/ray.py",
     "skyward_core/plugins/built_in/shared.py",
+    "skyward_core/plugins/support/built_plugin.py",
     "skyward_core/plugins/support/dask_",
     "skyward_core/plugins/support/joblib_backend.py",
     "skyward_core/plugins/support/shared_",
@@ -155,7 +158,7 @@ TYPES = "_types.py"  # what frames hold, for type checkers: nothing loads them w
 ENDINGS = (".py", ".json")  # the catalogue of accelerators is data
 # Every process on a node reads the names of all files, and the generated one is a quarter of all there is: where
 # these come compiled, that is enough. Tracebacks of user code show no line of them.
-SOURCELESS = (*LOADED, "pynvml.py", "skyward_core/node/", "skyward_core/wire/")
+SOURCELESS = (*LOADED, "pynvml.py", "skyward_core/node/", "skyward_core/plugins/", "skyward_core/wire/")
 
 
 @value(frozen=True)
