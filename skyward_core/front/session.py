@@ -25,7 +25,7 @@ from ..pool.live_logs import LogSink
 from ..pool.nodes.reconcile import close_if_gone, is_being_made
 from ..pool.pool import Pool
 from ..pool.runs.launch import new_id
-from ..pool.unfetched import fetch, fetch_run
+from ..pool.unfetched import fetch, fetch_run, is_here
 from ..store import debug_log
 from ..store.history import outline, price, recall, unreached
 from ..store.ledger import Ledger
@@ -475,8 +475,8 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
 
         async def work() -> list[str]:
             row = self.ledger.run(run)
-            if row is None or row.kind == "map" or row.has_client:
-                return []  # who has it has its values; a map's go to its caller alone
+            if row is None or row.kind == "map" or row.has_client or is_here(self.ledger, run):
+                return []  # a client has its values, or we have; a map's go to its caller alone
             pool = await self._seen(self.ledger.pool(row.token).key)
             view = pool.view.runs.get(run)
             if view is None or view.state == "running":

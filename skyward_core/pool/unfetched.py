@@ -23,6 +23,7 @@ from ..providers import from_json
 from ..providers.base import Provider
 from ..providers.told import told
 from ..store.archive import Archive, rank_of
+from ..store.home import pool_path
 from ..store.ledger import Ledger
 from ..store.ledger_rows import PoolRow, Receipt
 from ..transport.base import Transport
@@ -72,6 +73,16 @@ async def fetch(row: PoolRow, ledger: Ledger, *, give_up: bool = False) -> list[
     if failures:
         raise PoolError(f"of pool {row.name}, not fetched: {'; '.join(failures)}", hint=hint)
     return done
+
+
+def is_here(ledger: Ledger, run: str) -> bool:
+    """Whether a run is over, and all that it gave lies in the files of this machine."""
+    row = ledger.run(run)
+    if row is None or row.ended_at is None:
+        return False
+    gave = [outcome.index for outcome, _ in ledger.outcomes(run) if outcome.kind in WORK]
+    folder = pool_path(ledger.pool(row.token).key) / "results"
+    return bool(gave) and all((folder / f"{run}.{index}.pickle").exists() for index in gave)
 
 
 async def fetch_run(row: PoolRow, run: str, ledger: Ledger) -> list[str]:

@@ -11,12 +11,11 @@ from ...model.hint import Hint
 from ...model.outcome import Outcome, RootCause
 from ...pool.runs.results import caused, describe
 from ...pool.runs.root_cause import is_failure
-from ...pool.unfetched import fetch
+from ...pool.unfetched import fetch, is_here
 from ...store.archive import Archive
 from ...store.ledger import Ledger
 from ...store.ledger_rows import RunRow
 from ...transport.background_loop import submit
-from ...wire.frames import WORK
 
 
 def results(run: str) -> list[Any]:
@@ -59,15 +58,6 @@ def results(run: str) -> list[Any]:
             hint=Hint("results", run),
         )
     return [returned[index] for index in range(row.total)]
-
-
-def is_here(ledger: Ledger, run: str) -> bool:
-    """Whether a run is over, and all that it gave lies in the client's files."""
-    row = ledger.run(run)
-    if row is None or row.ended_at is None:
-        return False
-    gave = {outcome.index for outcome, _ in ledger.outcomes(run) if outcome.kind in WORK}
-    return bool(gave) and gave == _files(ledger.pool(row.token).key, run, gave).keys()
 
 
 def _files(key: str, run: str, indices: Iterable[int]) -> dict[int, bytes]:
