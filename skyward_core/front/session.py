@@ -83,6 +83,7 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
         self._recalled = ""  # token of the one of them that is whole
         self._questions = Questions()
         self._launches = {}
+        self._sweeps = {}
         self._asks_about_budgets = False
 
     @property
@@ -418,10 +419,13 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
         return self._submit(work())
 
     def cancel(self, pool: str, run: str) -> Future[None]:
-        """Stop a run, whoever dispatched it."""
+        """Stop a run, whoever dispatched it; with one of a sweep by gangs the whole sweep."""
 
         async def work() -> None:
-            (await self._ours(pool)).book.cancel(run)
+            found = await self._ours(pool)
+            if (sweep := self._sweeps.get(run)) is not None:
+                sweep.cancel()
+            found.book.cancel(run)
 
         return self._submit(work())
 
