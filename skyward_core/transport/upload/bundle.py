@@ -154,6 +154,23 @@ LEVEL = 1  # of compression: more would take longer than it saves, but on the sl
 REST_LEVEL = 9  # nobody waits for that
 # What only app and command line use; what scripts use of the same folder lies in one of its own.
 STAYS = "skyward_core/front"
+STAY = (
+    "skyward_core/store/dismissed.py",
+    "skyward_core/store/edited_list.py",
+    "skyward_core/store/edited_toml.py",
+    "skyward_core/store/kept_hosts.py",
+    "skyward_core/store/kept_launches.py",
+    "skyward_core/store/presets.py",
+    "skyward_core/store/stored_lines.py",
+    "skyward_core/store/toml_file.py",
+    "skyward_core/tasks/argument_fields.py",
+    "skyward_core/views/agreement.py",
+    "skyward_core/views/collapsed.py",
+    "skyward_core/views/held_lines.py",
+    "skyward_core/views/notifications.py",
+    "skyward_core/views/prometheus.py",
+    "skyward_core/views/trials.py",
+)  # and of other folders; nothing that travels imports them
 TYPES = "_types.py"  # what frames hold, for type checkers: nothing loads them when it runs
 ENDINGS = (".py", ".json")  # the catalogue of accelerators is data
 # Every process on a node reads the names of all files, and the generated one is a quarter of all there is: where
@@ -301,7 +318,7 @@ def _files_of(package: str) -> list[tuple[str, str]]:
         inside = package + folder[len(above) :]
         goes = [name for name in names if name.endswith(ENDINGS) and not name.endswith(TYPES)]
         goes = goes if inside != STAYS else ["__init__.py"]
-        found += [(f"{inside}/{name}", f"{folder}/{name}") for name in goes]
+        found += [(path, f"{folder}/{name}") for name in goes if (path := f"{inside}/{name}") not in STAY]
     return found
 
 
