@@ -108,7 +108,7 @@ _WHERE = {
     "RankExit": "model.errors",
     "RunError": "model.errors",
 }
-# Not in __all__: `from skyward_core import *` is to leave a script its dict and set.
+# Not in __all__: `from skyward_core import *` is to leave a script its dict and set. Nor is the module "time".
 _SHARED = ("dict", "set", "counter", "queue", "lock", "barrier")
 _MODULES = {"plugins": "plugins", "accelerators": "model.accelerators"}
 
@@ -143,6 +143,7 @@ if TYPE_CHECKING:
     from .front.api.shared_names import set as set
     from .front.api.trials import sweep as sweep
     from .model import accelerators as accelerators
+    from .model import lengths_of_time as time  # noqa: F401  a script has sky.time
     from .model.errors import Cancelled as Cancelled
     from .model.errors import CredentialsRefused as CredentialsRefused
     from .model.errors import HostKeyError as HostKeyError
@@ -212,16 +213,15 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"{__name__}.{_MODULES[name]}")
+    if name in _MODULES or name == "time":
+        return import_module(f"{__name__}.{_MODULES.get(name, 'model.lengths_of_time')}")
     where = "front.api.shared_names" if name in _SHARED else _WHERE.get(name)
     if where is None:
-        why = ""
         if not name.startswith("_"):
-            from .model.not_here import why_not
+            from .model.not_here import refuse
 
-            why = why_not(name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{why}")
+            refuse(__name__, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{where}"), name)
     globals()[name] = value
     return value

@@ -132,6 +132,10 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
     help="Run each combination of arguments that are lists: -a lr=0.1,0.01 -a seed=1..5.",
 )  # fmt: skip
 @click.option("--gang", is_flag=True, help="Of a sweep: each combination on every rank, one after the other.")
+@click.option(
+    "--gang-nodes", metavar="N", type=click.IntRange(1),
+    help="Of a sweep: each combination on every rank of N nodes, as many side by side as fit.",
+)  # fmt: skip
 @of_place
 @click.option(
     "-n", "--nodes", metavar="N|MIN:MAX", type=NodesOption(),

@@ -15,7 +15,7 @@ from skyward_core.wire.safe_text import field as safe
 
 from .argument_line import given
 from .launch_form import FieldError, Form, path_of, settings_of
-from .words import between, count
+from .words import NO_RUN, between, count
 
 if TYPE_CHECKING:
     from skyward_core.front.job_request import JobFile, JobRequest
@@ -155,6 +155,8 @@ def job_rows(plan: JobPlan) -> list[tuple[str, str]]:
         told.append(("setup", f"{count(len(job.setup.splitlines()), 'line')}, on all nodes"))
     if job.run.strip():
         told.append(("run", f"{count(len(job.run.splitlines()), 'line')}, on {count(job.num_nodes, 'node')}"))
+    else:
+        told.append(("run", NO_RUN))
     if job.secrets:
         asked = f"; {', '.join(plan.lacks)} asked for at the launch" if plan.lacks else ""
         told.append(("secrets", safe(", ".join(job.secrets) + asked)))

@@ -207,10 +207,28 @@ def _each(plan: LaunchPlan) -> str:
     """How many combinations of arguments are run, of which the call shows the first."""
     sheet = plan.sheet
     if sheet is None or len(sheet.rows) == len(sheet.tasks) == 1:
+        if sheet is not None and sheet.nodes:
+            return f"on every rank of {count(sheet.nodes, 'node')}"
         return "on every rank" if sheet is not None and sheet.gang else "on one rank"
     left = "" if len(sheet.tasks) == len(sheet.rows) else f" {len(sheet.tasks):,} of"
-    where = "every rank, one after the other" if sheet.gang else "one rank"
-    return f"and so on, as{left} {count(len(sheet.rows), 'combination')}, each on {where}"
+    many = f"and so on, as{left} {count(len(sheet.rows), 'combination')}"
+    if not sheet.gang:
+        return f"{many}, each on one rank"
+    return f"{many}, {gang_words(sheet.nodes, plan.most_nodes)}"
+
+
+def gang_words(nodes: int, has: int) -> str:
+    """How the combinations of a sweep by gangs share a pool.
+
+    Args:
+        nodes: of each; 0 for all.
+        has: how many the pool has, or may get.
+    """
+    if not nodes or nodes >= has:
+        return "each on every rank, one after the other"
+    at_once, left = divmod(has, nodes)
+    words = f"each on every rank of {count(nodes, 'node')}, {at_once:,} at a time"
+    return f"{words} ({count(left, 'node')} of {has} left over)" if left else words
 
 
 def _outputs(spec: PoolSpec) -> tuple[str, str]:

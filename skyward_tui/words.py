@@ -12,6 +12,7 @@ from rich.cells import cell_len, set_cell_size
 if TYPE_CHECKING:
     from skyward_core.views.views import NodeView
 
+NO_RUN = "nothing: the file has no run"
 LAST_MINUTES = 600.0  # seconds before an end in which each second counts
 
 

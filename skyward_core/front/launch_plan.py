@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..model.capabilities import Asks, HasHosts, Plans, Priced, Rents, RunsHere, TakesGpus
+from ..model.errors import UsageError
 from ..model.offer import RentalPlan
 from ..model.sizes import size_in_words
 from ..model.spec import PoolSpec
@@ -89,6 +90,24 @@ class LaunchPlan:
         if spec is None or not isinstance(spec.provider, RunsHere):
             return self
         return replace(self, pool=replace(spec, options=replace(spec.options, nice=NICE)))
+
+    @property
+    def most_nodes(self) -> int:
+        """How many nodes the pool has, or may get."""
+        return len(self.pool.nodes) if not isinstance(self.pool, PoolSpec) else self.pool.most_nodes
+
+    def check_gangs(self) -> None:
+        """See whether the pool has room for each combination of a sweep by gangs.
+
+        Raises:
+            UsageError: it has fewer nodes.
+        """
+        if self.sheet is not None and self.sheet.nodes > self.most_nodes:
+            with of_field("gang_nodes"):
+                raise UsageError(
+                    f"each combination is to run on {self.sheet.nodes} nodes, and pool {self.pool.name} has "
+                    f"{self.most_nodes}"
+                )
 
     @property
     def spec(self) -> PoolSpec | None:

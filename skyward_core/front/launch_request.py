@@ -38,6 +38,7 @@ OPTIONS: Mapping[str, str] = {
     "arguments": "--arg",
     "sweep": "--sweep",
     "gang": "--gang",
+    "gang_nodes": "--gang-nodes",
     "python": "--python",
     "provider": "--provider",
     "settings": "--set",
@@ -92,6 +93,7 @@ class LaunchRequest:
         sweep: whether values there are lists (``lr=0.1,0.01``, ``seed=1..5``), of which each combination is a task of
             its own on one rank.
         gang: whether each combination of a sweep runs on every rank instead, one after the other.
+        gang_nodes: on so many nodes each instead, as many at a time as the pool has room for.
         script_args: the script's own arguments, where it is run as a whole; None to call a function of it.
         module: the module's name, where it is run as ``python -m`` does; the script is its file then.
         python: path of the interpreter that the script is loaded with, or its name in PATH; None for the one that is
@@ -124,6 +126,7 @@ class LaunchRequest:
     arguments: Sequence[str] = ()
     sweep: bool = False
     gang: bool = False
+    gang_nodes: int | None = None
     script_args: Sequence[str] | None = None
     module: str = ""
     python: str | None = None
@@ -201,10 +204,7 @@ class LaunchRequest:
         Raises:
             SkywardError: something makes no sense; its ``field`` says what of this.
         """
-        if self.gang and (not self.sweep or self.detach):
-            why = "needs its client to the end: leave --detach out" if self.sweep else "goes with --sweep"
-            with of_field("gang"):
-                raise UsageError(f"--gang has each combination of a sweep run on every rank, and {why}")
+        self._check_gangs()
         if self.sweep and self.one:
             with of_field("one"):
                 raise UsageError("each combination of a sweep runs on one rank anyway: leave --one out")
@@ -224,8 +224,38 @@ class LaunchRequest:
             keep=self.keep or self.detach,
             timeout=self.timeout,
             combinations=[parse_arguments(function, each) for each in texts],
-            sheet=TrialSheet.of_texts(texts, gang=self.gang) if texts else None,
+            sheet=self._sheet(texts) if texts else None,
         )
+
+    def _sheet(self, texts: Sequence[Sequence[str]]) -> TrialSheet:
+        gang = self.gang or self.gang_nodes is not None
+        return TrialSheet.of_texts(texts, gang=gang, nodes=self.gang_nodes or 0)
+
+    def _check_gangs(self) -> None:
+        """See whether what is said of gangs makes sense.
+
+        Raises:
+            UsageError: it does not.
+        """
+        name = "gang" if self.gang_nodes is None else "gang_nodes"
+        if not getattr(self, name):
+            if self.gang_nodes is None:
+                return
+            with of_field(name):
+                raise UsageError(f"each combination runs on one node at least, not on {self.gang_nodes}")
+        how = "every rank" if self.gang_nodes is None else "some nodes"
+        what = f"{OPTIONS[name]} has each combination of a sweep run on {how}, and"
+        with of_field(name):
+            if not isinstance(self.gang_nodes, int | None):
+                raise UsageError(
+                    f"each combination runs on a number of nodes, not on {self.gang_nodes!r:.40}"
+                )
+            if not self.sweep:
+                raise UsageError(f"{what} goes with --sweep")
+            if self.detach:
+                raise UsageError(f"{what} needs its client to the end: leave --detach out")
+            if self.gang and self.gang_nodes is not None:
+                raise UsageError(f"{what} --gang on all of them: leave one of the two out")
 
     def call(self) -> tuple[FunctionInfo, dict[str, Any]]:
         """The function, and its arguments as values; of a whole script, what stands for them.

@@ -47,6 +47,9 @@ class LookingOnly(Session):
     def fetch(self, token: str, *, give_up: bool = False) -> Future[list[str]]:
         return _refused()
 
+    def fetch_run(self, run: str) -> Future[list[str]]:
+        return _refused()
+
     def dismiss(self, runs: Sequence[str]) -> Future[None]:
         return _refused()
 

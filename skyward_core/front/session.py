@@ -25,7 +25,7 @@ from ..pool.live_logs import LogSink
 from ..pool.nodes.reconcile import close_if_gone, is_being_made
 from ..pool.pool import Pool
 from ..pool.runs.launch import new_id
-from ..pool.unfetched import fetch
+from ..pool.unfetched import fetch, fetch_run, is_here
 from ..store import debug_log
 from ..store.history import outline, price, recall, unreached
 from ..store.ledger import Ledger
@@ -83,6 +83,7 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
         self._recalled = ""  # token of the one of them that is whole
         self._questions = Questions()
         self._launches = {}
+        self._sweeps = {}
         self._asks_about_budgets = False
 
     @property
@@ -418,10 +419,13 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
         return self._submit(work())
 
     def cancel(self, pool: str, run: str) -> Future[None]:
-        """Stop a run, whoever dispatched it."""
+        """Stop a run, whoever dispatched it; with one of a sweep by gangs the whole sweep."""
 
         async def work() -> None:
-            (await self._ours(pool)).book.cancel(run)
+            found = await self._ours(pool)
+            if (sweep := self._sweeps.get(run)) is not None:
+                sweep.cancel()
+            found.book.cancel(run)
 
         return self._submit(work())
 
@@ -462,6 +466,26 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
 
         async def work() -> list[str]:
             return await fetch(self.ledger.pool(token), self.ledger, give_up=give_up)
+
+        return self._submit(work())
+
+    def fetch_run(self, run: str) -> Future[list[str]]:
+        """Bring home what the nodes of a pool that is up hold of a run that is over and has no client; gives what was
+        done, in words.
+
+        Raises (through the future):
+            PoolError: it cannot be had now, and stays where it is.
+        """
+
+        async def work() -> list[str]:
+            row = self.ledger.run(run)
+            if row is None or row.kind == "map" or row.has_client or is_here(self.ledger, run):
+                return []  # a client has its values, or we have; a map's go to its caller alone
+            pool = await self._seen(self.ledger.pool(row.token).key)
+            view = pool.view.runs.get(run)
+            if view is None or view.state == "running":
+                return []
+            return await fetch_run(pool.row, run, self.ledger)
 
         return self._submit(work())
 

@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..model.errors import PoolError, UsageError
 from ..model.outcome import Outcome
-from ..model.states import RunKind
+from ..pool.runs.gang_sweep import NOT_KEPT, GangSweep, begin
 from ..pool.runs.launch import new_id
 from ..store import kept_trials
 from ..store.ledger import Ledger
 from ..store.ledger_rows import RunRow
-from ..tasks.task import Blob, Task
+from ..tasks.task import Task
 from ..views.trial_sheet import TrialSheet
 from ..views.trials import TrialBoard, of_gang
 from ..views.views import PoolView, RunView, TaskView
-from ..wire.content_name import BLOB
 from .session_part import SessionPart
 
 if TYPE_CHECKING:
+    from ..pool.pool import Pool
     from .launch_request import LaunchRequest
 
-__all__ = ["TrialRuns", "TrialSheet", "board_of", "missing_of"]
+__all__ = ["TrialRuns", "TrialSheet", "board_of", "gangs_of", "missing_of"]
 
 
 class TrialRuns(SessionPart):
     """The part of a session that runs sweeps."""
 
     ledger: Ledger
+    _sweeps: dict[str, GangSweep]  # by gangs, of ours; by each of their runs
+
+    def wait(self, pool: str, run: str) -> Future[RunView]:
+        """Resolves when a run has ended, and its logs are here."""
+        raise NotImplementedError
 
     def view(self, pool: str) -> PoolView:
         """What a pool that this session is connected to looks like."""
@@ -52,8 +53,9 @@ class TrialRuns(SessionPart):
         joined: bool,
         stays: bool = False,
     ) -> Future[RunView]:
-        """Run tasks beside each other, each on one rank, or by gangs one task on every rank. No failure stops others.
-        What they are, and what they were launched with, is on disk before the first of them begins.
+        """Run tasks beside each other, each on one rank; or by gangs, each as a run of its own on every rank of some
+        nodes, as many at a time as there is room for: then this gives the first of these. No failure stops others. What
+        they are, and what they were launched with, is on disk before the first of them begins.
 
         Args:
             pool: its key.
@@ -64,6 +66,7 @@ class TrialRuns(SessionPart):
 
         Raises (through the future):
             PoolError: there is no such pool, or nothing can be written; then nothing has begun.
+            UsageError: the pool has fewer nodes than a gang is to have.
         """
 
         async def work() -> RunView:
@@ -71,22 +74,52 @@ class TrialRuns(SessionPart):
 
             source = ScriptState.of_file(Path(request.script))  # who asks git keeps the rest afterwards
             found = await self._ours(pool)
+            if sheet.gang:
+                return await self._begin_gangs(found, tasks, sheet, request, joined=joined)
             run_id = new_id()
             try:
                 await asyncio.to_thread(kept_trials.keep, found.row.key, run_id, sheet)
                 await asyncio.to_thread(keep, found.row.key, run_id, request, joined=joined, source=source)
-                own = tasks
-                if sheet.gang:
-                    own = [
-                        await asyncio.to_thread(_with_own_files, each, found.archive.folder) for each in tasks
-                    ]
             except OSError as error:
-                raise PoolError(
-                    f"nothing was begun, for what the combinations are cannot be written down: {error}"
-                ) from error
-            kind: RunKind = "broadcast" if sheet.gang else "sweep"
-            run = found.launch.open(kind, own, run_id=run_id, stays=stays)
+                raise PoolError(f"nothing was begun, {NOT_KEPT}: {error}") from error
+            run = found.launch.open("sweep", tasks, run_id=run_id, stays=stays)
             return found.view.runs[run.id]
+
+        return self._submit(work())
+
+    async def _begin_gangs(
+        self, found: Pool, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool
+    ) -> RunView:
+        from .launches import ScriptState, keep
+
+        key, source = found.row.key, ScriptState.of_file(Path(request.script))
+        sweep = await begin(
+            found.context, found.launch, tasks, sheet, sheet.nodes,
+            keep=lambda run: keep(key, run, request, joined=joined, source=source),
+        )  # fmt: skip
+        self._sweeps |= dict.fromkeys(sweep.ids, sweep)
+        return found.view.runs[sweep.begun[0]]
+
+    def sweep_over(self, pool: str, run: str) -> Future[None]:
+        """Resolves when all runs of a sweep by gangs have ended that this session began, and their logs are here; of
+        another run as :meth:`.session.Session.wait`.
+
+        Args:
+            run: any of them.
+
+        Raises (through the future):
+            SkywardError: why the rest of them was not begun; a sweep that is cancelled raises nothing.
+        """
+
+        async def work() -> None:
+            if (sweep := self._sweeps.get(run)) is None:
+                await asyncio.wrap_future(self.wait(pool, run))
+                return
+            try:
+                await sweep.over()
+            finally:
+                for each in sweep.begun:
+                    await asyncio.wrap_future(self.wait(pool, each))
 
         return self._submit(work())
 
@@ -127,8 +160,10 @@ def board_of(ledger: Ledger, pool: str, run: RunView, known: Mapping[str, RunVie
             raise UsageError(f"run {run.id} of {run.function} is no sweep over arguments")
         sheet = TrialSheet.new((), [()] * run.total)
     earlier: dict[tuple[str, int], TaskView] = {}
-    for before in {each for each, _ in (*sheet.before.values(), *sheet.tried.values())}:
-        held = known.get(before)
+    for before in {*(each for each, _ in sheet.before.values()), *sheet.runs.values()}:
+        held, row = known.get(before), ledger.run(before) if sheet.gang else None
+        if sheet.gang and (row is None or row.state == "running"):
+            continue  # of its ranks more may be known soon
         tasks = {outcome.index: _task_of(outcome) for outcome, _ in ledger.outcomes(before)}
         if held is not None and len(held.tasks) >= len(tasks):
             tasks = dict(held.tasks)
@@ -152,27 +187,29 @@ def missing_of(ledger: Ledger, row: RunRow) -> TrialSheet:
             "again without --missing"
         )
     if sheet.gang:
-        return sheet.missing(row.run, {0} if row.state == "done" else ())
+        found = filter(None, map(ledger.run, sheet.runs.values()))
+        return sheet.missing_of_gangs({each.run for each in found if each.state == "done"})
     outcomes = (outcome for outcome, _ in ledger.outcomes(row.run))
     return sheet.missing(row.run, {outcome.index for outcome in outcomes if outcome.kind == "returned"})
 
 
-def _with_own_files(task: Task, folder: Path) -> Task:
-    """A task of which the next run has parts, too: files are removed once they are on their way.
+def gangs_of(ledger: Ledger, row: RunRow) -> tuple[list[RunRow], bool]:
+    """The runs of a sweep by gangs that have begun, and whether its client may begin more.
+
+    Args:
+        row: any of them.
 
     Raises:
-        OSError: they cannot be written.
+        UsageError: what is kept of it cannot be read.
+        LedgerError: the ledger cannot be read.
     """
-
-    def own(blob: Blob) -> Blob:
-        if blob.path is None:
-            return blob
-        handle, name = tempfile.mkstemp(prefix=BLOB, dir=folder)
-        os.close(handle)
-        shutil.copyfile(blob.path, name)
-        return replace(blob, path=Path(name))
-
-    return replace(task, fn=own(task.fn), args=own(task.args))
+    key = ledger.pool(row.token).key
+    sheet = _sheet_of(key, row.run)
+    if sheet is None or not sheet.gang:
+        return [row], False
+    return [found for run in sheet.runs.values() if (found := ledger.run(run))], kept_trials.goes_on(
+        key, sheet
+    )
 
 
 def _sheet_of(pool: str, run: str) -> TrialSheet | None:

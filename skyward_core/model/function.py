@@ -13,6 +13,7 @@ from typing import (
     Literal,
     ParamSpec,
     Protocol,
+    TypeAlias,
     TypeVar,
     TypeVarTuple,
     overload,
@@ -34,6 +35,7 @@ T4 = TypeVar("T4")
 T5 = TypeVar("T5")
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
+RetryRule: TypeAlias = "Callable[[Any, int], bool] | None"
 
 
 class Dispatcher(Protocol):
@@ -124,8 +126,10 @@ class Function(Generic[P, T_co]):
 @overload
 def function(fn: Callable[P, T], /) -> Function[P, T]: ...
 @overload
-def function(*, timeout: float | None = None) -> Callable[[Callable[P, T]], Function[P, T]]: ...
-def function(fn: Callable[..., Any] | None = None, /, *, timeout: float | None = None) -> Any:
+def function(
+    *, timeout: float | None = None, queue_timeout: float | None = None, retry: RetryRule = None
+) -> Callable[[Callable[P, T]], Function[P, T]]: ...
+def function(fn: Callable[..., Any] | None = None, /, *, timeout: float | None = None, **older: Any) -> Any:
     """Make a function one that can run on a pool.
 
     Works bare (``@sky.function``) and with options (``@sky.function(timeout=60)``). A rank runs an ``async def`` one in
@@ -134,14 +138,23 @@ def function(fn: Callable[..., Any] | None = None, /, *, timeout: float | None =
     Args:
         fn: the function.
         timeout: seconds that one rank may take; then its process is stopped and the run fails. None for no limit.
+        **older: ``queue_timeout`` and ``retry`` of the newest generation, which are said to go unheeded.
 
     Raises:
         TypeError: ``fn`` cannot be called.
         ValueError: ``timeout`` is not more than 0.
     """
+    if older:
+        _unheeded(**older)
     if fn is not None:
         return Function(fn, timeout)
     return lambda inner: Function(inner, timeout)
+
+
+def _unheeded(**older: Any) -> None:
+    from .older_words import of_calls
+
+    of_calls(older)
 
 
 class _Value:
@@ -229,6 +242,24 @@ class PendingFunction(_Value, Generic[T]):
             ValueError: ``seconds`` is not more than 0.
         """
         return PendingFunction(self.fn, self.args, self.kwargs, _seconds(seconds), self.nodes)
+
+    def with_queue_timeout(self, queue_timeout: float | None) -> PendingFunction[T]:
+        """The same call, as the newest generation limits its wait: a warning says that here it has no limit.
+
+        Args:
+            queue_timeout: what it may wait for its turn.
+        """
+        _unheeded(queue_timeout=queue_timeout)
+        return self
+
+    def with_retry(self, retry: RetryRule) -> PendingFunction[T]:
+        """The same call, as the newest generation has it made again: a warning says that here it is not.
+
+        Args:
+            retry: whether it is to be made again, of the reason and how often it was made.
+        """
+        _unheeded(retry=retry)
+        return self
 
     def with_nodes(self, nodes: int | Iterable[int] | None) -> PendingFunction[T]:
         """The same call, for some of a pool's nodes: with ``@`` their ranks are a gang of their own, that knows no
@@ -347,6 +378,19 @@ class PendingGroup(_Value, Generic[R]):
         if isinstance(other, PendingFunction):
             return PendingGroup((*self.items, other), self.stream, self.ordered)
         return NotImplemented
+
+    def with_timeout(self, seconds: float | None) -> PendingGroup[R]:
+        """The same calls, each with another time limit.
+
+        Args:
+            seconds: what each may take; None for no limit.
+
+        Raises:
+            ValueError: ``seconds`` is not more than 0.
+        """
+        return PendingGroup(
+            tuple(item.with_timeout(seconds) for item in self.items), self.stream, self.ordered
+        )
 
     def __rshift__(self, pool: Dispatcher) -> R:
         result: R = _dispatcher(pool, ">>").run_group(self)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import NoReturn
+
 _WHY = {
     "Volume Storage storage": "buckets are not mounted: fetch what a rank needs in the function, and "
     "sky.Image(outputs=[...]) brings back what it writes",
@@ -13,7 +16,6 @@ _WHY = {
     "Session Client": "a pool is this process's own, and sky.attach(name) comes to another's",
     "App app main": "the command `run SCRIPT -a name=value` calls a function by its signature",
     "emit metrics MetricSpec observability": "sky.log(loss=...) tells numbers of a rank, compute.metrics() has all",
-    "time": "seconds are numbers: write 3600",
     "offers OfferRepository Offer": "the command `offers` lists what can be rented, and compute.plan() what would be",
     "containers DockerImage": "nodes are machines, or processes of this one",
     "LogConfig": "the variable SKYWARD_LOG has a log written, and says of what",
@@ -38,3 +40,21 @@ def why_not(name: str, *, plugin: bool = False) -> str:
         if name in names.split():
             return f": older releases have it, and this library has not, because {why}"
     return ""
+
+
+def refuse(module: str, name: str, *, plugin: bool = False) -> NoReturn:
+    """Say that a module of ours has no such name, and why, where the script asks for it.
+
+    Args:
+        module: the module's name.
+        name: what was asked for.
+        plugin: whether of the plugins.
+
+    Raises:
+        AttributeError: always; but for ``from module import name`` of a name that has a reason.
+        ImportError: in that case: of an AttributeError Python would tell nothing but "cannot import name".
+    """
+    why = why_not(name, plugin=plugin)
+    if why and sys._getframe(2).f_code.co_name == "_handle_fromlist":  # of importlib, which asks first
+        raise ImportError(f"cannot import {name!r} from {module!r}{why}", name=module)
+    raise AttributeError(f"module {module!r} has no attribute {name!r}{why}")

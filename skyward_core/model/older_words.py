@@ -84,6 +84,17 @@ def refused(why: str, *meaningless: Any) -> Rule:
     return rule
 
 
+def of_calls(given: dict[str, Any]) -> None:
+    """Tell what goes unheeded of a function's options by the newest generation's words.
+
+    Raises:
+        TypeError: no generation has such an option.
+    """
+    if unknown := given.keys() - _OF_CALLS.keys():
+        raise TypeError(f"sky.function takes no {' and no '.join(sorted(unknown))}")
+    heeded("sky.function", _OF_CALLS, given)
+
+
 def heeded(kind: str, rules: Rules, given: dict[str, Any]) -> dict[str, Any]:
     """Arguments by the words of today.
 
@@ -96,7 +107,7 @@ def heeded(kind: str, rules: Rules, given: dict[str, Any]) -> dict[str, Any]:
         SpecError: one is refused, or the same is said twice, by two words.
     """
     new = {name: value for name, value in given.items() if name not in rules}
-    for name in given.keys() & rules.keys():
+    for name in (each for each in given if each in rules):
         for word, value in rules[name](kind, name, given[name]).items():
             if word in new and new[word] != value:
                 raise SpecError(f"{word} and {name} say the same, and differ: leave one out", word)
@@ -133,3 +144,12 @@ def takes(rules: Rules) -> Callable[[type[T]], type[T]]:
         return kind
 
     return decorate
+
+
+NO_RETRY = "no call is made again by itself: catch sky.RunError, and send it again"
+_OF_CALLS: Rules = {
+    "queue_timeout": unheeded(
+        "a call waits for its turn for as long as it takes; timeout= counts from its start", 0
+    ),
+    "retry": unheeded(NO_RETRY),
+}

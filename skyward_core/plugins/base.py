@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..model.errors import SkywardError, UsageError
@@ -59,6 +60,15 @@ class Plugin:
     conflicts: ClassVar[Sequence[str]] = ()
     gang: ClassVar[bool] = True
     needs_peers: str = ""
+
+    @staticmethod
+    def create(name: str) -> Any:
+        """A plugin that is built of functions, as older generations have it: ``create("mine").with_decorator(f)``.
+
+        Args:
+            name: how people name it; unique in a pool.
+        """
+        return import_module(f"{__package__}.support.built_plugin").BuiltPlugin(name)
 
     def secrets(self) -> Sequence[str]:
         """Values that are blanked, wherever they appear, in logs, summaries, errors and events."""

@@ -90,7 +90,7 @@ async def _fetch(
 ) -> tuple[list[str], list[str]]:
     """Visit each machine; gives what has come, and what has not."""
     chosen = within(kept, MOST)
-    visits = [Visit(context.row, each, context.archive, context.ledger) for each in kept]
+    visits = [Visit(context.row, each.machine, context.archive, context.ledger) for each in kept]
     gate = asyncio.Semaphore(AT_ONCE)
     why: dict[Visit, str] = {}
 

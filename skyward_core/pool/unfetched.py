@@ -3,6 +3,8 @@
 A fresh agent, without ranks, is started in each of the folders that were kept (``node.agent.unfetched``). It takes up
 the calls whose results are there, as after the death of an agent, and hands them out; once all is acknowledged it ends,
 and with it the folder.
+
+What the nodes of a pool that is up hold for nobody is brought home by a visit to their own agents, which go on.
 """
 
 from __future__ import annotations
@@ -14,13 +16,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..model.errors import PoolError, SkywardError, hint_of, what_of
+from ..model.machine import Machine
 from ..model.outcome import Outcome
+from ..model.sizes import size_in_words
 from ..providers import from_json
 from ..providers.base import Provider
 from ..providers.told import told
 from ..store.archive import Archive, rank_of
+from ..store.home import pool_path
 from ..store.ledger import Ledger
-from ..store.ledger_rows import Kept, PoolRow, Receipt
+from ..store.ledger_rows import PoolRow, Receipt
+from ..transport.base import Transport
 from ..transport.incoming_result import Landing
 from ..wire.frames import WORK, WireError
 from .links.link import Link, is_news
@@ -51,7 +57,7 @@ async def fetch(row: PoolRow, ledger: Ledger, *, give_up: bool = False) -> list[
     archive = Archive(row.key)
     try:
         for kept in ledger.kept(row.token):
-            visit = Visit(row, kept, archive, ledger)
+            visit = Visit(row, kept.machine, archive, ledger)
             try:
                 await visit.make(give_up=give_up)
                 await visit.see_it_gone()
@@ -69,6 +75,47 @@ async def fetch(row: PoolRow, ledger: Ledger, *, give_up: bool = False) -> list[
     return done
 
 
+def is_here(ledger: Ledger, run: str) -> bool:
+    """Whether a run is over, and all that it gave lies in the files of this machine."""
+    row = ledger.run(run)
+    if row is None or row.ended_at is None:
+        return False
+    gave = [outcome.index for outcome, _ in ledger.outcomes(run) if outcome.kind in WORK]
+    folder = pool_path(ledger.pool(row.token).key) / "results"
+    return bool(gave) and all((folder / f"{run}.{index}.pickle").exists() for index in gave)
+
+
+async def fetch_run(row: PoolRow, run: str, ledger: Ledger) -> list[str]:
+    """Bring home what the nodes of a pool that is up hold of a run that is over, and whose client is gone.
+
+    Returns:
+        What was done, in words, a line for each node; none where nothing waits there, or another client has come for
+        it.
+
+    Raises:
+        PoolError: a node's part cannot be had, and stays there; says why.
+    """
+    done, failures = [], []
+    archive = Archive(row.key)
+    try:
+        for machine in ledger.machines(row.token):
+            visit = Visit(row, machine, archive, ledger)
+            try:
+                size = await visit.take(run)
+            except (PoolError, OSError, WireError) as error:
+                failures.append(f"node {machine.node} ({what_of(error)})")
+                continue
+            if size is not None:
+                done.append(
+                    f"fetched run {run} ({size_in_words(size)}) from node {machine.node} ({machine.address})"
+                )
+    finally:
+        archive.close()
+    if failures:
+        raise PoolError(f"of run {run}, not fetched, and still there: {'; '.join(failures)}")
+    return done
+
+
 async def bring_home(row: PoolRow, ledger: Ledger, receipt: Receipt, *, give_up: bool = False) -> Receipt:
     """Fetch (or give up) what the hosts keep of a pool that was just torn down; gives the receipt with what became of
     it. What cannot be fetched now stays there."""
@@ -81,11 +128,11 @@ async def bring_home(row: PoolRow, ledger: Ledger, receipt: Receipt, *, give_up:
 
 
 class Visit:
-    """To one folder. Hears of what comes over its link."""
+    """To the folder of a node, or of what is kept of one. Hears of what comes over its link."""
 
-    def __init__(self, row: PoolRow, kept: Kept, archive: Archive, ledger: Ledger) -> None:
+    def __init__(self, row: PoolRow, machine: Machine, archive: Archive, ledger: Ledger) -> None:
         self._row = row
-        self._kept = kept
+        self._machine = machine
         self._archive = archive
         self._ledger = ledger
         self._provider: Provider = from_json(row.provider)
@@ -110,10 +157,9 @@ class Visit:
         Raises:
             PoolError, OSError, WireError: it cannot be had; says why.
         """
-        kept = self._kept
-        transport = self._provider.transport(self._row.name, kept.machine)
+        transport = self._transport()
         await transport.prepare(self._config(), lambda *told, **more: None)
-        link = Link(kept.machine.node, transport, self, logs_from=kept.machine.logs_from, pool=self._row.name)
+        link = self._link(transport)
         try:
             await link.connect()
             runs = [record["run"] for record in link.welcome["runs"]]
@@ -127,10 +173,42 @@ class Visit:
         finally:
             await link.close()
 
+    async def take(self, run: str) -> int | None:
+        """Fetch what the agent of a pool that is up holds of a run for nobody, as one who only looks.
+
+        Returns:
+            Bytes of it; None where nothing waits there.
+
+        Raises:
+            PoolError, OSError, WireError: it cannot be had; says why.
+        """
+        link = self._link(self._transport(), observer=True)
+        try:
+            await link.connect()
+            size = link.welcome.get("unfetched", {}).get(run)
+            if size is None:
+                return None
+            await self._take(link, [run])
+            link.acknowledge(run)
+            link.flush_acknowledgements()
+            await link.ask({"t": "ping"})  # the agent has read what came before
+            return size
+        finally:
+            await link.close()
+
+    def _transport(self) -> Transport:
+        return self._provider.transport(self._row.name, self._machine)
+
+    def _link(self, transport: Transport, *, observer: bool = False) -> Link:
+        machine = self._machine
+        return Link(
+            machine.node, transport, self, observer=observer, logs_from=machine.logs_from, pool=self._row.name
+        )
+
     def _config(self) -> dict[str, Any]:
         """The agent's: it has no ranks, and only hands out what is there."""
         return {
-            "pool": self._row.name, "node": self._kept.machine.node, "nodes": 1, "ranks_per_node": 0,
+            "pool": self._row.name, "node": self._machine.node, "nodes": 1, "ranks_per_node": 0,
             "concurrency": 1, "idle_timeout": LEASE, "env": {}, "cwd": "", "path": [], "image": {},
         }  # fmt: skip
 
@@ -180,6 +258,8 @@ class Visit:
     def _record(self, outcomes: Sequence[tuple[str, Outcome, dict[str, list[int]]]]) -> None:
         """Enter what became of the runs."""
         self._ledger.record(outcomes=outcomes)
+        if self._row.ended_at is None:
+            return  # whoever watches a pool that is up tells how its runs end
         ends = []
         for run in {run for run, _, _ in outcomes}:
             row = self._ledger.run(run)
@@ -211,7 +291,7 @@ class Visit:
         """
         deadline = time.monotonic() + ENDING
         while True:
-            look = self._provider.describe(self._row.name, [self._kept.machine])
+            look = self._provider.describe(self._row.name, [self._machine])
             (seen,) = await told("describe", self._row.name, look)
             if seen.state == "gone":
                 return

@@ -43,7 +43,7 @@ class _AsDataclass:
         defaults = {name: field(default=each) for name, each in zip(names[-len(given) :], given, strict=True)}
         if "hostname" in defaults:
             defaults["hostname"] = field(default_factory=_hostname)
-        kinds = start.__annotations__
+        kinds = ours.__annotations__
         listed: Any = [(name, kinds[name], defaults.get(name, field())) for name in names]
         made = make_dataclass(ours.__name__, listed, eq=False, repr=False, frozen=True, slots=True)
         value = getattr(made, self._name)
@@ -106,9 +106,73 @@ class _FrozenPart:
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
+class AcceleratorModel(str):
+    """The model of a node's GPUs, as its driver names it: a text, which has what older generations read of it, too:
+    ``["type"]``, ``["count"]``, ``["memory_gb"]`` and ``["is_trainium"]``, and ``get``.
+    """
+
+    __slots__ = ("_count",)
+    _count: int
+
+    def __new__(cls, text: str = "", count: int = 0) -> AcceleratorModel:
+        made = super().__new__(cls, text)
+        made._count = count
+        return made
+
+    def __getnewargs__(self) -> tuple[str, int]:  # type: ignore[override]  # a text's has one
+        return str(self), self._count
+
+    @property
+    def name(self) -> str:
+        """Its name in the catalogue ("H100"); where that has none, as the driver says it."""
+        found = self._in_catalogue()
+        return found.name if found else str(self)
+
+    type = name
+
+    @property
+    def memory_gb(self) -> float | None:
+        """Memory of one in GB, where its name or the catalogue says it."""
+        for word in self.upper().replace("-", " ").split():
+            if word.endswith("GB") and word[:-2].isdigit():
+                return float(word[:-2])
+        found = self._in_catalogue()
+        return min(each.memory_gb for each in found.variants) if found else None
+
+    @property
+    def memory(self) -> str:
+        """The same as a text, "80GB"; empty where nobody says it."""
+        gigabytes = self.memory_gb
+        return "" if gigabytes is None else f"{gigabytes:g}GB"
+
+    def _in_catalogue(self) -> Any:
+        from ..model.accelerators.catalogue import within  # few scripts ask
+
+        return within(self)
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        fields = {"type": self.name, "count": self._count, "memory_gb": self.memory_gb}
+        return (fields | {"is_trainium": self.name.startswith("Trainium")})[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A field by its older name, ``default`` where there is no such field, or nobody knows it."""
+        return _field_of(self, key, default)
+
+
+def _field_of(value: Any, key: str, default: Any) -> Any:
+    """What ``get`` of a mapping gives, of what is none."""
+    try:
+        found = value[key]
+    except KeyError:
+        return default
+    return default if found is None else found
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Peer(_FrozenPart):
-    """A node of the pool.
+class Peer(_FrozenPart, str):
+    """A node of the pool. As a text it is its address, as the newest generation has peers: ``",".join(info.peers)``.
 
     Attributes:
         node: its index.
@@ -122,12 +186,26 @@ class Peer(_FrozenPart):
     address: str
     ports: tuple[int, ...]
 
+    def __new__(cls, node: int, address: str, ports: tuple[int, ...] = ()) -> Peer:
+        return str.__new__(cls, address)
+
     def __init__(self, node: int, address: str, ports: tuple[int, ...] = ()) -> None:
         self._fill(locals())
 
-    def __getitem__(self, key: str) -> Any:
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return self.node, self.address, self.ports
+
+    __hash__ = str.__hash__  # it equals its address
+
+    def __getitem__(self, key: Any) -> Any:
         """Fields as older generations have them: ``peer["node"]``, ``peer["private_ip"]``."""
+        if not isinstance(key, str):
+            return str.__getitem__(self, key)
         return {"node": self.node, "private_ip": self.address, "address": self.address}[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A field by its older name, or ``default``."""
+        return _field_of(self, key, default)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -149,6 +227,10 @@ class Network(_FrozenPart):
     def __getitem__(self, key: str) -> Any:
         """Fields as older generations have them: ``network["interface"]``, ``network["bandwidth_gbps"]``."""
         return {"interface": self.interface, "bandwidth_gbps": self.gbps}[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A field by its older name, or ``default``."""
+        return _field_of(self, key, default)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -172,7 +254,7 @@ class InstanceInfo(_FrozenPart):
         run: id of the run in progress; empty between runs and off a pool.
         total_accelerators: GPUs of all nodes; of this one alone where ranks stand alone.
         accelerator: the model of this node's GPUs ("NVIDIA H100 80GB HBM3"), by commas where they differ; empty where
-            there is none.
+            there is none. Its ``name`` is that of the catalogue ("H100"), and it has ``memory_gb``.
         hostname: what this node calls itself.
         network: the interface by which its peers reach this node.
         worker: index of this process among those of its rank, 0 to ``workers_per_rank - 1``; the gang's are those with
@@ -213,7 +295,7 @@ class InstanceInfo(_FrozenPart):
     pool: str
     run: str
     total_accelerators: int
-    accelerator: str
+    accelerator: AcceleratorModel
     hostname: str
     network: Network
     worker: int
@@ -241,6 +323,7 @@ class InstanceInfo(_FrozenPart):
         workers_per_rank: int = 1,
     ) -> None:
         hostname = _hostname() if hostname is _OF_HOST else hostname
+        accelerator = AcceleratorModel(accelerator, accelerators)
         self._fill(locals())
 
     @property

@@ -19,7 +19,12 @@ else:
 
 _OLD, _NEW = "skyward", "skyward_core"
 # Modules that scripts named, and where they are now.
-_MOVED = {"accelerators": "model.accelerators", "errors": "model.errors", "spec": "model.spec"}
+_MOVED = {
+    "accelerators": "model.accelerators",
+    "errors": "model.errors",
+    "spec": "model.spec",
+    "time": "model.lengths_of_time",
+}
 
 
 def install() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from .info import instance_info
@@ -10,6 +11,9 @@ TYPE_CHECKING = False  # typing's would be imported for it
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
+FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class FileMounts:
@@ -30,11 +34,47 @@ class FileMounts:
                 person's home there; a path that is not absolute begins in the working folder.
 
         Raises:
-            OSError: one cannot be written.
+            OSError: one cannot be written; says which, where, and what to do.
         """
         if instance_info().local_rank == 0:
             for target, archive in packed.items():
-                _unpack(os.path.expanduser(target), archive)  # noqa: PTH111  a rank has no pathlib
+                self._place(os.path.expanduser(target), archive)  # noqa: PTH111  a rank has no pathlib
+
+    def _place(self, target: str, archive: bytes) -> None:
+        import tarfile
+
+        try:
+            _unpack(target, archive)
+        except (OSError, tarfile.TarError) as error:
+            info = instance_info()
+            place = os.path.abspath(target)  # noqa: PTH100
+            file = getattr(error, "filename", None)
+            at = f" ({file})" if file and os.path.abspath(file) != place else ""  # noqa: PTH100
+            why = getattr(error, "strerror", None) or str(error)
+            words = (
+                f"{self.__name__}: {place} on node {info.node} ({info.hostname}) is not whole: {why}{at}; "
+                f"{_advice(error, place)}, and run it again"
+            )
+            told: Any = type(error)(words) if isinstance(error, OSError) else OSError(words)
+            told.__skyward_words__ = words  # they say it all: nobody needs our own frames
+            raise told from None
+
+
+def _advice(error: Exception, place: str) -> str:
+    number = getattr(error, "errno", None)
+    if number in FULL:
+        while not os.path.isdir(place):  # noqa: PTH112
+            place = os.path.dirname(place)  # noqa: PTH120
+        disk = os.statvfs(place)
+        free = disk.f_bavail * disk.f_frsize
+        from ..model.sizes import size_in_words
+
+        return f"free some space there ({size_in_words(free)} are free), or choose a place on another disk"
+    if number in FORBIDDEN:
+        return "choose a place that this account may write to"
+    if number == errno.EFBIG:
+        return "allow larger files there (ulimit -f), or choose another file system"
+    return "make room for it there, or choose another place"
 
 
 def _unpack(target: str, archive: bytes) -> None:

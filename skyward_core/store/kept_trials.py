@@ -1,11 +1,18 @@
-"""Sheets of trials (``views.trial_sheet``), kept beside the logs of the pool: a file for each run that is a sweep."""
+"""Sheets of trials (``views.trial_sheet``), kept beside the logs of the pool: a file for each run that is a sweep.
+
+Of a sweep by gangs, of which each trial is a run, the first one's is the sheet, and those of the others name that.
+"""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from ..views.trial_sheet import TrialSheet
 from .home import pool_dir, pool_path
+from .ledger_rows import RUN, process_lives
 from .whole_file import write_whole
 
 FOLDER = "trials"
@@ -20,9 +27,46 @@ def keep(pool: str, run: str, sheet: TrialSheet) -> None:
     Raises:
         OSError: it cannot be written.
     """
+    write_whole(_folder(pool) / f"{run}.json", json.dumps(sheet.to_json()).encode())
+
+
+def keep_part(pool: str, run: str, sweep: str) -> None:
+    """Keep that a run is one of a sweep by gangs, before it begins.
+
+    Args:
+        pool: its key.
+        sweep: what that is called, and its sheet.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if run != sweep:
+        write_whole(_folder(pool) / f"{run}.json", json.dumps({"of": sweep}).encode())
+
+
+def over(pool: str, sweep: str) -> None:
+    """A sweep by gangs begins no more runs.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    (_folder(pool) / f"{sweep}.over").touch()
+
+
+def goes_on(pool: str, sheet: TrialSheet) -> bool:
+    """Whether runs of a sweep by gangs may still be begun: its client is there, and has not done with it.
+
+    Args:
+        pool: its key.
+    """
+    marked = (pool_path(pool) / FOLDER / f"{sheet.name}.over").exists()
+    return not marked and process_lives(sheet.client)
+
+
+def _folder(pool: str) -> Path:
     folder = pool_dir(pool) / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
-    write_whole(folder / f"{run}.json", json.dumps(sheet.to_json()).encode())
+    return folder
 
 
 def kept(pool: str, run: str) -> TrialSheet | None:
@@ -31,8 +75,20 @@ def kept(pool: str, run: str) -> TrialSheet | None:
     Raises:
         OSError, ValueError: it cannot be read.
     """
+    data = _read(pool, run)
+    if isinstance(data, dict) and isinstance(sweep := data.get("of"), str) and RUN.fullmatch(sweep):
+        data = _read(pool, sweep)
+    if data is None:
+        return None
+    sheet = TrialSheet.from_json(data)
+    if sheet.gang and not sheet.runs and sheet.tasks:  # of an earlier release, which kept a sheet of each run
+        sheet = replace(sheet, runs={sheet.tasks[0]: run})
+    return sheet
+
+
+def _read(pool: str, run: str) -> Any:
     try:
         text = (pool_path(pool) / FOLDER / f"{run}.json").read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
-    return TrialSheet.from_json(json.loads(text))
+    return json.loads(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..model.errors import UsageError
 from ..model.function import PendingFunction
@@ -43,10 +43,10 @@ def shell(
         timeout: seconds that one rank may take; None for no limit.
 
     Raises:
-        UsageError: there is no command, or a variable's name or value is none.
+        UsageError: there is no command, or what is given is none; or a variable's name or value is none.
         ValueError: ``timeout`` is not more than 0.
     """
-    text = command if isinstance(command, str) else shlex.join(map(_text, command))
+    text = command if isinstance(command, str) else _joined(command)
     if not text.strip():
         raise UsageError("which command? sky.shell() was given an empty one")
     for variable, said in (env or {}).items():
@@ -54,6 +54,8 @@ def shell(
             raise UsageError(f"env: {variable!r:.60} is no name of a variable")
         if said is None:
             raise UsageError(f"env: {variable} has no value; leave it out, or give it an empty text")
+        if isinstance(said, bytes | bytearray):
+            raise UsageError(f"env: {variable} is given bytes: give a text (.decode())")
     given = {name: _text(value) for name, value in (env or {}).items()}
     for variable, value in given.items():
         if "\0" in value:
@@ -87,6 +89,32 @@ def values_here(option: str, said: Mapping[str, str | None]) -> dict[str, str]:
             )
         found[name] = text
     return found
+
+
+def _joined(words: object) -> str:
+    """A command of its words, as a shell reads it.
+
+    Raises:
+        UsageError: they are none.
+    """
+    if isinstance(words, bytes | bytearray | Mapping) or not isinstance(words, Iterable):
+        hint = ""
+        if isinstance(words, bytes | bytearray):
+            hint = ": give a text (.decode())"
+        elif isinstance(words, os.PathLike):
+            hint = ": give a list, [path]"
+        kind = "None" if words is None else f"of the type {type(words).__name__}"
+        raise UsageError(f"a command is a text, or a list of words; this one is {kind}{hint}")
+    found = []
+    for number, word in enumerate(words, 1):
+        if word is None or isinstance(word, bytes | bytearray):
+            raise UsageError(
+                f"word {number} of the command is {type(word).__name__}, not a text: {word!r:.40}"
+            )
+        found.append(_text(word))
+    if found and not found[0].strip():
+        raise UsageError("which command? the first word of it, the program, is empty")
+    return shlex.join(found)
 
 
 def _text(value: object) -> str:

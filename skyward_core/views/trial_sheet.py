@@ -20,9 +20,10 @@ class TrialSheet(Value):
         rows: their values as texts, in that order.
         tasks: of the run that this belongs to, for each task the row that it is.
         before: rows of which runs before this one have the result: row -> (run, task).
-        gang: whether each row is a run of its own on every rank; the one that this belongs to is then one row, and
-            those before it are the others.
-        tried: rows of such a sweep that failed before, and where that is found.
+        gang: whether each row is a run of its own, on every rank of some nodes or of all.
+        nodes: how many nodes each of its runs has; 0 for all of the pool.
+        runs: which run each of its tasks' rows is: known before any of them begins.
+        client: the process that begins them, one after the other; 0 where that is not known.
     """
 
     names: tuple[str, ...]
@@ -30,14 +31,18 @@ class TrialSheet(Value):
     tasks: tuple[int, ...]
     before: Mapping[int, tuple[str, int]]
     gang: bool = False
-    tried: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    nodes: int = 0
+    runs: Mapping[int, str] = field(default_factory=dict)
+    client: int = 0
 
     @classmethod
-    def of_texts(cls, combinations: Sequence[Sequence[str]], *, gang: bool = False) -> TrialSheet:
+    def of_texts(
+        cls, combinations: Sequence[Sequence[str]], *, gang: bool = False, nodes: int = 0
+    ) -> TrialSheet:
         """Of combinations of texts ``name=value``, of which none has run."""
         split = [[pair.partition("=")[::2] for pair in each] for each in combinations]
         names = tuple(name.strip() for name, _ in split[0])
-        return replace(cls.new(names, [[text for _, text in each] for each in split]), gang=gang)
+        return replace(cls.new(names, [[text for _, text in each] for each in split]), gang=gang, nodes=nodes)
 
     @classmethod
     def new(cls, names: Sequence[str], rows: Sequence[Sequence[str]]) -> TrialSheet:
@@ -55,21 +60,41 @@ class TrialSheet(Value):
         have = {row: (run, task) for task, row in enumerate(self.tasks) if task in returned}
         have = {**self.before, **have}
         left = tuple(row for row in range(len(self.rows)) if row not in have)
-        tried = (
-            {row: (run, task) for task, row in enumerate(self.tasks) if row not in have} if self.gang else {}
-        )
-        return replace(self, tasks=left, before=have, tried={**self.tried, **tried})
+        return replace(self, tasks=left, before=have)
 
-    def of_row(self, row: int) -> TrialSheet:
-        """Of a sweep by gangs, the sheet of the run that is this row."""
-        return replace(self, tasks=(row,))
+    # -- by gangs ------------------------------------------------------------------------------------------
+
+    def begun_by(self, client: int, ids: Sequence[str]) -> TrialSheet:
+        """The same for a sweep by gangs that begins now.
+
+        Args:
+            client: the process that begins its runs.
+            ids: what these are called, in the order of the tasks.
+        """
+        return replace(self, client=client, runs=dict(zip(self.tasks, ids, strict=True)))
+
+    @property
+    def name(self) -> str:
+        """What a sweep by gangs is called: as its first run is."""
+        return self.runs[self.tasks[0]]
+
+    def missing_of_gangs(self, done: Container[str]) -> TrialSheet:
+        """The same for a sweep by gangs that goes on with what this one lacks.
+
+        Args:
+            done: runs that have results of all ranks.
+        """
+        have = {**self.before, **{row: (run, 0) for row, run in self.runs.items() if run in done}}
+        left = tuple(row for row in range(len(self.rows)) if row not in have)
+        return replace(self, tasks=left, before=have, runs={}, client=0)
 
     def to_json(self) -> dict[str, Any]:
-        before, tried = (
-            [[row, *place] for row, place in sorted(each.items())] for each in (self.before, self.tried)
-        )
+        before = [[row, *place] for row, place in sorted(self.before.items())]
         told = {"names": self.names, "rows": self.rows, "tasks": self.tasks, "before": before}
-        return told | ({"gang": True, "tried": tried} if self.gang else {})
+        if not self.gang:
+            return told
+        runs = [[row, run] for row, run in sorted(self.runs.items())]
+        return told | {"gang": True, "nodes": self.nodes, "runs": runs, "client": self.client}
 
     @classmethod
     def from_json(cls, data: Any) -> TrialSheet:
@@ -82,15 +107,16 @@ class TrialSheet(Value):
             names = tuple(map(str, data["names"]))
             rows = tuple(tuple(map(str, row)) for row in data["rows"])
             tasks = tuple(map(int, data["tasks"]))
-            before, tried = (
-                {int(row): (str(run), int(task)) for row, run, task in each}
-                for each in (data["before"], data.get("tried", ()))
-            )
+            before = {int(row): (str(run), int(task)) for row, run, task in data["before"]}
+            runs = {int(row): str(run) for row, run in data.get("runs", ())}
+            nodes, client = int(data.get("nodes", 0)), int(data.get("client", 0))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"it is no sheet of trials: {error!r}") from error
         known = range(len(rows))
-        if any(len(row) != len(names) for row in rows) or not all(
-            row in known for row in (*tasks, *before, *tried)
+        if (
+            any(len(row) != len(names) for row in rows)
+            or not all(row in known for row in (*tasks, *before, *runs))
+            or (runs and runs.keys() != set(tasks))
         ):
             raise ValueError("it is no sheet of trials: its rows do not fit")
-        return cls(names, rows, tasks, before, data.get("gang") is True, tried)
+        return cls(names, rows, tasks, before, data.get("gang") is True, nodes, runs, client)

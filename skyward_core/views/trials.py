@@ -10,7 +10,7 @@ from typing import Any
 from ..wire.safe_text import field as safe
 from .metrics import MetricBook
 from .trial_sheet import TrialSheet
-from .views import TaskView
+from .views import RunView, TaskView
 
 PLACE, STATE, TIME, RESULT = "#", "outcome", "time", "result"
 """Columns that every table has; the others are called as arguments and numbers are."""
@@ -125,23 +125,34 @@ class TrialBoard:
     sheet: TrialSheet
     earlier: Mapping[tuple[str, int], TaskView] = field(default_factory=dict)
 
-    def table(self, run: str, tasks: Mapping[int, TaskView], book: MetricBook) -> TrialTable:
+    def table(
+        self,
+        run: str,
+        tasks: Mapping[int, TaskView],
+        book: MetricBook,
+        runs: Mapping[str, RunView] | None = None,
+    ) -> TrialTable:
         """The table as it is now.
 
         Args:
             run: id of the run.
             tasks: its tasks, by index.
             book: what its ranks log while it goes on.
+            runs: others of its pool, as they are held; of a sweep by gangs each row is one.
         """
         places = {row: (run, task) for task, row in enumerate(self.sheet.tasks)}
+        if self.sheet.gang:
+            places = {row: (of, 0) for row, of in self.sheet.runs.items()}
         rows = []
         for at, texts in enumerate(self.sheet.rows):
-            of, task = places.get(at) or self.sheet.before.get(at) or self.sheet.tried.get(at) or ("", -1)
-            own = of_gang(tasks.values()) if self.sheet.gang else tasks.get(task)
-            found = own if of == run else self.earlier.get((of, task))
+            of, task = places.get(at) or self.sheet.before.get(at) or ("", -1)
+            found = self.earlier.get((of, task)) if of != run else None
+            if found is None:
+                held = tasks if of == run else runs[of].tasks if runs and of in runs else {}
+                found = of_gang(held.values()) if self.sheet.gang else held.get(task)
             live = {}
             if found is not None and found.state == "running" and found.began_at is not None:
-                live = book.latest_since(run, found.rank, found.began_at)
+                live = book.latest_since(of, found.rank, found.began_at)
             rows.append(TrialRow(at, tuple(map(safe, texts)), found, of if found is not None else "", live))
         numbers = dict.fromkeys(name for row in rows for name in row.numbers)
         return TrialTable(tuple(map(safe, self.sheet.names)), tuple(numbers), rows)

@@ -16,7 +16,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.model.spec import PoolSpec
 from skyward_core.views.views import PoolView
 
-from ..words import count, duration
+from ..words import NO_RUN, count, duration
 from .console import Console
 from .execute import StepsRun, check_fits
 from .reach import opened
@@ -69,12 +69,25 @@ def launch(
                 else tasks_on(job, found, folder, setup=setup)
             )
             status = runner.all_of(spec, steps, detach=detach)
+        if not job.run.strip() and status == exit_status.OK:
+            done = "" if spec is None else f"pool {name} was made"
+            console.note(f"{job.path} has no run: {_done(job, done, setup=setup)}")
         if not down and spec is not None and runner.key and runner.error is None:
             idle = duration(spec.options.idle_timeout)
             console.note(
                 f"pool {name} stays up, and ends itself {idle} after its last use: skyward-tui down {name}"
             )
         return status
+
+
+def _done(job: JobFile, pool: str, *, setup: bool) -> str:
+    """What came of a job without ``run``."""
+    did = [pool] if pool else []
+    if job.mounts:
+        did.append("its files were brought")
+    if setup and job.setup.strip():
+        did.append("its nodes were set up")
+    return f"{', '.join(did) or 'nothing was done'}" + (", and nothing was run" if did else "")
 
 
 def _tell(
@@ -93,6 +106,8 @@ def _tell(
     told.append(("working folder", job.folder))
     told += [("brings", f"{source} to {target}") for target, source in job.mounts.items()]
     told += [(name, f"{len(text.splitlines())} lines") for name, text in _commands(job, setup=setup).items()]
+    if not job.run.strip():
+        told.append(("run", NO_RUN))
     for line in table(told):
         console.say(line)
     console.result({"plan": [list(each) for each in told]})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from skyward_core.front.history import PoolRow, Printed, following, locks, printed, printed_together, run_view
@@ -82,13 +82,14 @@ def results(run: str, console: Console, sort: str | None, diff: str | None, outp
         row = fetched(session, meant(session, run), console)
         pool = session.ledger.pool(row.token)
         view, book = run_view(session.ledger, row), MetricBook()
+        runs: Mapping[str, RunView] = {}
         if row.state == "running" and pool.ended_at is None:
             # Nobody may have told the ledger what has happened since. If nobody can, its word is all there is.
             with suppress(PoolError):
                 live = session.look(pool.key).result()
-                view, book = live.runs.get(row.run, view), live.metrics
+                view, book, runs = live.runs.get(row.run, view), live.metrics, live.runs
         board = _board_of(session, pool.key, view, sort)
-        trials = None if board is None else board.table(view.id, view.tasks, book)
+        trials = None if board is None else board.table(view.id, view.tasks, book, runs)
         if output is not None:
             from ..result_files import write
 

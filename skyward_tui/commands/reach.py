@@ -118,11 +118,12 @@ def _latest(session: Session, pool: PoolRow) -> RunRow:
 
 
 def fetched(session: Session, row: RunRow, console: Console) -> RunRow:
-    """A run as the ledger has it once what waits for it on the hosts of a pool that has ended is brought here; what
-    cannot be had now is told of."""
-    if any(row.run in kept.runs for kept in session.ledger.kept(row.token)):
+    """A run as the ledger has it once what waits for it is brought here: on the nodes of its pool, where it is over and
+    has no client, or on the hosts of one that has ended; what cannot be had now is told of."""
+    live = session.ledger.pool(row.token).ended_at is None
+    if live or any(row.run in kept.runs for kept in session.ledger.kept(row.token)):
         try:
-            for line in session.fetch(row.token).result():
+            for line in (session.fetch_run(row.run) if live else session.fetch(row.token)).result():
                 console.note(line)
         except PoolError as error:
             console.note(words_of(error))

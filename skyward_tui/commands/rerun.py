@@ -11,7 +11,7 @@ from skyward_core.front.history import RunRow
 from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.launches import KeptLaunch, ScriptState, diff_of, kept
 from skyward_core.front.session import Session
-from skyward_core.front.trials import TrialSheet, missing_of
+from skyward_core.front.trials import TrialSheet, gangs_of, missing_of
 from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
 
@@ -90,12 +90,18 @@ def _left(session: Session, row: RunRow, console: Console) -> TrialSheet:
     """What a sweep has no results of, once all that can be had of it is here."""
     row = fetched(session, row, console)
     pool = session.ledger.pool(row.token)
-    if row.state == "running" and pool.ended_at is None:
+    runs, client = gangs_of(session.ledger, row)
+    if client:
+        raise UsageError(f"the sweep of run {row.run} goes on: what is missing of it may still come")
+    open_ones = [each for each in runs if each.state == "running"]
+    if open_ones and pool.ended_at is None:
         # Its client may be gone: then nobody has told the ledger what the nodes know.
-        view = session.attach(pool.key).result().runs.get(row.run)
-        under_way = view is not None and any(task.state == "running" for task in view.tasks.values())
-        if row.has_client or under_way:
-            raise UsageError(f"run {row.run} goes on: what is missing of it may still come")
+        held = session.attach(pool.key).result().runs
+        for each in open_ones:
+            view = held.get(each.run)
+            under_way = view is not None and any(task.state == "running" for task in view.tasks.values())
+            if each.has_client or under_way:
+                raise UsageError(f"run {each.run} goes on: what is missing of it may still come")
         session.leave(pool.key).result()  # what has come is written down
     return missing_of(session.ledger, recorded(session, row.run))
 

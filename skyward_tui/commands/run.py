@@ -29,7 +29,7 @@ from skyward_core.views.trials import TrialTable
 from skyward_core.views.views import PoolView, RunView
 
 from ..as_json import pool_json, run_json, trials_json
-from ..launch_plan import lacking, rows
+from ..launch_plan import gang_words, lacking, rows
 from ..packaged import meant
 from ..words import between, count, duration
 from .calling import Caller
@@ -38,7 +38,7 @@ from .follow import Choice, Follower, Interrupted
 from .reach import opened, up
 from .report import receipt_line, show_run, status_of, table
 from .sweep import note_left
-from .trials import TrialNotes, show_trials
+from .trials import GangNotes, TrialNotes, outcome_line, show_trials
 
 
 def run(
@@ -75,6 +75,7 @@ def run(
             plan = replace(plan, sheet=missing)
         if found is not None:
             plan = plan.on(found)
+        plan.check_gangs()
         if dry_run:
             return _tell(plan, console)
         if plan.loses_files and not console.is_terminal:
@@ -351,41 +352,73 @@ class Job:
     def _gangs(
         self, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool
     ) -> int:
-        """Run each combination on every rank, one after the other; the status is that of the first that failed."""
-        self.by_gangs, status = True, exit_status.OK
-        for at, (task, row) in enumerate(zip(tasks, sheet.tasks, strict=True), 1):
-            own = sheet.of_row(row)
-            launched = self.session.launch_sweep(self.key, [task], own, request, joined=joined)
-            self.run = run = self._begun(launched)
-            said = " ".join(f"{name}={text}" for name, text in zip(own.names, own.rows[row], strict=True))
-            self.console.note(f"run {run.id}: {at:,}/{len(tasks):,} {said} on {count(run.total, 'rank')}")
-            ended = self.session.wait(self.key, run.id)
-            try:
-                self.follower.wait(ended)
-            except Interrupted as interruption:
-                self._interrupted(run, ended, interruption)
-                return exit_status.INTERRUPTED
-            sheet = own.missing(run.id, {0} if run.state == "done" else ())
-            status = status or status_of(run)
-            if run.state == "cancelled":  # by somebody who has had enough of it
-                break
-        if self.run is not None:
-            self._report(self.run)
-        return status
+        """Run each combination as a gang, as many at a time as fit; the status is that of the first that failed."""
+        self.by_gangs = True
+        launched = self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined)
+        self.run = run = self._begun(launched)
+        view = self.session.view(self.key)
+        # Not waited for by the follower: what ranks print is shown once it is known whose runs are ours.
+        board = self.session.trials(self.key, run).result()
+        self._own |= set(board.sheet.runs.values())
+        many = count(len(tasks), "combination")
+        self.console.note(f"{tasks[0].name}: {many}, {gang_words(sheet.nodes, len(view.nodes))}")
+        notes = GangNotes(self.console, board, view)
+        notes.told(run.id, False)
+        self.follower.on_run = notes.told
+        over = self.session.sweep_over(self.key, run.id)
+        try:
+            self.follower.wait(over)
+        except Interrupted as interruption:
+            return self._interrupted_gangs(run, over, interruption)
+        finally:
+            ended = [view.runs[each] for each in board.sheet.runs.values() if each in view.runs]
+            self.run = next((each for each in ended if each.state not in ("running", "done")), ended[-1])
+        self._report(self.run)
+        return status_of(self.run)
+
+    def _interrupted_gangs(self, run: RunView, over: Future[None], interruption: Interrupted) -> int:
+        """A signal came while a sweep by gangs was awaited."""
+        choice = self._chosen("the sweep", interruption, outlives_us=True)
+        if choice == "detach":
+            over.cancel()
+            self._part(self.run or run)
+            self.console.note(
+                f"what of the sweep is not begun is not: skyward-tui rerun {run.id} --missing runs that later"
+            )
+            return exit_status.INTERRUPTED
+        self.console.note("cancelling the sweep")
+        try:
+            self.follower.wait(self.session.cancel(self.key, run.id))
+            self.follower.wait(self.session.sweep_over(self.key, run.id))
+            self._report(self.run or run)
+        except Interrupted:
+            self.leave &= not self.ours  # no patience left: the teardown stops the runs as well
+        return exit_status.INTERRUPTED
 
     def _interrupted(self, run: RunView, ended: Future[RunView], interruption: Interrupted) -> None:
         """A signal came while a run was awaited."""
-        choice = self.off_terminal
-        if interruption.number == SIGINT and self.console.is_terminal:
-            outlives_us = self.follower.wait(self.session.outlives_us(self.key, run.id), heed=False)
-            with suppress(Interrupted):  # nobody is there any more
-                choice = self.follower.ask(f"run {run.id}", outlives_us=outlives_us)
-                self.leave = choice != "down"  # whoever answers has said what becomes of the pool
+        choice = self._chosen(f"run {run.id}", interruption, outlives_us=None)
         if choice == "detach":
             ended.cancel()  # nobody waits any more
             self._part(run)
         else:
             self._cancel(run, ended)
+
+    def _chosen(self, what: str, interruption: Interrupted, *, outlives_us: bool | None) -> Choice:
+        """What becomes of what is awaited, as the person says, where there is one.
+
+        Args:
+            outlives_us: whether it goes on when we leave; None to ask the session that.
+        """
+        choice = self.off_terminal
+        if interruption.number == SIGINT and self.console.is_terminal:
+            if outlives_us is None:
+                asked = self.session.outlives_us(self.key, self.run.id if self.run is not None else "")
+                outlives_us = self.follower.wait(asked, heed=False)
+            with suppress(Interrupted):  # nobody is there any more
+                choice = self.follower.ask(what, outlives_us=outlives_us)
+                self.leave = choice != "down"  # whoever answers has said what becomes of the pool
+        return choice
 
     def _cancel(self, run: RunView, ended: Future[RunView]) -> None:
         self.console.note(f"cancelling run {run.id}")
@@ -440,8 +473,11 @@ class Job:
         self.follower.finish()
         if run.kind == "sweep" or self.by_gangs:
             board = self.session.trials(self.key, run).result()
-            self.trials = board.table(run.id, run.tasks, MetricBook())
+            runs = self.session.view(self.key).runs
+            self.trials = board.table(run.id, run.tasks, MetricBook(), runs)
             show_trials(run, self.trials, self.console)
+            if self.by_gangs and (said := outcome_line(self.trials, run.id)):
+                self.console.note(said)
         else:
             show_run(run, self.console)
         if self.follower.live is not None:

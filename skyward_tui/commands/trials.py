@@ -5,15 +5,17 @@ from __future__ import annotations
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcome import Outcome
 from skyward_core.views.trial_sheet import TrialSheet
-from skyward_core.views.trials import TrialRow, TrialTable
-from skyward_core.views.views import RunView, TaskView
+from skyward_core.views.trials import TrialBoard, TrialRow, TrialTable, of_gang
+from skyward_core.views.views import PoolView, RunView, TaskView
 from skyward_core.wire.safe_text import field
 
-from ..words import clip, number, took
+from ..words import clip, count, number, took
 from .console import Console
 from .report import GLYPHS, failure_lines, note_of, table
 
 COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2, "waiting": 2}
+
+NAMED = 5  # combinations that failed, at the end
 
 
 class TrialNotes:
@@ -30,11 +32,78 @@ class TrialNotes:
             return
         self._ended.add(outcome.index)
         task = TaskView(outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome)
-        row = self._sheet.rows[self._sheet.tasks[outcome.index]]
-        said = " ".join(f"{name}={field(text)}" for name, text in zip(self._sheet.names, row, strict=True))
+        said = combination(self._sheet, self._sheet.tasks[outcome.index])
         so_far = f"{len(self._ended):,}/{len(self._sheet.tasks):,}"
         line = f"{so_far} {said}: {outcome.kind} {note_of(task)}".rstrip()
         self._console.note(f"{clip(line, 300)} ({took(outcome.seconds)})")
+
+
+class GangNotes:
+    """Tells of each run of a sweep by gangs as it begins, and as it ends.
+
+    Args:
+        board: of the sweep.
+        pool: what it looks like, always as it is now.
+    """
+
+    def __init__(self, console: Console, board: TrialBoard, pool: PoolView) -> None:
+        self._console = console
+        self._sheet = board.sheet
+        self._rows = {run: row for row, run in board.sheet.runs.items()}
+        self._pool = pool
+        self._begun: set[str] = set()
+        self._ended: set[str] = set()
+
+    def told(self, run: str, ended: bool) -> None:
+        """A run of the pool begins, or has ended."""
+        if run not in self._rows:
+            return
+        if run not in self._begun:
+            self._begun.add(run)
+            so_far = f"{len(self._begun):,}/{len(self._rows):,}"
+            self._console.note(
+                f"run {run}: {so_far} {self._said(run)} on {count(self._pool.runs[run].total, 'rank')}"
+            )
+        if ended and run not in self._ended:
+            self._ended.add(run)
+            view = self._pool.runs[run]
+            stands = of_gang(view.tasks.values())
+            what = "" if stands is None or view.state == "done" else f" ({note_of(stands)})"
+            nodes = "node" if len(view.nodes) == 1 else "nodes"
+            where = f" on {nodes} {', '.join(map(str, view.nodes))}" if view.nodes else ""
+            took_ = took((view.ended_at or view.opened_at) - view.opened_at)
+            line = f"run {run}: {len(self._ended):,}/{len(self._rows):,} have ended, {self._said(run)}: {view.state}"
+            self._console.note(f"{clip(line + what, 300)}{where} ({took_})")
+
+    def _said(self, run: str) -> str:
+        return combination(self._sheet, self._rows[run])
+
+
+def combination(sheet: TrialSheet, row: int) -> str:
+    """A combination of arguments, in words."""
+    pairs = zip(sheet.names, sheet.rows[row], strict=True)
+    return " ".join(f"{name}={field(text)}" for name, text in pairs)
+
+
+def outcome_line(found: TrialTable, run: str) -> str:
+    """How a sweep by gangs went, and which combinations have no results; "" where all have.
+
+    Args:
+        run: any of its runs.
+    """
+    lack = [row for row in found.rows if row.state != "returned"]
+    if not lack:
+        return ""
+    failed = [row for row in lack if row.task is not None]
+    said = [f"{len(found.rows) - len(lack):,} of {count(len(found.rows), 'combination')} have results"]
+    for row in failed[:NAMED]:
+        pairs = zip(found.names, row.arguments, strict=True)
+        said.append(f"{' '.join(map('='.join, pairs))} {row.state} (run {row.run})")
+    if len(failed) > NAMED:
+        said.append(f"{len(failed) - NAMED:,} more failed")
+    if waiting := len(lack) - len(failed):
+        said.append(f"{waiting:,} did not begin")
+    return f"{'; '.join(said)}: skyward-tui rerun {run} --missing runs what has none"
 
 
 def show_trials(run: RunView, found: TrialTable, console: Console, sort: str | None = None) -> None:

@@ -80,7 +80,7 @@ class ResultsPanel(RunPanel):
             return False
         self._seen = run.id, run.version, beat
         try:
-            self._trials.update(asked.result().table(run.id, run.tasks, pool.metrics))
+            self._trials.update(asked.result().table(run.id, run.tasks, pool.metrics, pool.runs))
         except SkywardError as error:
             self.app.flash(words_of(error), "error")
             return False

@@ -147,7 +147,8 @@ async def follow_job(
                 failed = f"{task.name} {run.state}" + (f": {rest} not begun" if rest else "")
                 break
         else:
-            app.flash(f"job {plan.job.name or plan.job.path.name} is done", "done")
+            done = "is done" if plan.job.run.strip() else "has no run: nothing was run"
+            app.flash(f"job {plan.job.name or plan.job.path.name} {done}", "done")
     except SkywardError as error:
         failed = one_line(words_of(error))
     finally:

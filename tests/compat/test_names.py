@@ -13,6 +13,7 @@ from skyward_core.plugins.support import accelerate_config
 from skyward_core.plugins.support.automatic import Automatic
 from skyward_core.runtime import info as place
 from skyward_core.runtime import torchrun
+from skyward_core.store import home
 from tests.compat.upstream import ACCELERATORS
 
 
@@ -158,3 +159,109 @@ def test_parts_of_others():
 def test_cuda_of_jax_by_the_older_word():
     assert sky.plugins.jax(cuda="cu124").cuda == "cuda12"
     assert sky.plugins.Jax(cuda="cuda13").cuda == "cuda13"
+
+
+def test_what_a_place_says_of_accelerators_and_peers_by_the_words_of_three_generations():
+    info = sky.InstanceInfo(
+        rank=1,
+        node=1,
+        total_nodes=2,
+        world_size=2,
+        peers=(place.Peer(0, "10.0.0.1"), place.Peer(1, "10.0.0.2", (7,))),
+        accelerator="NVIDIA A100-SXM4-40GB",
+        accelerators=2,
+        network=place.Network("eth0"),
+    )
+    for seen in (info, pickle.loads(pickle.dumps(info)), sky.InstanceInfo.from_json(info.to_json())):
+        gpu = seen.accelerator
+        assert gpu == "NVIDIA A100-SXM4-40GB" and "A100" in gpu and gpu[:6] == "NVIDIA"
+        assert (gpu["type"], gpu["count"], gpu["memory_gb"], gpu["is_trainium"]) == ("A100", 2, 40.0, False)
+        assert (gpu.name, gpu.type, gpu.memory, gpu.memory_gb) == ("A100", "A100", "40GB", 40.0)
+        assert gpu.get("vendor", "?") == "?" and gpu.get("type") == "A100"
+        assert ",".join(seen.peers) == "10.0.0.1,10.0.0.2" and seen.peers.index(seen.host) == seen.rank
+        assert f"{seen.peers[1]}:{seen.peers[1].ports[0]}" == "10.0.0.2:7"
+        assert seen.peers[1].get("private_ip") == seen.peers[1]["address"] == seen.peers[1].address
+        assert seen.peers[0].get("zone") is None and {seen.peers[0]: 1}["10.0.0.1"] == 1
+        assert (seen.network.get("interface"), seen.network.get("bandwidth_gbps", 1.0)) == ("eth0", 1.0)
+    none = sky.InstanceInfo().accelerator
+    assert not none and (none["type"], none["count"], none.get("memory_gb"), none.memory) == ("", 0, None, "")
+
+
+@pytest.mark.parametrize(
+    ("said", "model", "memory"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100", 80),
+        ("Tesla T4", "T4", 16),
+        ("NVIDIA GeForce RTX 4090", "RTX-4090", 24),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX-6000-Ada", 48),
+        ("NVIDIA L4, NVIDIA T4", "L4", 24),
+        ("Some GPU 9", "Some GPU 9", None),
+    ],
+)
+def test_the_catalogues_name_of_what_a_driver_says(said, model, memory):
+    found = place.AcceleratorModel(said, 1)
+    assert (found.name, found.memory_gb) == (model, memory)
+
+
+def test_what_the_newest_generation_says_of_calls_is_told_of():
+    with pytest.warns(FutureWarning, match=r"sky.function\(retry=...\) goes unheeded: no call is made again"):
+        again = sky.function(retry=lambda why, attempt: attempt < 3)(abs)
+    with pytest.warns(FutureWarning, match=r"queue_timeout=...\) goes unheeded: a call waits for its turn"):
+        call = again(-1).with_queue_timeout(5)
+    assert call.with_retry(None).local() == 1
+    with pytest.raises(TypeError, match=r"sky.function takes no retries"):
+        sky.function(retries=3)
+    with pytest.warns(FutureWarning, match=r"sky.Compute\(retry=...\) goes unheeded"):
+        sky.Compute(provider=sky.Local(), retry=lambda why, attempt: True)
+    group = (again(-1) & again(-2)).with_timeout(3)
+    assert [item.timeout for item in group.items] == [3, 3] and group.ordered
+    with pytest.raises(ValueError, match=r"more than 0 seconds"):
+        group.with_timeout(0)
+
+
+def test_options_of_a_pool_beside_it_as_the_first_generations_take_them():
+    with pytest.warns(FutureWarning):
+        pool = sky.ComputePool(provider=sky.Local(), provision_timeout=600, logging=False, nodes=1)
+    assert pool.spec.options.start_timeout == 600
+
+
+def test_why_a_name_is_not_here_is_said_to_who_imports_it_too():
+    with pytest.raises(ImportError, match=r"cannot import 'Volume' from 'skyward_core': .* are not mounted"):
+        from skyward_core import Volume  # noqa: F401
+    with pytest.raises(ImportError, match=r"cannot import 'cuml' .* because sky.Image"):
+        from skyward_core.plugins import cuml  # noqa: F401
+    with pytest.raises(ImportError, match=r"cannot import name 'nothing' from"):
+        from skyward_core import nothing  # noqa: F401
+    assert not hasattr(sky, "Volume") and not hasattr(sky.plugins, "mps")
+
+
+def test_credentials_are_refused_but_where_another_provider_serves(monkeypatch):
+    with pytest.raises(
+        sky.SpecError, match=r"access_key_id=...\) is not to be had: keys are those that boto3 finds"
+    ):
+        sky.AWS(access_key_id="AKIA", secret_access_key="s")
+    monkeypatch.setattr(home, "provider_override", "local")
+    with pytest.warns(FutureWarning, match=r"goes unheeded: --provider local serves instead"):
+        made = sky.AWS(access_key_id="AKIA", secret_access_key="s", instance_profile_arn="auto")
+    assert sky.Compute(provider=made).spec.provider.name == "local"
+
+
+def test_a_pool_that_is_up_by_the_newest_word():
+    with pytest.raises(sky.PoolError, match=r"no pool named 'elsewhere' is up"):
+        sky.Compute.attached("elsewhere", console=True)
+    with pytest.raises(sky.SpecError, match=r"database=...\) is not to be had: there is no daemon"):
+        sky.Compute.attached("elsewhere", database="x.db")
+    with pytest.raises(TypeError, match=r"sky.Compute.attached takes no port"):
+        sky.Compute.attached("elsewhere", port=1)
+
+
+def test_plugins_that_are_built_of_functions():
+    mine = sky.plugins.Plugin.create("mine").with_bootstrap(lambda cluster: ("true", ["echo a", ("echo b",)]))
+    spec = sky.Compute(
+        provider=sky.Local(), plugins=[mine, sky.plugins.around_process("other", lambda info: None)]
+    ).spec
+    assert mine.bootstrap(spec) == ["true", "echo a", "echo b"]
+    with pytest.raises(sky.UsageError, match=r"with_launcher is not to be had"):
+        mine.with_launcher(lambda command, context: command)
+    with pytest.raises(sky.UsageError, match=r"is a shell command as text, not <"):
+        mine.with_bootstrap(lambda cluster: (lambda: 1,)).bootstrap(spec)

@@ -125,6 +125,10 @@ SECOND = [
     "plugins.sklearn",
     "plugins.mig",
     "plugins.mps",
+    "plugins.Plugin",
+    "plugins.around_app",
+    "plugins.around_client",
+    "plugins.around_process",
 ]
 """Of 0.9.2."""
 
@@ -239,6 +243,7 @@ THIRD = [
     "plugins.Mps",
     "plugins.Sklearn",
     "plugins.Torch",
+    "plugins.Plugin",
 ]
 """Of 0.12.1."""
 

@@ -72,6 +72,67 @@ def test_with_all_ranks_each_combination_is_a_gang_one_after_the_other(pool: sky
     assert trials[2].numbers == {"n": 2.0} and len({t.run for t in trials}) == 3
 
 
+@sky.function
+def side(n: int, folder: str) -> list[int]:
+    """Goes on until the gang beside it has begun, too."""
+    info = sky.instance_info()
+    Path(folder, f"{n}.{info.rank}").touch()
+    if n < 2:
+        wait_until(lambda: all(Path(folder, f"{other}.0").exists() for other in (0, 1)))
+    if n == 3 and info.rank == 1:
+        raise KeyError(n)
+    return [info.rank, info.world_size, len(list(Path(folder).iterdir()))]
+
+
+def test_gangs_of_two_nodes_run_side_by_side_and_the_next_when_one_ends(
+    pool: sky.Compute, tmp_path: Path
+) -> None:
+    trials = sky.sweep(side, n=range(5), folder=str(tmp_path)).with_nodes(2).on_all(pool)
+    ended = [trial.place for trial in trials.as_completed()]
+    assert sorted(ended) == [0, 1, 2, 3, 4]
+    assert [[(rank, world) for rank, world, _ in t.value] for t in trials if t.ok] == [[(0, 2), (1, 2)]] * 4
+    assert [t.outcome for t in trials] == ["returned"] * 3 + ["raised", "returned"], "the others go on"
+    assert isinstance(trials[3].error, sky.RunError) and isinstance(trials[3].error.__cause__, KeyError)
+    runs = [pool.pool.view.runs[t.run] for t in trials]
+    assert not set(runs[0].nodes) & set(runs[1].nodes)
+
+
+def test_the_table_of_gangs_is_found_by_any_of_their_runs(pool: sky.Compute) -> None:
+    trials = sky.sweep(ranked, n=[1, 2, 4]).with_nodes(1) @ pool
+    from skyward_core.front.trials import board_of
+
+    runs = pool.pool.view.runs
+    wait_until(lambda: all(runs[trial.run].state == "done" for trial in trials))
+    for trial in trials:
+        view = runs[trial.run]
+        board: TrialBoard = board_of(pool.pool.context.ledger, pool.pool.row.key, view, {})
+        table = board.table(view.id, view.tasks, pool.pool.view.metrics, runs)
+        assert [(row.arguments, row.value, row.run) for row in table.rows] == [
+            ((str(each.arguments["n"]),), each.value[0], each.run) for each in trials
+        ]
+
+
+def test_gangs_that_do_not_fit_are_refused_before_anything_begins(pool: sky.Compute) -> None:
+    before = len(pool.pool.view.runs)
+    with pytest.raises(UsageError, match=r"is to run on 5 nodes, and pool .* has 4 nodes: nothing was begun"):
+        sky.sweep(ranked, n=[1, 2]).with_nodes(5) @ pool
+    with pytest.raises(UsageError, match="with >> each combination runs on one rank"):
+        sky.sweep(ranked, n=[1, 2]).with_nodes(2) >> pool
+    with pytest.raises(ValueError, match="1 at least"):
+        sky.sweep(ranked, n=[1, 2]).with_nodes(0)
+    assert len(pool.pool.view.runs) == before
+
+
+def test_a_cancelled_sweep_of_gangs_begins_nothing_more(pool: sky.Compute, tmp_path: Path) -> None:
+    trials = sky.sweep(waits, n=[0, 1, 1, 1, 1], gate=str(tmp_path / "never")).with_nodes(2).on_all(pool)
+    wait_until(lambda: trials[0].ok)
+    trials.cancel()
+    with pytest.raises(Cancelled):
+        trials.wait()
+    assert trials[0].value == [0, 0] and not any(t.ok for t in trials[1:])
+    wait_until(lambda: all(run.state != "running" for run in pool.pool.view.runs.values()))
+
+
 def test_cancelled_it_tells_what_had_ended(pool: sky.Compute, tmp_path: Path) -> None:
     trials = sky.sweep(waits, n=[0, 1, 1, 1, 1], gate=[str(tmp_path / "never")]) > pool
     wait_until(lambda: trials[0].ok)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,6 +129,38 @@ def test_a_command_on_a_pool(cli: Cli, pool: str) -> None:
     assert ran(cli, "exec", "--secret", f"A={TOKEN}", pool, "echo $A; exit 5", status=5)
     found = json.loads(cli("exec", "--json", pool, "exit 7", status=7).stdout.splitlines()[-1])
     assert found["root_cause"]["outcome"] == "exited" and found["root_cause"]["exit_code"] == 7
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a small disk is mounted")
+def test_a_disk_that_is_too_small_for_its_files_is_named(cli: Cli, pool: str, tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], check=True)
+    try:
+        (cli.folder / "large").write_bytes(bytes(100_000))
+        text = f"file_mounts:\n  {tmp_path}/there/large: {cli.folder}/large\nrun: echo ran\n"
+        done = cli("launch", written(cli, text), "-c", pool, status=1)
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=True)
+    (cause,) = (line for line in done.stderr.splitlines() if line.startswith("root cause: "))
+    assert f"file_mounts: {tmp_path}/there/large on node 0 (" in cause
+    assert (
+        "is not whole: No space left on device; free some space there (0 bytes are free), or choose" in cause
+    )
+    assert "Traceback" not in done.stderr and "| ran" not in done.stdout
+
+
+def test_a_job_without_run_says_what_was_done(cli: Cli, pool: str) -> None:
+    """With SkyPilot such a file only has machines made, and sets them up."""
+    name = written(cli, "num_nodes: 1\n")
+    made = cli("launch", name, "-c", "bare", "--down")
+    assert "task.yaml has no run: pool bare was made, and nothing was run" in made.stderr
+    assert "task.yaml has no run: nothing was done" in cli("launch", name, "-c", pool).stderr
+    assert "nothing: the file has no run" in cli("launch", name, "-c", "bare", "--dry-run").stdout
+    name = written(
+        cli, f"num_nodes: 2\nfile_mounts: {{{cli.folder}/brought: {cli.folder}/data}}\nsetup: echo set\n"
+    )
+    done = cli("launch", name, "-c", pool)
+    assert "r001| set" in done.stdout
+    assert "has no run: its files were brought, its nodes were set up, and nothing was run" in done.stderr
 
 
 def test_on_this_machine_a_job_works_in_its_own_folder_and_writes_over_nothing(

@@ -136,7 +136,7 @@ def test_with_gangs_each_combination_runs_on_every_rank_one_after_the_other(cli:
         "--keep",
     ]
     done = cli("run", "swept.py:ranked", *words, status=1)
-    runs = re.findall(r"^run (\w+): (\d)/6 ", done.stderr, re.MULTILINE)
+    runs = re.findall(r"^run (\w+): (\d)/6 (?!have)", done.stderr, re.MULTILINE)
     assert [place for _, place in runs] == list("123456"), "one that fails stops no other"
     rows = told(cli, runs[-1][0], None)
     assert [row["outcome"] for row in rows] == 2 * ["returned", "raised", "returned"]
@@ -146,10 +146,74 @@ def test_with_gangs_each_combination_runs_on_every_rank_one_after_the_other(cli:
     cli.write("mended", "")
     again = cli("rerun", "gangs", "--missing")
     assert "2 of 6 combinations have no result and are run" in again.stderr
-    last = re.findall(r"^run (\w+): 2/2 ", again.stderr, re.MULTILINE)[0]
+    last = re.findall(r"^run (\w+): 2/2 (?!have)", again.stderr, re.MULTILINE)[0]
     assert [row["value"] for row in told(cli, last)] == [10.0, 20.0, 30.0, 20.0, 40.0, 60.0]
     assert "nothing is missing" in cli("rerun", last, "--missing").stderr
     cli("down", "gangs")
+
+
+def gangs_begun(stderr: str) -> list[str]:
+    return re.findall(r"^run (\w+): \d+/\d+ (?!have)", stderr, re.MULTILINE)
+
+
+def test_gangs_of_some_nodes_run_side_by_side_and_who_fails_is_named(cli: Cli) -> None:
+    cli.folder.joinpath("mended").unlink(missing_ok=True)
+    words = ["--sweep", "--gang-nodes", 2, "-a", "lr=1,2", "-a", "seed=1..3", "--pool", "wide", "--keep"]
+    done = cli("run", "swept.py:ranked", *words, "--nodes", 5, status=1)
+    assert "6 combinations, each on every rank of 2 nodes, 2 at a time (1 node of 5 left over)" in done.stderr
+    runs = gangs_begun(done.stderr)
+    assert len(runs) == 6, "one that fails stops no other"
+    assert f"4 of 6 combinations have results; lr=1 seed=2 raised (run {runs[1]}); lr=2 seed=2" in done.stderr
+    for run in runs:
+        rows = told(cli, run, None)
+        assert [row["value"] for row in rows] == [10.0, None, 30.0, 20.0, None, 60.0]
+        assert [row["run"] for row in rows] == runs and rows[1]["rank"] % 5 != rows[0]["rank"]
+    by_result = cli("results", runs[0], "--sort", "-result").stdout.splitlines()
+    table = by_result[by_result.index(next(line for line in by_result if line.startswith("#  lr"))) + 1 :]
+    assert [line.split()[0] for line in table] == ["5", "2", "3", "0", "1", "4"]
+    cli.write("mended", "")
+    again = cli("rerun", runs[0], "--missing")
+    assert "2 of 6 combinations have no result and are run" in again.stderr
+    last = gangs_begun(again.stderr)[-1]
+    assert [row["value"] for row in told(cli, last)] == [10.0, 20.0, 30.0, 20.0, 40.0, 60.0]
+    assert "nothing is missing" in cli("rerun", last, "--missing").stderr
+    small = cli(
+        "run",
+        "swept.py:ranked",
+        "--sweep",
+        "--gang-nodes",
+        6,
+        "-a",
+        "lr=1",
+        "-a",
+        "seed=1",
+        "--pool",
+        "wide",
+        status=2,
+    )
+    assert "is to run on 6 nodes, and pool wide has 5" in small.stderr
+    cli("down", "wide")
+
+
+def test_a_client_of_gangs_that_is_killed_leaves_what_runs_and_the_rest_is_run_later(
+    cli: Cli, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    words = ["--sweep", "--gang-nodes", 2, "-a", "seed=3..7", "-a", f"gate={gate}", "--pool", "killed"]
+    client = cli.start("run", "swept.py:waits", *words, "--nodes", 4)
+    wait_until(lambda: "killed" in cli.pools() and len(cli.pools()["killed"]["runs"]) == 2)
+    run = cli.pools()["killed"]["runs"][0]["run"]
+    wait_until(lambda: [row["outcome"] for row in told(cli, run)][:2] == ["running", "running"])
+    assert "goes on" in cli("rerun", run, "--missing", status=2).stderr
+    os.kill(client.pid, signal.SIGKILL)
+    client.wait()
+    assert "goes on" in cli("rerun", run, "--missing", status=2).stderr, "its gangs do, without it"
+    gate.write_text("")
+    wait_until(lambda: [row["outcome"] for row in told(cli, run, None)].count("returned") == 2)
+    done = cli("rerun", run, "--missing")
+    assert "3 of 5 combinations have no result and are run" in done.stderr
+    assert [row["value"] for row in told(cli, gangs_begun(done.stderr)[0])] == [3, 4, 5, 6, 7]
+    cli("down", "killed", "--yes")
 
 
 @pytest.mark.parametrize(
@@ -157,6 +221,12 @@ def test_with_gangs_each_combination_runs_on_every_rank_one_after_the_other(cli:
     [
         (["--one", "-a", "lr=1,2"], "leave --one out"),
         (["--gang", "--detach", "-a", "lr=1,2"], "leave --detach out"),
+        (["--gang-nodes", "1", "--detach", "-a", "lr=1,2"], "leave --detach out"),
+        (["--gang-nodes", "1", "--gang", "-a", "lr=1,2"], "leave one of the two out"),
+        (
+            ["--gang-nodes", "3", "--nodes", "2", "-a", "lr=1,2"],
+            "each combination is to run on 3 nodes, and pool",
+        ),
         (["-a", "lr=1,x"], "argument lr of train wants float, got 'x'"),
         (["-a", "lr=1,1"], "1 is given twice"),
         (["-a", "seed=1..9999"], "more than 4,096"),

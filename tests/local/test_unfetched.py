@@ -250,3 +250,27 @@ def test_results_come_from_the_hosts_of_a_pool_that_has_ended(home: Path, cli: C
     assert "returned" in done.stdout
     assert cli.json("ls")["kept"] == []
     assert left_there(home) == []
+
+
+@pytest.mark.parametrize("size", [10, 300_000], ids=["small", "large"])
+def test_results_come_from_the_nodes_of_a_pool_that_is_up_and_are_had_here_from_then_on(
+    home: Path, cli: Cli, tmp_path: Path, size: int
+) -> None:
+    """Whoever waits for them on the pool, too, has them from the client's files."""
+    _, run = leave(home, size=size)
+    wait_until_unfetched(run)
+    done = cli("results", run, "-o", f"{tmp_path}/all.pickle")
+    fetched = [line for line in done.stderr.splitlines() if line.startswith(f"fetched run {run} (")]
+    assert [line.partition(") ")[2] for line in fetched] == [
+        f"from node {node} (127.0.0.1)" for node in (0, 1)
+    ]
+    assert "fetched" not in cli("results", run).stderr
+    values = [[0, bytes(size)], [1, bytes(size)]]
+    assert sky.results(run) == values
+    with sky.attach("left") as compute:
+        assert compute.view.unfetched == {}
+        assert compute.wait(run) == values
+        receipt = compute.down()
+    assert receipt.ok and receipt.kept == ()
+    assert not [note for note in receipt.notes if "fetched" in note]
+    assert left_there(home) == []

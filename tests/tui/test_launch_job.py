@@ -72,6 +72,20 @@ async def test_a_job_file_is_launched_like_a_script(
         assert all(TOKEN not in str(form) for form in (app.unlaunched, screen_text(app)))
 
 
+async def test_a_job_without_run_says_that_nothing_is_run(
+    app: SkywardApp, session: FakeSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "task.yaml"
+    path.write_text("name: bare\nnum_nodes: 2\n")
+    session.auto = True
+    async with app.run_test(size=(160, 48)) as pilot:
+        await form_with(app, pilot, path)
+        await until(pilot, lambda: "nothing: the file has no run" in screen_text(app))
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: "job bare has no run: nothing was run" in screen_text(app))
+        assert len(session.created) == 1 and not session.launched
+
+
 @pytest.mark.parametrize("where", ["create", "launch"])
 async def test_what_comes_to_nothing_leaves_neither_pool_nor_files(
     app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str

@@ -17,6 +17,7 @@ from skyward_core.model.outcome import Outcome, Summary
 from skyward_core.node.worker.results import summarise
 from skyward_core.store.archive import Archive
 from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import Receipt
 from skyward_core.views.agreement import Difference, differences, disagreements
 from skyward_core.views.views import RunView, TaskView
 from skyward_tui.cli import cli
@@ -122,6 +123,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     for rank, each in enumerate(values):
         (archive.results / f"r1.{rank}.pickle").write_bytes(pickle.dumps(each))
     archive.close()
+    ledger.ended(row.token, Receipt("llama", 4, (0, 1, 2, 3), (), 1.0))
     yield ledger
     ledger.close()
 

@@ -219,16 +219,13 @@ def test_worker_side_modules_import_with_the_bundle_alone(unpacked: Path) -> Non
 def test_bytecode_that_travels_is_used_and_right(unpacked: Path) -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import inspect, pynvml, skyward_core.wire.frames as wire, skyward_core.plugins.built_in.jax as jax\n"
-        "print(wire.__file__, jax.__file__, pynvml.__file__)\n"
-        "print(inspect.getsource(jax.Jax))"
+        "import pynvml, skyward_core.wire.frames as wire, skyward_core.plugins.built_in.jax as jax\n"
+        "print(wire.__file__, jax.__file__, pynvml.__file__)"
     )
     command = [sys.executable, "-I", "-S", "-c", script, str(unpacked)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    files, source = done.stdout.split("\n", 1)
     names = ("skyward_core/wire/frames.pyc", "skyward_core/plugins/built_in/jax.pyc", "pynvml.pyc")
-    assert files.split() == [f"{unpacked}/{name}" for name in names]
-    assert source.startswith(("class Jax", "@"))
+    assert done.stdout.split() == [f"{unpacked}/{name}" for name in names]
 
 
 def test_any_program_can_read_it_and_all_is_in_one_of_the_two_files(unpacked: Path, tmp_path: Path) -> None:

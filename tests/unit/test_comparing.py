@@ -17,6 +17,7 @@ from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.store import kept_launches
 from skyward_core.store.home import pool_dir
 from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import Receipt
 from skyward_tui.cli import cli
 
 BEGAN = 1_800_000_000.0
@@ -63,6 +64,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
                 for step in range(10):
                     told = {"at": began + step, "run": run, "values": {"loss": 1.0 - step / 10 + rank}}
                     file.write(json.dumps(told) + "\n")
+    ledger.ended(row.token, Receipt("llama", 2, (0, 1), (), 1.0))
     yield ledger
     ledger.close()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core
+from skyward_core.transport.upload.bundle import STAY, bundle
 from tests.support.sources import nodes_of, text_of
 
 ROOT = Path(skyward_core.__file__).parent.parent
@@ -250,3 +251,13 @@ def test_no_option_is_there_that_nobody_gives() -> None:
             ]
             spare += [f"{module}:{node.name}({name})" for name in optional if name not in named]
     assert spare == []
+
+
+def test_nothing_that_travels_to_nodes_imports_what_stays() -> None:
+    """Of the folders that travel, a few modules stay here, which app and command line alone use."""
+    paths = {path for path, _ in bundle().files}
+    there = [name for name, path in MODULES.items() if path.relative_to(ROOT).as_posix() in paths]
+    stay = {name for name, path in MODULES.items() if path.relative_to(ROOT).as_posix() in STAY}
+    assert len(stay) == len(STAY) and not stay & set(there)
+    wrong = {name: found for name in there if (found := imported(name) & stay)}
+    assert not wrong

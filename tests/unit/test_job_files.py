@@ -425,3 +425,6 @@ def test_a_pool_that_works_elsewhere_is_refused_by_name(tmp_path: Path) -> None:
     for same in (f"workdir: {tmp_path}/same", "name: x"):
         read(f"{same}\nrun: x").run_on(pool)
     assert len(ran) == 2
+    with pytest.warns(UserWarning, match="has no run, and nothing else to do: nothing was done"):
+        read("name: x").run_on(pool)
+    assert len(ran) == 2

@@ -14,6 +14,7 @@ from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause
 from skyward_core.store.home import pool_dir
 from skyward_core.store.kept_figures import KeptFigures
 from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import Receipt
 from skyward_core.views import events as ev
 from skyward_core.views import record_entries as entries
 from skyward_core.views.machines import MachineBook
@@ -115,6 +116,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
         kept.put(entries.of_figures(at, 1, sample(at, 96 if second <= 26 else 2, gpu), 0.0))
         kept.put(entries.of_figures(at, 0, sample(at, 1), 0.0))
     kept.close()
+    ledger.ended(row.token, Receipt("llama", 2, (0, 1), (), 1.0))
     yield ledger
     ledger.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,13 +11,16 @@ from typing import Any
 
 import pytest
 
+from skyward_core.node.worker.results import describe_error
 from skyward_core.runtime import placed_files
 from skyward_core.tasks.job_files.mounts import placing
 
 
 @pytest.fixture(autouse=True)
 def in_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placed_files, "instance_info", lambda: SimpleNamespace(local_rank=0))
+    monkeypatch.setattr(
+        placed_files, "instance_info", lambda: SimpleNamespace(local_rank=0, node=3, hostname="n3")
+    )
 
 
 def place(source: Path, target: str) -> None:
@@ -65,3 +69,28 @@ def test_what_is_brought_belongs_to_who_gets_it_and_is_open_to_no_others(
     assert {path.stat().st_uid for path in target.rglob("*")} == {os.getuid()}
     modes = {path.name: path.stat().st_mode & 0o777 for path in target.rglob("*")}
     assert modes == {"keys": (source / "keys").stat().st_mode & 0o777, "id": 0o600, "train.py": 0o755}
+
+
+def test_what_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
+    """What, on which node, where, why, and what to do; no traceback comes with it."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "large").write_bytes(bytes(20_000))
+    (tmp_path / "file").write_text("in the way")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(OSError, match="is not whole") as large:
+            place(tmp_path / "data", f"{tmp_path}/there")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with pytest.raises(NotADirectoryError) as through:
+        place(tmp_path / "data", f"{tmp_path}/file/data")
+    assert str(large.value) == (
+        f"file_mounts: {tmp_path}/there on node 3 (n3) is not whole: File too large; "
+        "allow larger files there (ulimit -f), or choose another file system, and run it again"
+    )
+    assert str(through.value).endswith(
+        "Not a directory; make room for it there, or choose another place, and run it again"
+    )
+    words, _ = describe_error(large.value)
+    assert words == {"type": "OSError", "message": str(large.value), "traceback": ""}

@@ -82,6 +82,13 @@ class Attached(Dispatching):
             if not self.runs:
                 raise PoolError(f"pool {self.name} remembers no run")
             run = self.runs[-1].id
+        if run not in self.pool.runs:
+            from ...pool.unfetched import is_here
+
+            if is_here(self.pool.context.ledger, run):  # somebody has fetched it, and was not there to use it
+                from .fetched_results import results
+
+                return results(run)
         return submit(self.pool.book.claim(run)).result().future.result().results()
 
     def down(self) -> Receipt:

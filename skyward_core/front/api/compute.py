@@ -8,11 +8,12 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...model.capabilities import RunsHere, ServedByAnother
 from ...model.errors import Cancelled, TeardownError, UsageError
 from ...model.hint import Hint
+from ...model.older_words import heeded
 from ...model.spec import Image, Nodes, Options, Spec, Worker
 from ...runtime.phase import refuse_pool_while_loading
 from ...store import debug_log, home
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from ...model.offer import RentalPlan
     from ...plugins.base import Plugin
     from ...store.ledger_rows import Receipt
+    from .attach import Attached
 
 
 class Compute(Dispatching):
@@ -167,6 +169,24 @@ class Compute(Dispatching):
         self._coming: Future[None] | None = None
         self._given_up = False
         self._shown = ComingUp() if self.spec.options.console and is_notebook() else None
+
+    @classmethod
+    def attached(cls, ref: str, **older: Any) -> Attached:
+        """Come to a pool that is up, by the newest generation's word: ``sky.attach(ref)``.
+
+        Args:
+            ref: the pool's name.
+            **older: what it takes besides there: said to go unheeded, or refused in words.
+
+        Raises:
+            PoolError: there is no such pool; and as ``sky.attach``.
+        """
+        from .attach import attach
+        from .older_arguments import ATTACHED
+
+        if unknown := heeded("sky.Compute.attached", ATTACHED, older):
+            raise TypeError(f"sky.Compute.attached takes no {' and no '.join(sorted(unknown))}")
+        return attach(ref)
 
     def _repr_html_(self) -> str:
         """How the pool is now, as a notebook shows it."""

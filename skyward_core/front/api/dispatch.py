@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from ...plugins.support.shared_state import SharedState
     from ...pool.pool import Pool
     from ...pool.runs.carried_run import CarriedRun
+    from ...pool.runs.gang_sweep import GangSweep
     from ...pool.runs.map_run import MapRun
     from ...pool.runs.run import Run
     from ...tasks.task import Task
+    from ...views.trial_sheet import TrialSheet
     from ...views.views import PoolView
     from .console import ScriptConsole
     from .dask_work import DaskWork
@@ -455,9 +457,27 @@ class Dispatching:
             "sweep", list(make_tasks(tuple(calls), self.plugins, self._folder())), run_id=run_id
         )
 
-    def _start_everywhere(self, call: PendingFunction[Any]) -> Run:
-        """Begin a call on every rank; raises as :meth:`_start_sweep`."""
-        return self._dispatch("broadcast", [self._task(call)])
+    def _start_gangs(
+        self,
+        calls: Sequence[PendingFunction[Any]],
+        sheet: TrialSheet,
+        nodes: int | None,
+        ended: Callable[[int, Run], None],
+    ) -> GangSweep:
+        """Begin calls, each as a gang of its own on so many nodes; see :mod:`.trials`.
+
+        Raises:
+            NotPicklableError, TypeError, PoolError: as :meth:`_start_sweep`.
+            UsageError: the pool has fewer nodes.
+        """
+        from ...pool.runs.gang_sweep import begin, check_room
+        from ...tasks.payload import make_tasks
+
+        pool = self.pool
+        self._refuse_within_map()
+        check_room(nodes or 0, len(pool.links), pool.name)
+        tasks = list(make_tasks(tuple(calls), self.plugins, self._folder()))
+        return submit(begin(pool.context, pool.launch, tasks, sheet, nodes or 0, ended)).result()
 
     # -- what ranks wrote --------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from ...model.hint import Hint
 from ...model.outcome import Outcome, RootCause
 from ...pool.runs.results import caused, describe
 from ...pool.runs.root_cause import is_failure
-from ...pool.unfetched import fetch
+from ...pool.unfetched import fetch, is_here
 from ...store.archive import Archive
 from ...store.ledger import Ledger
 from ...store.ledger_rows import RunRow
@@ -19,11 +19,12 @@ from ...transport.background_loop import submit
 
 
 def results(run: str) -> list[Any]:
-    """What a run gave whose pool has ended before anybody fetched it: values by rank, or by task.
+    """What a run gave that was left to itself: values by rank, or by task.
 
         values = sky.results("3f9c0a1b2c")
 
-    What waits on the hosts is fetched first. The values stay in the client's files and can be asked for again.
+    What waits on the hosts of a pool that has ended is fetched first. The values stay in the client's files and can be
+    asked for again.
 
     Args:
         run: its id.
@@ -31,15 +32,15 @@ def results(run: str) -> list[Any]:
     Raises:
         UsageError: there is no such run.
         RunError: it failed; the values that it gave are in its ``results``.
-        PoolError: its pool is up (``sky.attach(pool).wait(run)`` gives them), its values were given to the client that
-            ran it, or they cannot be fetched now.
+        PoolError: its pool is up and has them (``sky.attach(pool).wait(run)`` gives them), its values were given to the
+            client that ran it, or they cannot be fetched now.
     """
     ledger = Ledger()
     row = ledger.run(run)
     if row is None:
         raise UsageError(f"no run {run!r} in the ledger", hint=Hint("list-all"))
     pool = ledger.pool(row.token)
-    if pool.ended_at is None:
+    if pool.ended_at is None and not is_here(ledger, run):
         raise PoolError(f"pool {pool.name} is up: sky.attach({pool.name!r}).wait({run!r}) gives the results")
     if any(run in kept.runs for kept in ledger.kept(row.token)):
         submit(fetch(pool, ledger)).result()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
-from ...model.older_words import Rules, heeded, refused, renamed, unheeded
+from ...model.older_words import NO_RETRY, Rules, heeded, refused, renamed, unheeded
 from ...model.spec import NO_VOLUMES
 
 _NO_DAEMON = "there is no daemon: a pool is this process's own, and others come to it by sky.attach(name)"
@@ -24,6 +24,8 @@ class OlderArguments(TypedDict, total=False):
     callbacks: Sequence[Any]
     url: str | None
     database: Any
+    daemon: bool | None
+    attach: str | None
 
 
 RULES: Rules = {
@@ -36,11 +38,25 @@ RULES: Rules = {
     ),
     "volumes": refused(NO_VOLUMES, (), []),
     "ports": refused("no port is brought here by the pool itself: the command `forward POOL PORT` does that", (), []),
-    "retry": refused("no call is made again by itself: catch sky.RunError, and send it again"),
+    "retry": unheeded(NO_RETRY),
     "callbacks": unheeded("the app, and compute.metrics() and compute.alerts(run), show what happens", (), []),
     "url": refused(_NO_DAEMON),
     "database": refused(_NO_DAEMON),
+    "daemon": refused(_NO_DAEMON, False),
+    "attach": refused("sky.attach(name) comes to a pool that is up"),
 }  # fmt: skip
+
+
+ATTACHED: Rules = {
+    "url": refused(_NO_DAEMON),
+    "database": refused(_NO_DAEMON),
+    "console": unheeded("its lines are printed as whoever made the pool has said", True),
+    "callbacks": RULES["callbacks"],
+    "delete_on_exit": refused(
+        "a pool that is come to outlives the block: compute.down() takes it down", False
+    ),
+}
+"""What ``Compute.attached`` takes besides a name."""
 
 
 def taken(given: Mapping[str, Any]) -> dict[str, Any]:

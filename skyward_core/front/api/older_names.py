@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -62,17 +62,24 @@ def ComputePool(
         accelerator: what each node needs; one that is cut by MIG brings the plugin, and a rank for each slice.
         plugins: frameworks to set up, in order of entry.
         worker: how each node runs what it is given.
-        **options: as ``sky.Compute`` takes them.
+        **options: as ``sky.Compute`` takes them, and what ``sky.Options`` takes by older words.
 
     Raises:
         UsageError: what was asked for makes no sense.
     """
     from ...model.accelerators import resolve
-    from ...model.spec import Image, Worker
+    from ...model.spec import Image, Options, Worker
     from ...plugins import mig
     from .compute import Compute
 
     _old("ComputePool", "sky.Compute")
+    behaves = {name: options.pop(name) for name in options.keys() & Options.older_words()}
+    if behaves:
+        made, asked, usual = options.get("options") or Options(), Options(**behaves), Options()
+        said = {each.name: getattr(asked, each.name) for each in fields(asked)}
+        options["options"] = replace(
+            made, **{name: value for name, value in said.items() if value != getattr(usual, name)}
+        )
     image = image or Image()
     if pip or env:
         _old("ComputePool(pip=..., env=...)", "sky.Compute(image=sky.Image(pip=[...], env={...}))")

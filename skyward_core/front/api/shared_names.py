@@ -33,13 +33,14 @@ def _state() -> SharedState:
     return state
 
 
-def dict(name: str) -> SharedDict:
+def dict(name: str, consistency: str | None = None) -> SharedDict:
     """The dict of that name, which all ranks and the client see; an empty one until somebody puts something there.
 
     On the client it is that of the pool whose ``with`` block is open.
 
     Args:
         name: any text.
+        consistency: as older generations take it; there is one server, and so the strongest always.
 
     Raises:
         UsageError: the pool has no ``sky.plugins.shared()``.
@@ -48,20 +49,22 @@ def dict(name: str) -> SharedDict:
     return _state().dict(name)
 
 
-def set(name: str) -> SharedSet:
+def set(name: str, consistency: str | None = None) -> SharedSet:
     """The set of that name; see :func:`dict`.
 
     Args:
         name: any text.
+        consistency: as of :func:`dict`.
     """
     return _state().set(name)
 
 
-def counter(name: str) -> SharedCounter:
+def counter(name: str, consistency: str | None = None) -> SharedCounter:
     """The counter of that name, which begins at 0; see :func:`dict`.
 
     Args:
         name: any text.
+        consistency: as of :func:`dict`.
     """
     return _state().counter(name)
 
@@ -75,24 +78,30 @@ def queue(name: str) -> SharedQueue:
     return _state().queue(name)
 
 
-def lock(name: str, timeout: float | None = None) -> SharedLock:
+def lock(name: str, timeout: float | None = None, *, ttl: float | None = None) -> SharedLock:
     """The lock of that name, which one holder has at a time; see :func:`dict`.
 
     Args:
         name: any text.
         timeout: seconds that a ``with`` block waits for it at most, before it raises TimeoutError; None for no limit.
+        ttl: as the newest generation takes it; a warning says that it goes unheeded.
     """
+    if ttl is not None:
+        from ...model.older_words import heeded, unheeded
+
+        heeded("sky.lock", {"ttl": unheeded("one whose holder dies is free within 30 seconds")}, {"ttl": ttl})
     return _state().lock(name, timeout)
 
 
-def barrier(name: str, parties: int | None = None) -> SharedBarrier:
+def barrier(name: str, parties: int | None = None, *, n: int | None = None) -> SharedBarrier:
     """The barrier of that name, of the run in progress.
 
     Args:
         name: any text.
         parties: how many meet there; None for all ranks of the run.
+        n: the same, by an older word.
 
     Raises:
         UsageError: this is no rank in a call, or ``parties`` is to be said; or as :func:`dict`.
     """
-    return _state().barrier(name, parties)
+    return _state().barrier(name, n if parties is None else parties)

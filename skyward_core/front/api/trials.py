@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, overload
 
 from ...model.errors import Cancelled, PoolError, UsageError
@@ -14,6 +15,7 @@ from ...pool.runs.launch import new_id
 from ...pool.runs.results import rebuild
 from ...store import kept_trials
 from ...tasks.combinations import MOST
+from ...transport.background_loop import background, submit
 from ...views.trial_sheet import TrialSheet
 from .dispatch import Dispatching
 
@@ -58,16 +60,40 @@ class PendingTrials:
 
     ``p >> pool`` runs each combination on one rank, as many at a time as there are ranks, and gives the :class:`Trials`
     once all have ended. ``p > pool`` gives them at once, to be filled as they come. ``p @ pool`` runs each combination
-    on every rank, as a gang, one combination after the other.
+    on every rank, as a gang, one combination after the other; ``p.with_nodes(2) @ pool`` on two nodes each, as many at
+    a time as the pool has room for.
 
     Attributes:
         calls: one for each combination.
         arguments: of each, by name.
+        nodes: how many nodes each combination has with ``@``; None for all.
     """
 
-    def __init__(self, calls: Sequence[PendingFunction[Any]], arguments: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        calls: Sequence[PendingFunction[Any]],
+        arguments: Sequence[Mapping[str, Any]],
+        nodes: int | None = None,
+    ) -> None:
         self.calls = tuple(calls)
         self.arguments = tuple(arguments)
+        self.nodes = nodes
+
+    def with_nodes(self, nodes: int | None) -> PendingTrials:
+        """The same with gangs of so many nodes: ``sweep.with_nodes(2) @ pool`` runs each combination on every rank of
+        any two of the pool's nodes, as many of them side by side as the pool has nodes for.
+
+        Args:
+            nodes: how many; None for all.
+
+        Raises:
+            ValueError: it is no number of nodes.
+        """
+        if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1):
+            raise ValueError(
+                f"nodes must be a number of them, 1 at least, or None for all, not {nodes!r:.80}"
+            )
+        return PendingTrials(self.calls, self.arguments, nodes)
 
     def __len__(self) -> int:
         return len(self.calls)
@@ -80,6 +106,19 @@ class PendingTrials:
 
     def __matmul__(self, pool: Dispatching) -> Trials:
         return _begun(self, pool, "@").wait()
+
+    def on_all(self, pool: Dispatching) -> Trials:
+        """Begin what ``@`` runs, and wait for nothing: the trials are filled as they come.
+
+        Args:
+            pool: where it runs.
+
+        Raises:
+            UsageError: the pool has fewer nodes than each combination is to have.
+            NotPicklableError: an argument cannot travel.
+            PoolError: the pool is not up.
+        """
+        return _begun(self, pool, "@")
 
     def __repr__(self) -> str:
         return f"<{len(self)} trials of {self.calls[0].name}(…) not run yet: use >>, > or @ with a pool>"
@@ -251,9 +290,14 @@ def _begun(pending: PendingTrials, pool: Any, operator: str) -> Trials:
         raise TypeError(
             f"right of {operator} stands a pool (with sky.Compute(...) as pool), not {pool!r:.80}"
         )
+    if pending.nodes is not None and operator != "@":
+        raise UsageError(
+            f"with {operator} each combination runs on one rank; with_nodes says how many nodes each has with @: leave "
+            "it out, or use @"
+        )
     trials = Trials(pending)
     if operator == "@":
-        _one_after_the_other(trials, pending, pool)
+        _as_gangs(trials, pending, pool)
     else:
         _side_by_side(trials, pending, pool)
     return trials
@@ -261,10 +305,8 @@ def _begun(pending: PendingTrials, pool: Any, operator: str) -> Trials:
 
 def _side_by_side(trials: Trials, pending: PendingTrials, pool: Dispatching) -> None:
     run_id = new_id()
-    names = list(pending.arguments[0])
-    rows = [[_text(each[name]) for name in names] for each in pending.arguments]
     try:
-        kept_trials.keep(pool.pool.row.key, run_id, TrialSheet.new(names, rows))
+        kept_trials.keep(pool.pool.row.key, run_id, _sheet_of(pending))
     except OSError as error:
         raise PoolError(f"nothing was begun, for the combinations cannot be written down: {error}") from error
     run = pool._start_sweep(pending.calls, run_id)
@@ -291,36 +333,39 @@ def _result(run: Run, outcome: Outcome) -> tuple[Any, BaseException | None]:
     return None, rebuild(outcome, run.values.pop(outcome.index, None))
 
 
-def _one_after_the_other(trials: Trials, pending: PendingTrials, pool: Dispatching) -> None:
-    stop = threading.Event()
-    under_way: list[Run] = []
+def _sheet_of(pending: PendingTrials) -> TrialSheet:
+    names = list(pending.arguments[0])
+    return TrialSheet.new(names, [[_text(each[name]) for name in names] for each in pending.arguments])
+
+
+def _as_gangs(trials: Trials, pending: PendingTrials, pool: Dispatching) -> None:
+    arrived: SimpleQueue[tuple[int, Run] | None] = SimpleQueue()
+    sweep = pool._start_gangs(
+        pending.calls, _sheet_of(pending), pending.nodes, lambda *ended: arrived.put(ended)
+    )
+    over = submit(sweep.over())
+    over.add_done_callback(lambda _: arrived.put(None))
 
     def cancel() -> None:
-        stop.set()
-        pool._cancel(*under_way)
+        background().call_soon_threadsafe(sweep.cancel)
 
     trials._cancel = cancel
 
     def fill() -> None:
-        for place, call in enumerate(pending.calls):
-            run = pool._start_everywhere(call)
-            under_way[:] = [run]
-            if stop.is_set():
-                pool._cancel(run)
-            run.future.result()
+        while (ended := arrived.get()) is not None:
+            place, run = ended
             if run.state not in ("done", "failed"):
-                raise run.error()
+                continue  # nothing is known of it
             first = run.outcomes[0]
             try:
                 trials._end(place, first, run.id, run.results(), None)
             except Exception as error:  # noqa: BLE001  of whatever kind the run's failure is
-                cause = next(
-                    (out for out in run.outcomes.values() if out.kind not in ("returned", "collateral")),
-                    first,
-                )
+                ends = run.outcomes.values()
+                cause = next((out for out in ends if out.kind not in ("returned", "collateral")), first)
                 trials._end(place, cause, run.id, None, error)
-            if stop.is_set():
-                raise Cancelled("the sweep was cancelled")
+        over.result()
+        if sweep.cancelled:
+            raise Cancelled("the sweep was cancelled")
 
     trials._fill(fill)
 

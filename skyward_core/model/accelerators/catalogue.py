@@ -149,6 +149,22 @@ def find(name: str) -> Entry:
     return entry
 
 
+def within(text: str) -> Entry | None:
+    """The entry whose name stands in a driver's text ("NVIDIA H100 80GB HBM3"), the longest such; None for none.
+
+    Args:
+        text: the model, as a driver says it; of several, by commas, the first.
+    """
+    words = re.split(r"[\s-]+", text.partition(",")[0])
+    spans = (
+        (end - start, start, end) for start in range(len(words)) for end in range(start + 1, len(words) + 1)
+    )
+    for _, start, end in sorted(spans, key=lambda span: (-span[0], span[1])):
+        if (found := _index().get(key(" ".join(words[start:end])))) is not None:
+            return found
+    return None
+
+
 def nearest(name: str) -> list[str]:
     """Names of up to three accelerators that look like another name, best first.
 

@@ -256,7 +256,9 @@ def describe_error(error: BaseException) -> tuple[ErrorWords, bytes]:
     while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith(_OURS):
         trace = trace.tb_next
     try:
-        text = "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
+        text = ""
+        if not hasattr(error, "__skyward_words__"):  # those of our own code say it all
+            text = "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
     except BaseException:  # noqa: BLE001  it calls user code, which may raise anything, and goes as deep as groups do
         text = "".join(traceback.format_tb(trace or error.__traceback__))
     text += _what_to_install(error)

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...model.older_words import Rules, refused, renamed, unheeded
+from ...model.older_words import Rule, Rules, refused, renamed, unheeded
+from ...store import home
 
 _KEYS = "keys are those that boto3 finds: set the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or profile="
 _OFFERS = "offers are tried one after another, the cheapest first"
 
 
+def _unless_another_serves(rule: Rule) -> Rule:
+    """It matters only where machines are really rented: with ``--provider`` none is."""
+
+    def either(kind: str, name: str, value: Any) -> dict[str, Any]:
+        if _another_serves():
+            return unheeded(f"--provider {home.provider_override} serves instead")(kind, name, value)
+        return rule(kind, name, value)
+
+    return either
+
+
+def _another_serves() -> bool:
+    return home.provider_override not in (None, "aws")
+
+
 def _profile(value: Any) -> Any:
-    if value == "auto":
+    if value == "auto" and not _another_serves():
         raise ValueError('"auto" is not to be had: name an instance profile of yours, or leave it out')
     return value
 
@@ -29,7 +45,7 @@ OLDER: Rules = {
     "multi_subnet": unheeded("a pool's machines stand in one zone", False),
     "heterogeneous_instances": unheeded("a pool's machines are of one type", False),
     "exclude_burstable": unheeded("instance_type= names the one that is meant", False),
-    "access_key_id": refused(_KEYS),
-    "secret_access_key": refused(_KEYS),
-    "session_token": refused(_KEYS),
+    "access_key_id": _unless_another_serves(refused(_KEYS)),
+    "secret_access_key": _unless_another_serves(refused(_KEYS)),
+    "session_token": _unless_another_serves(refused(_KEYS)),
 }

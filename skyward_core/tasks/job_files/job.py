@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from difflib import get_close_matches
@@ -245,8 +246,11 @@ class JobFile(Value):
                 f"{self.path}: its workdir is {self.workdir}, and the pool works in {there}: make the pool with "
                 f"image=sky.Image(workdir={str(self.workdir)!r})"
             )
+        call = None
         for call in self.calls(setup=setup):
             call @ pool
+        if call is None:
+            warnings.warn(f"{self.path} has no run, and nothing else to do: nothing was done", stacklevel=2)
 
     def _command(self, text: str, name: str, cwd: str, *, as_setup: bool = False) -> ShellCommand:
         gpus = {

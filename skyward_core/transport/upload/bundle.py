@@ -108,6 +108,7 @@ SELDOM = (
     "skyward_core/plugins/built_in/shared.py",
     "skyward_core/plugins/support/accelerate_config.py",
     "skyward_core/plugins/support/automatic.py",
+    "skyward_core/plugins/support/built_plugin.py",
     "skyward_core/plugins/support/dask_",
     "skyward_core/plugins/support/joblib_backend.py",
     "skyward_core/plugins/support/shared_",
@@ -131,11 +132,13 @@ SELDOM = (
 REST = (
     "skyward_core/__main__.py",
     "skyward_core/model/curves.py",
+    "skyward_core/model/not_here.py",
     "skyward_core/model/offer.py",
     "skyward_core/node/machine_metrics/",
     "skyward_core/plugins/built_in/dask.py",
     "skyward_core/plugins/built_in/ray.py",
     "skyward_core/plugins/built_in/shared.py",
+    "skyward_core/plugins/support/built_plugin.py",
     "skyward_core/plugins/support/dask_",
     "skyward_core/plugins/support/joblib_backend.py",
     "skyward_core/plugins/support/shared_",
@@ -151,11 +154,28 @@ LEVEL = 1  # of compression: more would take longer than it saves, but on the sl
 REST_LEVEL = 9  # nobody waits for that
 # What only app and command line use; what scripts use of the same folder lies in one of its own.
 STAYS = "skyward_core/front"
+STAY = (
+    "skyward_core/store/dismissed.py",
+    "skyward_core/store/edited_list.py",
+    "skyward_core/store/edited_toml.py",
+    "skyward_core/store/kept_hosts.py",
+    "skyward_core/store/kept_launches.py",
+    "skyward_core/store/presets.py",
+    "skyward_core/store/stored_lines.py",
+    "skyward_core/store/toml_file.py",
+    "skyward_core/tasks/argument_fields.py",
+    "skyward_core/views/agreement.py",
+    "skyward_core/views/collapsed.py",
+    "skyward_core/views/held_lines.py",
+    "skyward_core/views/notifications.py",
+    "skyward_core/views/prometheus.py",
+    "skyward_core/views/trials.py",
+)  # and of other folders; nothing that travels imports them
 TYPES = "_types.py"  # what frames hold, for type checkers: nothing loads them when it runs
 ENDINGS = (".py", ".json")  # the catalogue of accelerators is data
 # Every process on a node reads the names of all files, and the generated one is a quarter of all there is: where
 # these come compiled, that is enough. Tracebacks of user code show no line of them.
-SOURCELESS = (*LOADED, "pynvml.py", "skyward_core/node/", "skyward_core/wire/")
+SOURCELESS = (*LOADED, "pynvml.py", "skyward_core/node/", "skyward_core/plugins/", "skyward_core/wire/")
 
 
 @value(frozen=True)
@@ -298,7 +318,7 @@ def _files_of(package: str) -> list[tuple[str, str]]:
         inside = package + folder[len(above) :]
         goes = [name for name in names if name.endswith(ENDINGS) and not name.endswith(TYPES)]
         goes = goes if inside != STAYS else ["__init__.py"]
-        found += [(f"{inside}/{name}", f"{folder}/{name}") for name in goes]
+        found += [(path, f"{folder}/{name}") for name in goes if (path := f"{inside}/{name}") not in STAY]
     return found
 
 

@@ -1,0 +1,242 @@
+"""A sweep by gangs: each combination of arguments is a run on every rank of some nodes, as many side by side as fit.
+
+The client begins them, for only it has their arguments. It has no more of them under way, or waiting for nodes, than
+the pool has room for: so what others send meanwhile waits for those, and not for the whole sweep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...model.errors import PoolError, UsageError
+from ...store import kept_trials
+from ...tasks.task import Blob, Task
+from ...wire.content_name import BLOB
+from .launch import new_id
+
+if TYPE_CHECKING:
+    from ...views.trial_sheet import TrialSheet
+    from ..context import PoolContext
+    from .launch import Launcher
+    from .run import Run
+
+NOT_KEPT = "for what the combinations are cannot be written down"
+
+
+def check_room(nodes: int, has: int, pool: str) -> None:
+    """See whether gangs of so many nodes fit into a pool; 0 stands for all of them.
+
+    Raises:
+        UsageError: they do not.
+    """
+    if nodes > has:
+        of_pool = f"pool {pool} has {has} node" + ("s" if has != 1 else "")
+        raise UsageError(f"each combination is to run on {nodes} nodes, and {of_pool}: nothing was begun")
+
+
+async def begin(
+    context: PoolContext, launch: Launcher, tasks: Sequence[Task], sheet: TrialSheet, nodes: int,
+    ended: Callable[[int, Run], None] = lambda place, run: None,
+    keep: Callable[[str], None] = lambda run: None,
+) -> GangSweep:  # fmt: skip
+    """Begin a sweep by gangs on a pool; done when its first run is opened. What its combinations are is on disk then.
+
+    Args:
+        tasks: those of the sheet's tasks.
+        sheet: says which combinations they are.
+        nodes: of each run; 0 for all.
+        ended: told of each run that has ended, with its place.
+        keep: keeps more of a run before that begins; called in a thread, with its id.
+
+    Raises:
+        PoolError: nothing can be written; then nothing has begun.
+        UsageError: the pool has fewer nodes.
+    """
+    check_room(nodes, len(context.links), context.name)
+    key, folder = context.row.key, context.archive.folder
+    ids = [new_id() for _ in tasks]
+    begun = replace(sheet, gang=True, nodes=nodes).begun_by(os.getpid(), ids)
+    try:
+        await asyncio.to_thread(kept_trials.keep, key, begun.name, begun)
+    except OSError as error:
+        raise PoolError(f"nothing was begun, {NOT_KEPT}: {error}") from error
+
+    def prepared(place: int) -> Task:
+        try:
+            kept_trials.keep_part(key, ids[place], begun.name)
+            keep(ids[place])
+            return with_own_files(tasks[place], folder)
+        except OSError as error:
+            raise PoolError(
+                f"combination {place} and those after it were not begun, {NOT_KEPT}: {error}"
+            ) from error
+
+    sweep = GangSweep(context, launch, ids, nodes, prepared, ended)
+    sweep.start(lambda: kept_trials.over(key, begun.name))
+    await sweep.first
+    return sweep
+
+
+class GangSweep:
+    """One, on the pool's loop.
+
+    Args:
+        ids: what its runs are called, in the order in which they begin.
+        nodes: of each; 0 for all.
+        prepared: gives the task of a run, by its place; called in a thread just before that begins. What it raises ends
+            the sweep: what is under way goes on, and nothing more is begun.
+        ended: told of each run that has ended, with its place.
+
+    Attributes:
+        ids: what its runs are called.
+        begun: ids of those that have.
+        cancelled: whether somebody has stopped it, or one of its runs.
+        first: done when the first of them is opened.
+    """
+
+    def __init__(
+        self, context: PoolContext, launch: Launcher, ids: Sequence[str], nodes: int,
+        prepared: Callable[[int], Task], ended: Callable[[int, Run], None] = lambda place, run: None,
+    ) -> None:  # fmt: skip
+        self._context = context
+        self._launch = launch
+        self.ids = ids
+        self._nodes = nodes
+        self._prepared = prepared
+        self._ended = ended
+        self._left = deque(range(len(ids)))
+        self._under_way: dict[asyncio.Future[Run], tuple[int, Run]] = {}
+        self._failure: BaseException | None = None
+        self._stopped = False
+        self._work: asyncio.Task[None] | None = None
+        self.begun: list[str] = []
+        self.cancelled = False
+        self.first: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+
+    @property
+    def at_once(self) -> int:
+        """How many of its runs the pool has room for."""
+        return max(1, len(self._context.links) // self._nodes) if self._nodes else 1
+
+    @property
+    def waiting(self) -> int:
+        """How many runs are not begun, and will be."""
+        return 0 if self._stopped else len(self._left)
+
+    def start(self, over: Callable[[], None] = lambda: None) -> None:
+        """Begin.
+
+        Args:
+            over: called in a thread once it is, however it went.
+        """
+        self._work = asyncio.create_task(self._do(over))
+
+    async def over(self) -> None:
+        """Wait for the end of all of its runs.
+
+        Raises:
+            SkywardError: why the others were not begun, where that is not that somebody cancelled it.
+        """
+        if self._work is not None:
+            await asyncio.shield(self._work)
+        if self._failure is not None:
+            raise self._failure
+
+    def cancel(self) -> None:
+        """Stop what still runs, and begin nothing more."""
+        self.cancelled = self._stopped = True
+        for _, run in self._under_way.values():
+            run.cancel("the sweep was cancelled")
+
+    async def _do(self, over: Callable[[], None]) -> None:
+        try:
+            while self._left or self._under_way:
+                await self._fill()
+                if not self._under_way:
+                    break
+                done, _ = await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+                for each in done:
+                    self._take(*self._under_way.pop(each))
+        finally:
+            self._stopped, self._prepared = True, _over
+            if not self.first.done():
+                self.first.set_exception(
+                    self._failure or PoolError("the sweep was cancelled before it began")
+                )
+                self.first.exception()  # whoever has asked for it is told; nobody need
+            with suppress(OSError):  # who goes on with it then waits for the end of this process
+                await asyncio.to_thread(over)
+
+    async def _fill(self) -> None:
+        """Begin as many as there is room for."""
+        while self._goes_on and len(self._under_way) < self.at_once:
+            place = self._left[0]
+            try:
+                task = await asyncio.to_thread(self._prepared, place)
+                if not self._goes_on:  # since then
+                    discard(task)
+                    return
+                task = replace(task, nodes=self._nodes or None)
+                run = self._launch.open("broadcast", [task], run_id=self.ids[place])
+            except Exception as error:  # noqa: BLE001  told to who waits for the sweep; what is under way goes on
+                self._fail(error)
+                return
+            self._left.popleft()
+            self.begun.append(run.id)
+            self._under_way[asyncio.wrap_future(run.future)] = place, run
+            if not self.first.done():
+                self.first.set_result(run)
+
+    @property
+    def _goes_on(self) -> bool:
+        return bool(self._left) and not (self._stopped or self._context.leaving or self._context.ending)
+
+    def _take(self, place: int, run: Run) -> None:
+        """A run of it is over, or has been left to the pool."""
+        if run.state == "cancelled" and not self._context.leaving:
+            self.cancel()  # whoever stops one has had enough of all
+        elif run.state not in ("done", "failed", "cancelled"):
+            self._fail(run.error())
+        self._ended(place, run)
+
+    def _fail(self, error: BaseException) -> None:
+        self._stopped = True
+        self._failure = self._failure or error
+
+
+def with_own_files(task: Task, folder: Path) -> Task:
+    """A task of which the next run has parts, too: files are removed once they are on their way.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+
+    def own(blob: Blob) -> Blob:
+        if blob.path is None:
+            return blob
+        handle, name = tempfile.mkstemp(prefix=BLOB, dir=folder)
+        os.close(handle)
+        shutil.copyfile(blob.path, name)
+        return replace(blob, path=Path(name))
+
+    return replace(task, fn=own(task.fn), args=own(task.args))
+
+
+def _over(place: int) -> Task:
+    raise PoolError("the sweep is over")
+
+
+def discard(task: Task) -> None:
+    """Remove the files of a task that is not to run."""
+    for blob in (task.fn, task.args):
+        if blob.path is not None:
+            blob.path.unlink(missing_ok=True)
