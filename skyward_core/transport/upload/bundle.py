@@ -129,6 +129,7 @@ SELDOM = (
     "skyward_core/runtime/post_mortem.py",
     "skyward_core/runtime/sampler.py",
     "skyward_core/runtime/shard.py",
+    "skyward_core/runtime/shell_command.py",
     "skyward_core/runtime/whole_script.py",
 )
 # What only clients load, as a script in a rank may be one; what measures machines, once somebody wants to know; and
