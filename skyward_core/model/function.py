@@ -55,7 +55,9 @@ class Dispatcher(Protocol):
 
 
 class Function(Generic[P, T_co]):
-    """A function that can run on a pool. Calling it makes a ``PendingFunction``, and runs nothing.
+    """A function that can run on a pool. Calling it makes a ``PendingFunction``, and runs nothing; an argument that it
+    does not take is a TypeError there. One that is missing is a TypeError where the call is sent, for a plugin of the
+    pool may give it.
 
     Args:
         fn: the function itself.
@@ -84,6 +86,7 @@ class Function(Generic[P, T_co]):
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> PendingFunction[T_co]: ...
     def __call__(self, *args: Any, **kwargs: Any) -> PendingFunction[Any]:
+        _refuse_surplus(self.fn, args, kwargs)
         return PendingFunction(self.fn, args, kwargs, self.timeout)
 
     @overload
@@ -494,6 +497,7 @@ def check_call(pending: PendingFunction[Any], fn: Callable[..., Any]) -> None:
     Raises:
         TypeError: it is not, as Python would say on the ranks.
     """
+    fn = _below_ours(fn)
     if type(fn) is FunctionType and not pending.kwargs and _takes(fn, len(pending.args)):
         return  # nearly always; to bind the arguments takes longer than to pickle some
     signature = _signature_of(fn)
@@ -502,6 +506,48 @@ def check_call(pending: PendingFunction[Any], fn: Callable[..., Any]) -> None:
             signature.bind(*pending.args, **pending.kwargs)
     except TypeError as error:
         raise TypeError(f"{pending.name}{signature} cannot be called so: {error}") from None
+
+
+def _refuse_surplus(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse arguments that a function does not take. What is missing is for :func:`check_call`, which knows what
+    decorators of plugins give.
+
+    Raises:
+        TypeError: it takes no such argument, fewer, or one of them twice.
+    """
+    whole = called = _below_ours(fn)
+    count = len(args)
+    if type(whole) is functools.partial and not whole.keywords:  # a method
+        called, count = whole.func, count + len(whole.args)
+    if type(called) is not FunctionType:
+        return
+    code = called.__code__
+    if count <= code.co_argcount:
+        if not kwargs:
+            return  # nearly always, or as below; to bind the arguments takes ten times as long
+        names, first = code.co_varnames, code.co_posonlyargcount
+        free = names[max(first, count) : code.co_argcount + code.co_kwonlyargcount]
+        if all(name in free for name in kwargs):
+            return
+    signature = _signature_of(whole)
+    try:
+        if signature is not None:
+            signature.bind_partial(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{name_of(fn)}{signature} cannot be called so: {error}") from None
+
+
+def _below_ours(fn: Any) -> Any:
+    """What a function's decorators that are ours stand around; they hand on all that they are given."""
+    while type(fn) is FunctionType and fn.__globals__.get("__name__", "").startswith(_OURS):
+        inner = fn.__dict__.get("__wrapped__")
+        if inner is None:
+            break
+        fn = inner
+    return fn
+
+
+_OURS = __name__.partition(".")[0] + "."
 
 
 def _takes(fn: FunctionType, count: int) -> bool:

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
     from .built_in.accelerate import Accelerate as accelerate
     from .built_in.dask import Dask as dask
+    from .built_in.deepspeed import Deepspeed as deepspeed
     from .built_in.huggingface import HuggingFace as huggingface
     from .built_in.jax import Jax as jax
     from .built_in.joblib import Joblib as joblib
     from .built_in.keras import Keras as keras
     from .built_in.mig import Mig as mig
+    from .built_in.mpi import Mpi as mpi
     from .built_in.ray import Ray as ray
     from .built_in.shared import Shared as shared
     from .built_in.sklearn import Sklearn as sklearn
@@ -215,12 +217,14 @@ __all__ = [
     "by_name",
     "check_plugins",
     "dask",
+    "deepspeed",
     "factory",
     "huggingface",
     "jax",
     "joblib",
     "keras",
     "mig",
+    "mpi",
     "ray",
     "shared",
     "sklearn",

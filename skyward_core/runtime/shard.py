@@ -21,7 +21,7 @@ def shard(
     /,
     *,
     shuffle: bool = False,
-    seed: int | None = 0,
+    seed: int | str | None = 0,
     drop_last: bool = False,
     node: int | None = None,
     total_nodes: int | None = None,
@@ -33,7 +33,7 @@ def shard(
     /,
     *,
     shuffle: bool = False,
-    seed: int | None = 0,
+    seed: int | str | None = 0,
     drop_last: bool = False,
     node: int | None = None,
     total_nodes: int | None = None,
@@ -46,7 +46,7 @@ def shard(
     /,
     *,
     shuffle: bool = False,
-    seed: int | None = 0,
+    seed: int | str | None = 0,
     drop_last: bool = False,
     node: int | None = None,
     total_nodes: int | None = None,
@@ -55,7 +55,7 @@ def shard(
 def shard(
     *data: Any,
     shuffle: bool = False,
-    seed: int | None = 0,
+    seed: int | str | None = 0,
     drop_last: bool = False,
     node: int | None = None,
     total_nodes: int | None = None,
@@ -63,7 +63,7 @@ def shard(
 def shard(
     *data: Any,
     shuffle: bool = False,
-    seed: int | None = 0,
+    seed: int | str | None = 0,
     drop_last: bool = False,
     node: int | None = None,
     total_nodes: int | None = None,
@@ -74,8 +74,8 @@ def shard(
     sizes differ by at most one. Several arguments are cut alike, so that ``x[i]`` still belongs to ``y[i]``.
 
     Args:
-        *data: lists, tuples, ranges and other sequences, NumPy and JAX arrays, PyTorch tensors (along their
-            first axis), pandas frames and series (by position), Hugging Face data sets. Each keeps its type,
+        *data: lists, tuples, ranges and other sequences, NumPy and JAX arrays, PyTorch and TensorFlow tensors
+            (along their first axis), pandas frames and series (by position), Hugging Face data sets. Each keeps its type,
             except that a shuffled range becomes a list and other sequences become lists.
         shuffle: permute first; the permutation depends on ``seed`` and the length alone, so ranks agree.
         seed: of the permutation; None for 0, as all ranks have to agree.
@@ -143,12 +143,15 @@ def _length(data: Any) -> int:
     raise TypeError(f"shard() cannot cut a {type(data).__name__}: {hint}")
 
 
+_LIBRARIES = ("numpy", "torch", "jax", "jaxlib", "tensorflow", "pandas", "datasets")
+
+
 def _library(data: Any) -> str | None:
     """The array library that a value comes from, told by its type so that nothing needs importing."""
     for base in type(data).__mro__:
         root = base.__module__.partition(".")[0]
         # Not all that a library defines is an array: a torch Dataset has neither shape nor slices.
-        if root in ("numpy", "torch", "jax", "jaxlib", "pandas", "datasets") and hasattr(data, "shape"):
+        if root in _LIBRARIES and hasattr(data, "shape"):
             return "frame" if hasattr(data, "iloc") else root
     return None
 
@@ -171,6 +174,8 @@ def _pick(data: Any, indices: list[int]) -> Any:
             return data.iloc[indices]
         case "datasets":
             return data.select(indices)
+        case "tensorflow":
+            return sys.modules["tensorflow"].gather(data, indices)
         case None:
             picked = [data[i] for i in indices]
             return tuple(picked) if isinstance(data, tuple) else picked

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import skyward_core as sky
 from skyward_core.plugins import Plugin
+from tests.support.whole_scripts import run_script
 
 QUIET = sky.Options(console=False, start_timeout=120)
 
@@ -92,3 +94,57 @@ def test_multi_worker_mirrored_strategy_spans_the_pool(nodes: int, per_node: int
     assert replicas == 2
     assert after < before / 10
     assert weights == pytest.approx([2.0] * 4, abs=0.5)
+
+
+AS_FIRST_WRITTEN = """
+import json
+import skyward as sky
+
+@sky.integrations.tensorflow
+@sky.compute
+def train(steps):
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        weights = tf.Variable([[0.0], [0.0]])
+    x = tf.random.stateless_uniform((8, 2), seed=(1, 2))
+    mine = sky.shard(x)
+    assert tf.is_tensor(sky.shard(x, shuffle=True, seed=42)) and mine.shape == (4, 2)
+
+    @tf.function
+    def step():
+        def replica():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((mine @ weights - tf.reduce_sum(mine, 1, keepdims=True)) ** 2)
+            gradient = tf.distribute.get_replica_context().all_reduce("MEAN", tape.gradient(loss, weights))
+            weights.assign_sub(0.5 * gradient)
+            return loss
+        return strategy.reduce("MEAN", strategy.run(replica), axis=None)
+
+    losses = [float(step()) for _ in range(steps)]
+    return strategy.num_replicas_in_sync, losses[0], losses[-1], weights.numpy()[:, 0].tolist()
+
+@sky.integrations.keras(backend="tensorflow", seed=7)
+@sky.compute
+def fit():
+    import keras, tensorflow as tf
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    return keras.config.backend(), strategy.num_replicas_in_sync, [w.numpy().tolist() for w in model.weights]
+
+with sky.ComputePool(provider=sky.AWS(), nodes=2) as pool:
+    print("RESULTS", json.dumps([train(20) @ pool, fit() @ pool]))
+"""
+
+
+@pytest.mark.proof("tensorflow, 700 MB: pip install tensorflow-cpu; 15 s of a processor")
+def test_one_model_over_all_ranks_as_first_written(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    done = run_script(AS_FIRST_WRITTEN, tmp_path, 180, TF_CPP_MIN_LOG_LEVEL="3")
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULTS ")]
+    (first, second), (one, other) = json.loads(line.removeprefix("RESULTS "))
+    assert first == second, "replicas agree"
+    assert first[0] == 2 and first[2] < first[1] / 10
+    assert one == other and one[:2] == ["tensorflow", 2], "of one seed all ranks begin alike"

@@ -177,3 +177,56 @@ def test_a_method_has_its_object() -> None:
     assert Trainer(2.0).plain(4).local() == 4 and Trainer(2.0).smallest(4, 3).local() == 3  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"train\(epochs: 'int' = 1\).* cannot be called so"):
         check_call(Trainer(2.0).train(1, 2), Trainer(2.0).train.fn)  # type: ignore[call-arg]
+
+
+def test_an_argument_too_much_is_refused_at_the_call() -> None:
+    @sky.function
+    @sky.stdout(only="head")
+    def fit(a: int, /, b: int = 2, *, c: int = 3) -> int:
+        return a + b + c
+
+    @sky.function
+    def open_to_all(a: int, *rest: int, **more: int) -> int:
+        return a
+
+    class Model:
+        @sky.function
+        def score(self, x: int) -> int:
+            return x
+
+    assert fit(1, b=3, c=4).local() == 8 and open_to_all(1, 2, d=4).local() == 1
+    assert Model().score(x=2).local() == Model.score(Model(), 2).local() == 2
+    not_typed: Any = fit, open_to_all, Model()  # a checker would refuse these, too
+    fit_, open_, model = not_typed
+    wrong: list[tuple[Any, str]] = [
+        (lambda: fit_(1, 2, 3), "fit.* cannot be called so: too many positional arguments"),
+        (lambda: fit_(1, epochs=3), "got an unexpected keyword argument 'epochs'"),
+        (lambda: fit_(1, 2, b=3), "multiple values for argument 'b'"),
+        (lambda: fit_(a=1), "'a' parameter is positional only"),
+        (lambda: open_(1, a=2), "multiple values for argument 'a'"),
+        (lambda: model.score(1, 2), r"score\(x: 'int'\).* cannot be called so: too many"),
+        (lambda: model.score(y=1), "unexpected keyword argument 'y'"),
+    ]
+    for call, why in wrong:
+        with pytest.raises(TypeError, match=why):
+            call()
+
+
+def test_what_is_missing_may_be_given_by_a_decorator() -> None:
+    def inject(fn: Any) -> Any:
+        return functools.wraps(fn)(lambda *args: fn(*args, rank=7))
+
+    @sky.function
+    def place(x: int, rank: int) -> tuple[int, int]:
+        return x, rank
+
+    call = place(1)  # type: ignore[call-arg]  # nobody knows yet which plugins its pool has
+    check_call(call, inject(call.fn))
+    with pytest.raises(TypeError, match="missing a required argument: 'rank'"):
+        check_call(call, call.fn)
+    # A decorator of ours hands on what it is given, one of the script's may do anything.
+    quiet = sky.silent(call.fn)
+    with pytest.raises(TypeError, match="missing a required argument: 'rank'"):
+        check_call(call, quiet)
+    check_call(call, inject(quiet))
+    assert sky.function(sky.silent(inject(call.fn)))(1, 2, 3).args == (1, 2, 3)

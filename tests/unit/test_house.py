@@ -159,6 +159,7 @@ def test_the_extra_of_the_test_command_holds_what_the_groups_hold() -> None:
 
 # Where the name of a provider of ours may stand beside the provider's own folder, and why.
 NAMING = {
+    "skyward_core/plugins/support/host_files.py": "the program ssh",
     "skyward_core/providers/__init__.py": "DEFAULT: which one it is where nobody names one",
     "skyward_core/store/home.py": "the name of a folder of the home",
     "skyward_core/transport/local/transport.py": "the name of a log",

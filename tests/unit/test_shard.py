@@ -180,3 +180,30 @@ def test_imports_no_array_library():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_tensors_of_tensorflow_are_taken_by_its_own_gather(monkeypatch):
+    """Which takes no list as an index. (The library itself, 700 MB, is asked by a proof of tests/frameworks.)"""
+
+    class EagerTensor(list):
+        __module__ = "tensorflow.python.framework.ops"
+        shape = (4,)
+
+        def __getitem__(self, index):
+            assert isinstance(index, slice)
+            return EagerTensor(super().__getitem__(index))
+
+    class Library:
+        @staticmethod
+        def gather(data, indices):
+            return EagerTensor([list(data)[i] for i in indices])
+
+    monkeypatch.setitem(sys.modules, "tensorflow", Library)
+    values = EagerTensor("abcd")
+    parts = []
+    for rank in range(2):
+        with using(InstanceInfo(rank=rank, world_size=2)):
+            assert shard(values) == EagerTensor("abcd"[rank::2])
+            parts.append(shard(values, shuffle=True, seed="seed"))
+    assert all(type(each) is EagerTensor for each in parts)
+    assert sorted(parts[0] + parts[1]) == list("abcd")

@@ -1,0 +1,135 @@
+"""MPI: a host file, and nodes that let one another in, so that ``mpirun`` and its like start processes on all of them.
+
+Host files: https://docs.open-mpi.org/en/main/launching-apps/scheduling.html. How Open MPI, MPICH and Intel MPI are told
+by variables: https://docs.open-mpi.org/en/main/launching-apps/ssh.html and
+https://github.com/pmodels/mpich/blob/main/doc/wiki/how_to/Using_the_Hydra_Process_Manager.md.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from ...model.errors import PoolError, UsageError
+from ..base import Plugin
+from ..support.ssh_keys import key_pair, lines
+
+if TYPE_CHECKING:
+    from ...runtime.info import InstanceInfo
+
+FIRST_PORT, PORTS = 18_000, 1_000  # of these a pool has one, by its name; Linux gives them to nobody
+
+
+@dataclass(frozen=True)
+class Mpi(Plugin):
+    """Nodes reach one another by ``ssh``, without a password, and a host file tells where they are.
+
+    A command on one rank starts processes on all nodes: ``mpirun --hostfile $SKYWARD_HOSTFILE -np 8 train``. Each host
+    has an sshd of the pool's own for it, which admits by a key that is made for the pool, and ends with it.
+
+    Args:
+        slots: processes for each node, in the host file; None for its GPUs, or where it has none its ranks.
+        launcher: the program that each node must have, or runs fail, and say so; "" for none.
+        port: of each node's sshd; None for one made of the pool's name. Where all nodes are on one host there is none.
+
+    Attributes:
+        login: private and public key by which nodes come to one another.
+        host: private and public key of every node's sshd.
+
+    Raises:
+        UsageError: ``port`` is no port, or ``slots`` less than 1.
+    """
+
+    name: ClassVar[str] = "mpi"
+    help: ClassVar[str] = "host files, and ssh between the nodes, for mpirun"
+    place: ClassVar[int] = 13
+    gang: ClassVar[bool] = False
+    needs_peers = "ssh between the nodes"
+    _package: ClassVar[str] = "openmpi-bin"  # which has the launcher, in Debian
+    slots: int | None = field(
+        default=None, metadata={"help": "processes for each node; its GPUs, or its ranks"}
+    )
+    launcher: str = field(default="mpirun", metadata={"help": "the program that each node must have"})
+    port: int | None = field(
+        default=None, metadata={"help": "of each node's sshd; one made of the pool's name"}
+    )
+    login: tuple[str, str] = field(default_factory=key_pair, init=False, repr=False, compare=False)
+    host: tuple[str, str] = field(default_factory=key_pair, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.port is not None and not 1024 <= self.port <= 65535:
+            raise UsageError(
+                f"port must be from 1024 to 65535, not {self.port}; None takes one by the pool's name"
+            )
+        if self.slots is not None and self.slots < 1:
+            raise UsageError(
+                f"slots must be 1 or more, not {self.slots}; None takes a node's GPUs, or its ranks"
+            )
+
+    def secrets(self) -> Sequence[str]:
+        return [*lines(self.login[0]), *lines(self.host[0])]
+
+    @contextmanager
+    def around_app(self, info: InstanceInfo) -> Iterator[None]:
+        from ..support import host_files, ssh_server
+
+        if self._asks_for_launcher(info):
+            self._check_launcher()
+        if not host_files.are_apart(info):
+            yield
+            return
+        port = self.port_of(info.pool)
+        first = next(peer.node for peer in info.peers if peer.address == info.address)
+        with host_files.of_node(info, port, self.login, self.host) as folder:
+            if first != info.node:  # another node on this host has it
+                yield
+                return
+            with ssh_server.server(folder, info.address, port, self.host[0], self.login[1]):
+                yield
+
+    @contextmanager
+    def around_process(self, info: InstanceInfo) -> Iterator[None]:
+        from ..support import host_files
+
+        given = host_files.of_gang(info, self.slots or info.accelerators or info.ranks_per_node)
+        before = {name: os.environ.get(name) for name in given}
+        os.environ.update(given)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+    def port_of(self, pool: str) -> int:
+        """The port of each node's sshd, in each epoch of the gang.
+
+        Args:
+            pool: its name.
+        """
+        return self.port or FIRST_PORT + zlib.crc32(pool.encode()) % PORTS
+
+    def _asks_for_launcher(self, info: InstanceInfo) -> bool:
+        return True
+
+    def _check_launcher(self) -> None:
+        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+        if self.launcher and not shutil.which(self.launcher, path=path):
+            raise PoolError(
+                f"there is no {self.launcher} on this node ({socket.gethostname()}): install it there (Debian: apt-get "
+                f'install {self._package}), or have the pool do so with sky.Image(apt=["{self._package}"]); '
+                f'{self.name}(launcher="") asks for none'
+            )
+
+
+PLUGIN = Mpi

@@ -1,0 +1,185 @@
+"""Nodes that let one another in, between hosts: mpirun and its like start processes on all of them, strangers none."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.plugins.built_in.mpi import Mpi
+from tests.support.pool_logs import last_run, log_of
+
+from . import Host, Lab
+from .pools import Client, nothing_runs, pool, ssh, until
+
+# What a launcher of MPI does: it reads the host file, and starts a process for each slot by the agent it is told of.
+LAUNCHER = """
+import os, subprocess, sys
+agent = os.environ["OMPI_MCA_plm_rsh_agent"]
+rows = [line.split() for line in open(os.environ["SKYWARD_HOSTFILE"])]
+places = [host for host, slots in rows for _ in range(int(slots.partition("=")[2]))]
+started = [subprocess.Popen([agent, place, sys.argv[1]]) for place in places]
+sys.exit(max(each.wait() for each in started))
+"""
+LAUNCH = f"{shlex.quote(sys.executable)} -c {shlex.quote(LAUNCHER)}"
+JOB = """
+num_nodes: 2
+run: |
+  if [ "${SKYPILOT_NODE_RANK}" == "0" ]; then
+    mpirun --hostfile $SKYWARD_HOSTFILE -np 2 hostname
+  fi
+"""
+
+
+@pytest.fixture(scope="module")
+def shared_pool(
+    can_lab: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Lab, sky.Compute, str]]:
+    """A pool on two hosts whose nodes reach one another, and its home."""
+    home = str(tmp_path_factory.mktemp("home"))
+    with pytest.MonkeyPatch.context() as patch, Lab(2) as lab:
+        patch.chdir(tmp_path_factory.mktemp("work"))
+        patch.setenv("SKYWARD_HOME", home)
+        with pool(lab, beside(lab), plugins=[sky.plugins.mpi(launcher="")], name="reached") as compute:
+            yield lab, compute, home
+        nothing_is_left(lab)
+
+
+@pytest.fixture
+def reached(
+    shared_pool: tuple[Lab, sky.Compute, str], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Lab, sky.Compute]:
+    lab, compute, place = shared_pool
+    monkeypatch.setenv("SKYWARD_HOME", place)
+    return lab, compute
+
+
+def beside(lab: Lab) -> sky.SSH:
+    return ssh(lab, lab.hosts[:2], python=sys.executable)
+
+
+def told(compute: sky.Compute, command: str) -> str:
+    """What a command on the head says."""
+    sky.shell(f'test "$SKYPILOT_NODE_RANK" != 0 || {{ {command}; }}') @ compute
+    return said(compute)
+
+
+def said(compute: sky.Compute) -> str:
+    return "".join(log_of(compute, last_run(compute), 0, stream).decode() for stream in ("out", "err"))
+
+
+def plugin_of(compute: sky.Compute) -> Mpi:
+    return next(each for each in compute.plugins if isinstance(each, Mpi))
+
+
+def sshds(host: Host) -> list[str]:
+    """What a host has of sshd beside its own."""
+    lines = host.run("ps -eo args").splitlines()
+    return [line for line in lines if "between-nodes" in line]
+
+
+def nothing_is_left(lab: Lab) -> None:
+    nothing_runs(lab)
+    for host in lab.hosts:
+        until(lambda: not sshds(host), f"the end of the sshd on {host.name}")  # noqa: B023
+        assert (
+            host.run(
+                "find / -xdev -path /proc -prune -o -name between-nodes -print; find /run/home -name 'key'"
+            )
+            == ""
+        )
+
+
+def test_a_launcher_on_one_node_starts_processes_on_all(reached: tuple[Lab, sky.Compute]) -> None:
+    lab, compute = reached
+    lines = told(compute, f'{LAUNCH} "uname -n; command -v python; pwd; echo \\$1" 2>&1').splitlines()
+    python = str(Path(sys.executable).with_name("python"))
+    assert sorted(lines) == sorted(
+        [*(host.name for host in lab.hosts), *[python] * 2, *["/run/home"] * 2, "", ""]
+    )
+
+
+def test_a_command_fails_there_as_it_would_here(reached: tuple[Lab, sky.Compute]) -> None:
+    _, compute = reached
+    asked = (
+        'ssh node1 "exit 7"; echo $?; ssh node1 "kill -9 \\$\\$"; echo $?; echo in | ssh reached-worker1 cat'
+    )
+    assert told(compute, asked).splitlines() == ["7", "137", "in"]
+
+
+def test_mpirun_of_open_mpi(reached: tuple[Lab, sky.Compute]) -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("mpirun is not installed: apt-get install openmpi-bin")
+    lab, compute = reached
+    names = sorted(host.name for host in lab.hosts)
+    assert (
+        sorted(told(compute, "mpirun --hostfile $SKYWARD_HOSTFILE -np 2 hostname 2>&1").splitlines()) == names
+    )
+    by_address = 'mpirun -np 2 -H $(echo "$SKYPILOT_NODE_IPS" | paste -sd,) hostname 2>&1'
+    assert sorted(told(compute, by_address).splitlines()) == names
+    Path("job.yaml").write_text(JOB)
+    sky.Task.from_yaml("job.yaml").run_on(compute)
+    assert sorted(said(compute).splitlines()) == names
+
+
+def test_what_a_stopped_command_has_started_elsewhere_ends_with_it(reached: tuple[Lab, sky.Compute]) -> None:
+    lab, compute = reached
+    with pytest.raises(sky.RunError):
+        call = f"test $SKYPILOT_NODE_RANK != 0 || {LAUNCH} 'sleep 1234 & wait'"
+        sky.shell(call, timeout=3) @ compute
+    for host in lab.hosts:
+        until(lambda: "sleep 1234" not in str(host.processes()), "the end of what it had started")  # noqa: B023
+
+
+def test_strangers_are_admitted_nowhere_and_find_no_key(reached: tuple[Lab, sky.Compute]) -> None:
+    lab, compute = reached
+    head, other = lab.hosts
+    port = plugin_of(compute).port_of("reached")
+    listens = [line.split()[3] for line in head.run("ss -H -tln").splitlines()]
+    assert f"{head.address}:{port}" in listens
+    at = f"-p {port} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o BatchMode=yes {head.address} id"
+    own = "ssh-keygen -q -t ed25519 -N '' -f /tmp/stranger 2>/dev/null <<<y; ssh -i /tmp/stranger"
+    assert "Permission denied (publickey)" in other.run(f"bash -c '{own} {at} 2>&1 || true'")
+    # Somebody with an account on the head who sees all that others may see.
+    place = told(compute, "dirname $SKYWARD_SSH_CONFIG").strip()
+    looks = f"cat {place}/key {place}/config; ls {place}"
+    as_nobody = f"setpriv --reuid=65534 --regid=65534 --clear-groups sh -c '{looks}' 2>&1; true"
+    assert head.run(as_nobody).count("Permission denied") == 3
+    modes = head.run(f"find {place} -perm /077 -not -type l; stat -c '%a %n' {place} {place}/key")
+    assert modes.splitlines() == [f"700 {place}", f"600 {place}/key"]
+    secret = plugin_of(compute).login[0].splitlines()[2]
+    assert secret not in head.run("cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ | tr '\\0' ' '")
+    shown = told(compute, f"cat {place}/key")
+    assert secret not in shown and "PRIVATE KEY" in shown
+
+
+def test_another_host_in_a_nodes_place_is_not_believed(reached: tuple[Lab, sky.Compute]) -> None:
+    _, compute = reached
+    other = (
+        "cd $(mktemp -d); ssh-keygen -q -t ed25519 -N '' -f other; echo skyward-pool $(cat other.pub) >known"
+    )
+    asked = f'{other}; ssh -o "UserKnownHostsFile=$PWD/known" node1 id 2>&1 || true; rm -r "$PWD"'
+    assert "Host key verification failed" in told(compute, asked)
+
+
+def test_nothing_is_left_when_the_client_dies(lab: Lab) -> None:
+    text = f"""
+    import dataclasses
+    ssh = dataclasses.replace(ssh, python={sys.executable!r})
+    options = sky.Options(**quiet, idle_timeout=1)
+    with sky.Compute(provider=ssh, plugins=[sky.plugins.mpi(launcher="")], options=options, name="orphan") as compute:
+        sky.shell("test $SKYPILOT_NODE_RANK != 0 || ssh node1 'sleep 4321 </dev/null >/dev/null 2>&1 &'") @ compute
+        print("under way", flush=True)
+        time.sleep(99)
+    """
+    hosts = lab.hosts[:2]
+    with Client(lab, text, hosts=hosts) as client:
+        assert client.said() == "under way"
+        assert "sleep 4321" in str(hosts[1].processes()) and all(map(sshds, hosts))
+        client.kill()
+        nothing_is_left(lab)
