@@ -22,7 +22,7 @@ async def edit_named(app: AppFace, run: RunView | None, lines: Sequence[str]) ->
     """
     from .given_terminal import SuspendNotSupported, run_in_terminal
 
-    folders = [*await _folders(app, run), Path.cwd()]
+    folders = await folders_of(app, run)
     found = await asyncio.to_thread(here, lines, folders)
     if found is None:
         return app.flash(
@@ -40,11 +40,12 @@ async def edit_named(app: AppFace, run: RunView | None, lines: Sequence[str]) ->
         app.flash(f"the editor cannot be started: {error}", "error")
 
 
-async def _folders(app: AppFace, run: RunView | None) -> list[Path]:
-    """Where a run was launched, as far as that is known."""
+async def folders_of(app: AppFace, run: RunView | None) -> list[Path]:
+    """Where the sources of a run are: where it was launched, as far as that is known, and the current folder."""
+    here = Path.cwd()
     if run is None or app.session is None:
-        return []
+        return [here]
     try:
-        return [(await settled(app.session.kept_launch(run.id))).cwd]
+        return [(await settled(app.session.kept_launch(run.id))).cwd, here]
     except (SkywardError, OSError):  # of a script of the person's own, or over for long
-        return []
+        return [here]

@@ -34,7 +34,11 @@ def here(lines: Iterable[str], folders: Sequence[Path]) -> tuple[Path, int] | No
 
     What a rank calls ``/home/runner/copy-1f/models/net.py`` is ``models/net.py`` of the folder that was copied.
     """
-    found = list(places(lines))
+    return first_here(list(places(lines)), folders)
+
+
+def first_here(found: Sequence[tuple[str, int]], folders: Sequence[Path]) -> tuple[Path, int] | None:
+    """As :func:`here`, of files and lines."""
     for name, line in found:
         for folder in folders:
             if (path := _within(folder, PurePosixPath(name))) is not None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from time import monotonic
 
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
+from textual.containers import Container, VerticalScroll
 from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
@@ -18,11 +19,13 @@ from skyward_core.model.stacks import StackFrame, Stacks
 from skyward_core.views.profile import parsed, table
 from skyward_core.views.stacks import (
     StackGroup,
+    calling,
     frame_line,
     groups,
     in_ranges,
     is_library,
     merged,
+    short_file,
     threads_of,
     verdict,
     where,
@@ -31,13 +34,20 @@ from skyward_core.wire.safe_text import field
 
 from ..actions import Action, bindings
 from ..app_face import settled
+from ..beat import beat_of
+from ..editing import folders_of
 from ..hints import words_of
+from ..source_lines import SourceFile, source_of
 from ..styles import beside
 from ..widgets.chrome import Crumbs, Panel
+from ..widgets.rank_state import last_line, rank_states
+from ..widgets.stack_code import StackCode, Standing
+from ..widgets.stack_ranks import StackRank, StackRanks
 from ..words import ago, clock, count
 from .base import BaseScreen
 
 PROFILED = 10.0  # seconds for which a rank is looked at
+LOOK_SECONDS = 0.5  # between two looks at the ranks while something keeps coming
 _NAMED = 14  # cells for the ranks of a group
 
 
@@ -58,19 +68,29 @@ class StacksScreen(BaseScreen[int | None]):
         self._pool, self._run, self._folders = pool, run, (str(Path.cwd()),)
         self._stacks: Stacks | None = None
         self._groups: list[StackGroup] = []
+        self._sources: dict[tuple[str, int], SourceFile | None] = {}
         self._failure = ""
         self._busy = False
+        self._looked: tuple[object, float] = (None, 0.0)
+        self._listed, self._board = OptionList(compact=True), StackRanks(id="ranks")
         self._all_threads = False
 
     def body(self) -> ComposeResult:
         yield Static(id="verdict")
-        listed = Panel(OptionList(compact=True), id="groups")
+        listed = Panel(self._listed, id="groups")
         listed.border_title = "ranks"
         yield listed
-        yield Panel(VerticalScroll(Static(id="stack")), id="frames")
+        with Container(id="detail"):
+            yield Panel(VerticalScroll(Static(id="stack")), id="frames")
+            code = Panel(StackCode(id="code"), id="source")
+            code.border_title = "where they stand"
+            yield code
+        each = Panel(self._board, id="each")
+        each.border_title = "each rank"
+        yield each
 
     def on_mount(self) -> None:
-        self.query_one(OptionList).focus()
+        self._listed.focus()
         self.action_again()
         self.pulse(self.app.clock())
 
@@ -80,7 +100,13 @@ class StacksScreen(BaseScreen[int | None]):
         run = view.runs.get(self._run) if view is not None else None
         trail = ["pools", name, *([run.function] if run is not None else ()), "stacks"]
         self.query_one(Crumbs).show(trail, [Content.styled(self._state(now), "$muted")])
+        self._show_ranks(now)
         super().pulse(now)
+
+    def shown_time(self, now: float) -> object:
+        """The ranks' states are timed by the second."""
+        view = self.app.find_pool(self._pool)
+        return super().shown_time(now) if view is None else beat_of([view], now)
 
     def _state(self, now: float) -> str:
         if self._busy:
@@ -116,9 +142,19 @@ class StacksScreen(BaseScreen[int | None]):
         else:
             self._failure = ""
             self._stacks = told if before is None or ranks is None else merged(before, told)
+            self._sources = await self._read(self._stacks)
         finally:
             self._busy = False
-        self._show()
+        if self.is_attached:  # who waits long may have left
+            self._show()
+
+    async def _read(self, stacks: Stacks) -> dict[tuple[str, int], SourceFile | None]:
+        """The code where ranks stand."""
+        view = self.app.find_pool(self._pool)
+        folders = await folders_of(self.app, view.runs.get(self._run) if view is not None else None)
+        frames = [frame for group in groups(stacks) if (frame := calling(group.frames))]
+        found = await asyncio.to_thread(lambda: [source_of(frame, folders) for frame in frames])
+        return {(frame.file, frame.line): each for frame, each in zip(frames, found, strict=True)}
 
     def action_signal(self) -> None:
         from ..dialogs.ask import ChoiceScreen
@@ -144,7 +180,7 @@ class StacksScreen(BaseScreen[int | None]):
     # Showing them
 
     def _show(self) -> None:
-        listed = self.query_one(OptionList)
+        listed = self._listed
         chosen = listed.highlighted or 0
         self._groups = groups(self._stacks) if self._stacks is not None else []
         listed.clear_options()
@@ -193,6 +229,63 @@ class StacksScreen(BaseScreen[int | None]):
         self.query_one("#frames", Panel).retitle(Content(self._title(group)))
         self.query_one("#stack", Static).update(Content("\n").join(lines))
         self.query_one("#frames VerticalScroll", VerticalScroll).scroll_home(animate=False)
+        self._show_code()
+        self._looked = (None, 0.0)
+        self._show_ranks(self.app.clock())
+
+    def _show_code(self) -> None:
+        """The lines around where each group stands, that of the chosen one first."""
+        place = self._listed.highlighted
+        if place is not None and place < len(self._groups):
+            first = self._groups[place]
+            told = [first, *(group for group in self._groups if group is not first and calling(group.frames))]
+            self.query_one(StackCode).update([self._standing(group) for group in told])
+
+    def _standing(self, group: StackGroup) -> Standing:
+        who = f"{'rank' if len(group.stacks) == 1 else 'ranks'} {group.ranks}"
+        if (frame := calling(group.frames)) is None:
+            return Standing(
+                Content.styled(who, "bold"), None, field(group.said) or "in no code of the person's"
+            )
+        head = Content.assemble((who, "bold"), "  ", (self._place(frame), "$text-accent"))
+        source = self._sources.get((frame.file, frame.line))
+        if source is not None and self._began is not None and source.changed_at > self._began:
+            head = Content.assemble(head, ("  ! changed since the run began", "$text-warning"))
+        return Standing(head, source, "its file is not on this machine")
+
+    def _place(self, frame: StackFrame) -> str:
+        return f"{short_file(frame.file, self._folders)}:{frame.line}"
+
+    @property
+    def _began(self) -> float | None:
+        """When the run did."""
+        view = self.app.find_pool(self._pool)
+        run = view.runs.get(self._run) if view is not None else None
+        return None if run is None else run.opened_at
+
+    def _show_ranks(self, now: float) -> None:
+        """Every rank, those of the chosen stack first, then those that few others are with."""
+        view = self.app.find_pool(self._pool)
+        if view is None or not self._groups:
+            return
+        seen, at = self._looked
+        news = (view.changes, beat_of([view], now))
+        if seen == news or (seen is not None and monotonic() - at < LOOK_SECONDS):
+            return
+        self._looked = (news, monotonic())
+        run = view.runs.get(self._run)
+        states = {state.rank: state for state in rank_states(view, run, now)}
+        chosen = self._listed.highlighted
+        most = max(len(group.stacks) for group in self._groups)
+        told = sorted(enumerate(self._groups), key=lambda each: (each[0] != chosen, len(each[1].stacks)))
+        rows: dict[int, StackRank] = {}
+        for place, group in told:
+            late = group.collective is None and bool(group.frames) and len(group.stacks) < most
+            for stack in group.stacks:
+                if (state := states.get(stack.rank)) is not None and stack.rank not in rows:
+                    line = last_line(run, view, stack.rank)
+                    rows[stack.rank] = StackRank(state, field(where(group)), line, place == chosen, late)
+        self._board.update(list(rows.values()))
 
     @staticmethod
     def _title(group: StackGroup) -> str:
@@ -222,15 +315,15 @@ class StacksScreen(BaseScreen[int | None]):
 
     def action_threads(self) -> None:
         self._all_threads = not self._all_threads
-        self._show_stack(self.query_one(OptionList).highlighted)
+        self._show_stack(self._listed.highlighted)
 
     def action_log(self) -> None:
-        place = self.query_one(OptionList).highlighted
+        place = self._listed.highlighted
         if place is not None and place < len(self._groups):
             self.dismiss(self._groups[place].stacks[0].rank)
 
     def action_profile(self) -> None:
-        place = self.query_one(OptionList).highlighted
+        place = self._listed.highlighted
         if place is None or place >= len(self._groups):
             return
         rank = self._groups[place].stacks[0].rank

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from skyward_core.model.stacks import RankStack, StackFrame, Stacks, ThreadStack
@@ -45,3 +47,26 @@ def hung(run: str, ranks: int) -> Stacks:
     found[ranks - 2] = stack(ranks - 2, at="idle")
     found[ranks - 1] = stack(ranks - 1, at="silent", why="node 7 has said nothing for 9 s")
     return Stacks(NOW - 4, tuple(found.values()), run, (ranks - 2,))
+
+
+def write_train_py(changed_at: float = 0.0) -> None:
+    """Into the current folder, with the lines that these stacks name."""
+    named = {
+        29: "def step(model, batch):",
+        30: "    loss = model(batch).mean()",
+        31: "    dist.all_reduce(loss)",
+        32: "    return loss",
+        41: "def train(epochs):",
+        42: "    for epoch in range(epochs):",
+        43: "        for batch in batches:",
+        44: "            step(model, batch)",
+        45: "        if epoch % 10 == 0:",
+        46: "            validate(model)",
+        55: "def validate(model):",
+        56: "    model.eval()",
+        57: "    for batch in held_out:",
+        58: "        losses.append(model(batch))",
+    }
+    path = Path("train.py")
+    path.write_text("".join(named.get(line, "") + "\n" for line in range(1, 61)), "utf-8")
+    os.utime(path, (changed_at, changed_at))

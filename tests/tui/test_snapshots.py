@@ -19,7 +19,7 @@ from tests.support.leftovers import leftovers
 from tests.support.machines import measured
 from tests.support.past import some_comparison, some_past
 from tests.support.shared_hosts import have_looks
-from tests.support.some_stacks import hung
+from tests.support.some_stacks import hung, write_train_py
 from tests.support.sweeps import swept
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -171,6 +171,7 @@ async def test_errors(app: SkywardApp, session: FakeSession, snap: Snap, size: t
 async def test_stacks(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     _, run = training(session, 8, 8)
     session.taken = hung(run.id, 64)
+    write_train_py()
     await show(app, snap, "stacks", size, ["enter", "s"], "all_reduce")
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
 from skyward_core.model.errors import PoolError
-from skyward_core.model.stacks import Stacks
+from skyward_core.model.stacks import StackFrame, Stacks
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.screens.stacks import StacksScreen
+from skyward_tui.source_lines import MOST_BYTES, SourceFile, excerpt, source_of
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import NOW, FakeSession
-from tests.support.some_stacks import REDUCING, VALIDATING, hung, stack
+from tests.support.some_stacks import REDUCING, VALIDATING, hung, stack, write_train_py
 
 VERDICT = "ranks 0-4 are in all_reduce (torch)"
 
@@ -161,3 +163,64 @@ async def test_the_time_of_a_rank_is_looked_at(app: SkywardApp, session: FakeSes
         )
         await pilot.press("p")
         await until(pilot, lambda: "py-spy is not installed on its node" in screen_text(app))
+
+
+async def test_the_code_around_each_stack_and_each_rank_s_last_line_are_beside_it(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("llama-ft", 8)
+    run = session.open_run(view)
+    for rank in range(8):
+        session.print(view, rank, f"step {100 + rank}\n")
+    session.taken = hung(run.id, 8)
+    write_train_py()
+    async with app.run_test(size=(160, 48)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("s")
+        await until(pilot, lambda: "▶ 31      dist.all_reduce(loss)" in screen_text(app))
+        shown = screen_text(app)
+        assert "▶ 57      for batch in held_out:" in shown, "the code of the late rank is there, too"
+        assert "changed since the run began" not in shown
+        board = [line for line in shown.splitlines() if "step 10" in line]
+        assert [line.split()[1] for line in board] == ["r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7"]
+        assert "in all_reduce (torch)" in board[0] and "validate, train.py:57" in board[5]
+        await pilot.press("down")
+        await until(pilot, lambda: screen_text(app).index("▶ 57") < screen_text(app).index("▶ 31"))
+        board = [line for line in screen_text(app).splitlines() if "step 10" in line]
+        assert board[0].split()[1] == "r5", "the ranks of the chosen stack come first"
+        session.print(view, 5, "step 999\n")
+        session.now += 1
+        await until(pilot, lambda: "step 999" in screen_text(app))
+
+
+async def test_code_that_is_not_here_or_not_as_it_was_is_said_to_be(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("llama-ft", 2)
+    run = session.open_run(view)
+    elsewhere = stack(1, ("wait", "/srv/other/other.py", 7))
+    session.taken = Stacks(NOW, (stack(0, *VALIDATING), elsewhere), run.id)
+    write_train_py(session.now + 5)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("s")
+        await until(pilot, lambda: "▶ 57" in screen_text(app))
+        assert "changed since the run began" in screen_text(app)
+        assert "its file is not on this machine" in screen_text(app)
+
+
+def test_what_ranks_name_is_read_only_where_it_is_code(tmp_path: Path) -> None:
+    (tmp_path / "keys.txt").write_text("secret\n", "utf-8")
+    (tmp_path / "train.py").write_text("one\n\x1b]0;owned\x07two\n", "utf-8")
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / "large.py").write_bytes(b"#" * (MOST_BYTES + 1))
+
+    def found(file: str, line: int = 1) -> SourceFile | None:
+        return source_of(StackFrame("f", file, line), [tmp_path])
+
+    assert found("keys.txt") is found("pipe.py") is found("large.py") is found("train.py", 9) is None
+    told = found("/elsewhere/train.py", 2)
+    assert told is not None and "\x1b" not in "".join(told.lines)
+    assert [line.plain for line in excerpt(told, 5)] == ["  1  one", "▶ 2  two"]
