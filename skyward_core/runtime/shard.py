@@ -75,8 +75,8 @@ def shard(
 
     Args:
         *data: lists, tuples, ranges and other sequences, NumPy and JAX arrays, PyTorch and TensorFlow tensors
-            (along their first axis), pandas frames and series (by position), Hugging Face data sets. Each keeps its type,
-            except that a shuffled range becomes a list and other sequences become lists.
+            (along their first axis), pandas frames and series (by position), Hugging Face data sets. Each keeps its
+            type, except that a shuffled range becomes a list and other sequences become lists.
         shuffle: permute first; the permutation depends on ``seed`` and the length alone, so ranks agree.
         seed: of the permutation; None for 0, as all ranks have to agree.
         drop_last: give every rank one contiguous block of ``len // world_size`` items; drop the remainder.
