@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterator
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -18,8 +19,9 @@ from hypothesis import HealthCheck, settings
 from tests.support.compiled import compile_before
 
 # How long an example takes is for the benchmarks: here a busy machine would fail tests.
-settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("suite")
+PATIENT: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("proofs", max_examples=100, **PATIENT)
+settings.register_profile("suite", max_examples=25, **PATIENT)
 
 # As below for the packages: the processes of a run would each compile all tests, of which one can keep what it has.
 sys.dont_write_bytecode = False
@@ -40,12 +42,13 @@ TURNS = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--chaos-seconds", type=float, default=10.0, help="how long each storm of faults lasts")
-    parser.addoption("--proofs", action="store_true", help="run the tests that are marked as proof, too")
+    parser.addoption("--chaos-seconds", type=float, default=5.0, help="how long each storm of faults lasts")
+    parser.addoption("--proofs", action="store_true", help="run tests marked as proof, too, and all examples")
     parser.addoption("--chaos-seed", type=int, default=1, help="what a storm of faults chooses by")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("proofs" if config.getoption("--proofs") else "suite")
     # A shell that starts us in the background has the first ignored, nohup the second, and so would all that tests
     # start. What has a handler here has none there, and we ourselves are not ended by a hang-up.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -83,6 +86,12 @@ def nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SKYWARD_HOME", str(tmp_path_factory.mktemp("nobodys")))
         yield
+
+
+@pytest.fixture(scope="session")
+def proofs(request: pytest.FixtureRequest) -> bool:
+    """Whether a test is to try all that it can, and not what shows most."""
+    return bool(request.config.getoption("--proofs"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -134,11 +143,16 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order files by :data:`TURNS`; what is in a file stays together and in order."""
     storm = config.getoption("--chaos-seconds")
+    cases: Counter[str] = Counter()
     for item in items:
         if mark := MARKS.get(item.path.relative_to(Path(__file__).parent).parts[0]):
             item.add_marker(mark)
-        if (proof := item.get_closest_marker("proof")) and not config.getoption("--proofs"):
-            item.add_marker(pytest.mark.skip(reason=f"run with --proofs: needs {', '.join(proof.args)}"))
+        if proof := item.get_closest_marker("proof"):
+            case = item.nodeid.partition("[")[0]
+            cases[case] += 1
+            if cases[case] > proof.kwargs.get("after", 0) and not config.getoption("--proofs"):
+                reason = f"run with --proofs: needs {', '.join(proof.args)}"
+                item.add_marker(pytest.mark.skip(reason=reason))
         if item.path.name == "test_chaos.py":  # what it is asked to last is no hang
             item.add_marker(pytest.mark.timeout(float(config.getini("timeout")) + storm))
     folders: dict[str, dict[str, list[pytest.Item]]] = {}

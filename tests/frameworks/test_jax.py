@@ -135,8 +135,9 @@ def fail_in_the_middle(how: str) -> None:
     multihost_utils.process_allgather(jax.numpy.ones(1))
 
 
+@pytest.mark.proof("3 s of a processor", after=1)
 @pytest.mark.parametrize(
-    ("how", "kind", "exit_code"), [("raise", "raised", None), ("exit", "exited", 7), ("kill", "exited", 137)]
+    ("how", "kind", "exit_code"), [("kill", "exited", 137), ("raise", "raised", None), ("exit", "exited", 7)]
 )
 def test_a_rank_that_fails_in_a_collective(pool, how, kind, exit_code):
     ranks = pids() @ pool

@@ -194,6 +194,7 @@ def models(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.proof("10 s of a processor")
 def test_torch_and_the_trainer(tmp_path: Path, models: Path) -> None:
     files = {name: str(models / f"{name}.jsonl") for name in ("train", "test")}
     script = TORCH.replace('"distilbert-base-uncased"', repr(str(models)))
@@ -309,6 +310,7 @@ with sky.ComputePool(
 """
 
 
+@pytest.mark.proof("6 s of a processor")
 @pytest.mark.skipif(find_spec("keras") is None or find_spec("jax") is None, reason="needs keras and jax")
 def test_jax_and_keras_on_it(tmp_path: Path) -> None:
     # What is optional in keras, and loaded where it is.

@@ -122,6 +122,7 @@ def test_a_rank_that_is_ahead_does_not_meet_the_group_of_the_broadcast_before(ba
         assert sorted(each.result() for each in running) == [[3.0, 3.0], [4.0, 4.0], [5.0, 5.0]]
 
 
+@pytest.mark.proof("4 s of a processor")
 def test_scripts_at_the_same_time_each_have_a_group_of_their_own(bare, tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     with ThreadPoolExecutor(2) as beside:
@@ -177,6 +178,7 @@ def own_runtime(**asked: Any) -> int:
             jax.distributed.shutdown()
 
 
+@pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("init", [True, False])
 def test_jax_is_initialised_by_the_code_or_found_so(home, init):
     with sky.Compute(nodes=1, worker=TWO, plugins=[sky.plugins.jax(init=init)], options=OPTIONS) as pool:

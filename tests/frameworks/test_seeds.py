@@ -129,6 +129,7 @@ with sky.Compute(
 """
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_torch_with_both_samplers(tmp_path: Path) -> None:
     ((first, second),), printed = run(TORCH, tmp_path)
     assert first["weight"] == second["weight"]

@@ -32,6 +32,7 @@ def listens() -> tuple[int, list[str], bool]:
         return index, workers, host == sky.instance_info().address
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("plugin", [sky.plugins.tensorflow(), sky.plugins.keras(backend="tensorflow")])
 def test_every_rank_has_a_port_that_its_own_node_keeps(plugin: Plugin) -> None:
     worker = sky.Worker(ranks_per_node=2)

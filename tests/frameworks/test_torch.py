@@ -158,8 +158,9 @@ def total() -> float:
     return one.item()
 
 
+@pytest.mark.proof("4 s of a processor", after=1)
 @pytest.mark.parametrize(
-    ("how", "kind", "exit_code"), [("raise", "raised", None), ("exit", "exited", 7), ("kill", "exited", 137)]
+    ("how", "kind", "exit_code"), [("kill", "exited", 137), ("raise", "raised", None), ("exit", "exited", 7)]
 )
 def test_a_rank_that_fails_in_a_collective(pool, how, kind, exit_code):
     ranks = pids() @ pool

@@ -87,6 +87,7 @@ def test_the_shapes_that_people_bring_train(ours):
     assert len(ours) == SHAPES and all(ours.values())
 
 
+@pytest.mark.proof("7 s of a processor")
 def test_they_train_to_the_same_weights(cli, ours):
     import torch
 

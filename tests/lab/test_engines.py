@@ -57,6 +57,7 @@ def test_dask_goes_on_when_a_workers_host_loses_power(lab: Lab, monkeypatch: pyt
     nothing_runs(lab)
 
 
+@pytest.mark.proof("5 s of a processor")
 def test_nothing_is_left_of_dask_when_its_client_dies(lab: Lab) -> None:
     pytest.importorskip("distributed", reason="distributed is not installed")
     text = """

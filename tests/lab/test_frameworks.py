@@ -72,6 +72,7 @@ def gathered() -> list[Any]:
     return [jax.device_count(), ranks.tolist(), os.environ["JAX_COORDINATOR_ADDRESS"].rpartition(":")[0]]
 
 
+@pytest.mark.proof("3 s of a processor")
 def test_jax_between_hosts(lab: Lab) -> None:
     pytest.importorskip("jax")
     provider = ssh(lab, lab.hosts[:2], python=sys.executable)

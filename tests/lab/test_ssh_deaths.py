@@ -89,6 +89,7 @@ def test_what_ended_an_agent_may_end_the_next_one_as_it_starts(pair: Lab) -> Non
     assert compute.receipt is not None and compute.receipt.ok
 
 
+@pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize(
     ("how", "code", "number"),
     [

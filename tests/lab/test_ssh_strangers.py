@@ -94,6 +94,7 @@ open("/tmp/heard", "wb").write(line.recv(65536))
 """
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("forwarding", [True, False])
 def test_a_stranger_that_takes_the_pool_s_place_after_a_start_of_the_host_hears_nothing(
     make_lab: MakeLab, forwarding: bool

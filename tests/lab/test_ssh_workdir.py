@@ -64,12 +64,14 @@ def run(lab: Lab, script: Path, home: Path, way: str) -> list[list[object]]:
     return [rank["value"] for rank in said["ranks"]] if isinstance(said, dict) else list(said)
 
 
+@pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("way", ["python", "python -m skyward_core", "skyward-tui run"])
 def test_a_script_in_another_folder(pair: Lab, project: Path, home: Path, way: str) -> None:
     script = project / "train_it.py"
     assert run(pair, script, home, way) == [["found", True, host.name] for host in pair.hosts]
 
 
+@pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("way", ["python", "python -m skyward_core", "skyward-tui run"])
 def test_a_script_in_a_folder_below(
     pair: Lab, project: Path, home: Path, monkeypatch: pytest.MonkeyPatch, way: str

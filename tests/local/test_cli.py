@@ -370,6 +370,7 @@ def start_waiting(cli: Cli, *options: object) -> Child:
     return process
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_cancels_and_tears_down(cli: Cli, number: int) -> None:
     with start_waiting(cli, "--pool", "p") as process:

@@ -79,6 +79,7 @@ def told(compute: sky.Compute) -> list[str]:
     return said
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("cluster", [True, False])
 def test_the_next_run_uses_what_was_edited(folder: Path, cluster: bool) -> None:
     write(folder, "helper_a", "one")

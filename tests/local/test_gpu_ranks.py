@@ -191,6 +191,7 @@ def test_nodes_must_have_the_same_number(driver: pytest.MonkeyPatch, tmp_path: P
     assert said.endswith("ranks_per_node=2, say")
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("node", [0, 1])
 def test_another_machine_has_a_rank_for_each_of_its_gpus(driver: pytest.MonkeyPatch, node: int) -> None:
     driver.setenv("FAKE_GPUS", "ww")

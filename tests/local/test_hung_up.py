@@ -113,6 +113,7 @@ def test_a_second_signal_cuts_no_teardown_short(cli: Cli, begun: Callable[..., V
     assert cli.pools() == {}
 
 
+@pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_run_takes_its_pool_down_at_any_moment(
     seed: int, cli: Cli, begun: Callable[..., Vanishing]
@@ -156,6 +157,7 @@ def test_no_answer_is_no_wish(cli: Cli, begun: Callable[..., Vanishing]) -> None
         assert list(cli.pools()) == ["s"]
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("command", [("attach", "s"), ("logs", "-f", "s")])
 def test_who_only_looks_leaves_all_as_it_is(
     command: tuple[str, ...], cli: Cli, begun: Callable[..., Vanishing]

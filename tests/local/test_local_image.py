@@ -247,6 +247,7 @@ async def test_a_node_never_goes_back_to_an_earlier_phase(home: Path, tmp_path: 
         assert sorted(told, key=order.index) == told and set(told) == set(order)
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("says", ["echo more", ":"], ids=["talkative", "silent"])
 def test_a_client_that_is_killed_half_way_leaves_nothing_half(home: Path, tmp_path: Path, says: str) -> None:
     until_told = f"until test -e {tmp_path}/go; do {says}; sleep 0.05; done"

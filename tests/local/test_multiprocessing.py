@@ -104,6 +104,7 @@ def test_of_a_script_that_python_runs(tmp_path: Path, home: Path) -> None:
     assert python(script, *METHODS) == [expected] * len(METHODS)
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("method", METHODS)
 def test_of_a_script_that_the_command_line_loads(cli: Cli, method: str) -> None:
     cli.write("mp1.py", (SCRIPT + POOL).replace("skyward_core as", "skyward as"))

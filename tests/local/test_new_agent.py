@@ -94,6 +94,7 @@ def replace_workers(compute: sky.Compute | Attached) -> None:
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), what="their end")
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("cluster", [True, False], ids=["gang", "standalone"])
 def test_another_node_tells_what_the_dead_agent_knew(home: Path, cluster: bool) -> None:
     agents = left_behind(home, 2, cluster=cluster)
@@ -109,6 +110,7 @@ def test_another_node_tells_what_the_dead_agent_knew(home: Path, cluster: bool) 
         assert compute.down().ok
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("cluster", [True, False], ids=["gang", "standalone"])
 def test_the_workers_that_it_left_tell_where_there_is_no_other_node(home: Path, cluster: bool) -> None:
     (agent,) = left_behind(home, 1, cluster=cluster)

@@ -29,6 +29,7 @@ WAYS = (
 TO_STDOUT = (2, 5)
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_line_is_lost_and_each_stream_keeps_its_order(pool: sky.Compute, seed: int) -> None:
     def job(seed: int) -> tuple[list[str], list[str]]:

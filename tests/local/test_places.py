@@ -25,6 +25,7 @@ def niceness() -> int:
     return os.nice(0)
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("agents", [False, True], ids=["workers", "agents and workers"])
 def test_a_task_after_a_death_knows_its_rank(home: Path, agents: bool) -> None:
     with sky.Compute(nodes=3, options=sky.Options(console=False, nice=3)) as compute:

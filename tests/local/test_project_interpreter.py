@@ -137,6 +137,7 @@ def up(script: Path, interpreter: Interpreter, **spec: Any) -> Iterator[Up]:
         pool.session.detach()
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("minor", ["3.11", "3.12", "3.13"])
 def test_a_script_and_its_ranks_have_the_project_s_python(
     project: Path, environments: dict[str, Path], minor: str

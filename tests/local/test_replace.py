@@ -75,6 +75,7 @@ def test_a_run_ends_as_lost_and_the_next_has_all_ranks(home: Path, tmp_path: Pat
     assert not list((home / "local").glob("*"))
 
 
+@pytest.mark.proof("4 s of a processor")
 def test_a_process_group_spans_a_new_head(home: Path) -> None:
     pytest.importorskip("torch")
 
@@ -100,6 +101,7 @@ def test_a_process_group_spans_a_new_head(home: Path) -> None:
         assert before not in {each[2] for each in after}, "another rendezvous"
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("node", [0, 1])
 def test_logs_go_on_where_the_lost_machine_s_ended(home: Path, node: int) -> None:
     with sky.Compute(nodes=2, options=REPLACE) as compute:

@@ -190,6 +190,7 @@ def fails():
 """
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize(("function", "status"), [("gives", 0), ("fails", 1)])
 def test_the_command_line_shows_results_without_it(cli: Cli, function: str, status: int) -> None:
     script = cli.write("tokens.py", SCRIPT)

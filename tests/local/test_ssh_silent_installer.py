@@ -50,6 +50,7 @@ def pids(host: Host, tmp_path: Path) -> Iterator[Path]:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("how", ["torn down", "too late", "left"])
 async def test_it_ends_with_the_start(
     host: Host, known: Path, pids: Path, monkeypatch: pytest.MonkeyPatch, how: str

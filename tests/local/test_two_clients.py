@@ -42,6 +42,7 @@ def other(home: Path, tmp_path: Path) -> Iterator[None]:
         client.stdin.write("\n")
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("detach", [False, True])
 def test_a_pool_that_comes_up_after_it_was_looked_at_is_followed(
     other: None,

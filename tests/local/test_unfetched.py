@@ -82,6 +82,7 @@ def wait_for_the_end(home: Path) -> None:
     )
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [10, 300_000], ids=["small", "large"])
 def test_a_good_run_outlives_the_lease_and_the_next_client_fetches_it(home: Path, size: int) -> None:
     row, run = leave(home, size=size, idle=0.5)
@@ -138,6 +139,7 @@ def wait_until_unfetched(run: str) -> None:
     wait_until(told, what="the news that something is not fetched")
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("keep", ["7d", "0"])
 def test_a_teardown_fetches_what_nobody_has_fetched(home: Path, keep: str) -> None:
     _, run = leave(home, keep=keep)

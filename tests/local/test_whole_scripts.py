@@ -44,6 +44,7 @@ class TestModule:
         assert done.stdout == f"{[(rank, 'next door', ['--lr', '3']) for rank in range(2)]}\n"
         assert cli.pools() == {}
 
+    @pytest.mark.proof("1 s of a processor", after=1)
     @pytest.mark.parametrize("options", [(), ("-m", "skyward_core")], ids=["python", "skyward_core"])
     def test_ranks_of_a_script_elsewhere_work_in_its_folder(self, cli: Cli, options: tuple[str, ...]) -> None:
         script = cli.write(
@@ -118,6 +119,7 @@ class TestModule:
 class TestExamples:
     """The packaged examples, launched as a first-time user would."""
 
+    @pytest.mark.proof("3 s of a processor")
     def test_ddp_trains_one_model_on_all_ranks(self, cli: Cli) -> None:
         options = ("--nodes", 2, "--plugin", "torch", "--arg", "epochs=3", "--arg", "samples=2048")
         done = cli("run", EXAMPLES / "ddp.py", *options, "--json")

@@ -18,9 +18,23 @@ from textual.css.stylesheet import Stylesheet
 from textual.dom import DOMNode
 
 Found = dict[tuple[Any, ...], Any]
-FOUND: dict[tuple[int, ...], tuple[tuple[RuleSet, ...], Found]] = {}  # by the rules that may hold
+FOUND: dict[tuple[int, ...], Known] = {}  # by the rules that may hold
 FLAGS = ("_has_hover_style", "_has_focus_within", "_has_order_style", "_has_odd_or_even")
 ALIKE: dict[str, DOMNode] = {}  # a part of a widget that has a class alone, by that
+
+
+class Known:
+    """What has been worked out of some rules.
+
+    Attributes:
+        found: what widgets get, by :meth:`Candidates.key`.
+        flags: what Textual notes of any widget that they may hold for; None until it has done so.
+    """
+
+    def __init__(self, rules: tuple[RuleSet, ...]) -> None:
+        self._rules = rules  # kept, so that none of another app has the id of one of them
+        self.found: Found = {}
+        self.flags: tuple[Any, ...] | None = None
 
 
 class Candidates:
@@ -37,9 +51,7 @@ class Candidates:
         selectors = [each.selectors for rule in chosen for each in rule.selector_set]
         self.own = sorted({name for each in selectors for one in each for name in one.pseudo_classes})
         self.above = sorted({name for each in selectors for one in each[:-1] for name in one.pseudo_classes})
-        # The rules are kept, so none of another app has the id of one of them.
-        _, self.found = FOUND.setdefault(tuple(map(id, chosen)), (chosen, {}))
-        self.flags: tuple[Any, ...] | None = None  # what Textual notes of a node
+        self.known = FOUND.setdefault(tuple(map(id, chosen)), Known(chosen))
 
     def key(self, path: list[DOMNode], node: DOMNode) -> tuple[Any, ...]:
         """All that decides which of them hold for a node, and what it lies in from the app on."""
@@ -82,20 +94,20 @@ def match_once(patch: pytest.MonkeyPatch) -> None:
 
     def applied(self: Any, node: DOMNode, *, animate: bool = False, cache: Any = None) -> None:
         may, path = candidates(self, node), node.css_path_nodes
-        key = may.key(path[:-1], node)
-        if may.flags is None or key not in may.found:
+        key, known = may.key(path[:-1], node), may.known
+        if known.flags is None or key not in known.found:
             noted.clear()
             with_parts, self._process_component_classes = self._process_component_classes, lambda node: None
             try:
                 apply(self, node, animate=animate)
             finally:
                 self._process_component_classes = with_parts
-            may.found[key] = noted[-1] if noted else None
-            may.flags = tuple(getattr(node, name) for name in FLAGS)
+            known.found[key] = noted[-1] if noted else None
+            known.flags = tuple(getattr(node, name) for name in FLAGS)
         else:
-            for name, flag in zip(FLAGS, may.flags, strict=True):
+            for name, flag in zip(FLAGS, known.flags, strict=True):
                 setattr(node, name, flag)
-            if (rules := may.found[key]) is not None:
+            if (rules := known.found[key]) is not None:
                 put(type(self), node, rules, animate)
         parts(self, node, path)
 
@@ -110,7 +122,7 @@ def match_once(patch: pytest.MonkeyPatch) -> None:
         for name in sorted(classes):
             alike = ALIKE.get(name) or ALIKE.setdefault(name, DOMNode(classes=name))
             may = candidates(self, alike)
-            rules = may.found.get(may.key(path, alike), noted)
+            rules = may.known.found.get(may.key(path, alike), noted)
             if name in before and rules is made_of.get(name, noted) and rules is not noted:
                 node._component_styles[name] = before[name]
                 continue
@@ -119,7 +131,7 @@ def match_once(patch: pytest.MonkeyPatch) -> None:
             self.apply(part)
             differs |= before.get(name) != part.styles
             node._component_styles[name] = part.styles
-            made_of[name] = may.found[may.key(path, alike)]
+            made_of[name] = may.known.found[may.key(path, alike)]
         if differs:
             node.refresh()
 

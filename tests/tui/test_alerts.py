@@ -14,6 +14,7 @@ from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
 async def test_a_number_that_is_none_is_told_once(
     app: SkywardApp, session: FakeSession, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch

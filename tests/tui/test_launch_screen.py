@@ -227,6 +227,7 @@ async def test_a_name_in_use_is_one_line_in_the_form(
         assert session.created == []
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
 async def test_what_is_wrong_is_there_to_the_last_word(
     app: SkywardApp, script: Path, size: tuple[int, int]

@@ -76,6 +76,7 @@ async def test_whoever_has_moved_stays_where_they_are(
         assert screen.rank == rank
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_an_exception_stands_below_the_log_of_the_rank_that_raised_it(
     app: SkywardApp, session: FakeSession, size: tuple[int, int]

@@ -61,6 +61,7 @@ async def test_a_ledger_that_cannot_be_read_is_said() -> None:
         await until(pilot, lambda: not app.is_running)
 
 
+@pytest.mark.proof("1 s of a processor", after=8)
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [(0, "now"), (59, "now"), (60, "1m ago"), (3599, "59m ago"), (7200, "2h ago"), (86_400, "1d ago"),

@@ -38,10 +38,11 @@ def test_every_kind_of_screen_is_tried(session: FakeSession) -> None:
                 assert name in {kind.__name__ for kind in made}, name
 
 
-async def test_all_themes_paint_all_screens(app: SkywardApp, session: FakeSession) -> None:
+async def test_all_themes_paint_all_screens(app: SkywardApp, session: FakeSession, proofs: bool) -> None:
     """A change of theme parses the styles of all screens that were ever mounted, which takes most of the time; so
-    they are mounted all, and each theme then paints some of them, in turn, on a small terminal: most of the rest is
-    taken by the cells that are painted. What a screen's text may name of a theme is tried for every theme below."""
+    they are mounted all, and each theme (one in three, but for proofs) then paints some of them, in turn, on a small
+    terminal: most of the rest is taken by the cells that are painted. What a screen's text may name of a theme is
+    tried for every theme below."""
     screens = [make() for make in every_screen(session)]
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: app.session is not None)
@@ -51,7 +52,7 @@ async def test_all_themes_paint_all_screens(app: SkywardApp, session: FakeSessio
             await pilot.pause()
             app.pop_screen()
         turn = itertools.cycle(range(len(screens)))
-        for theme in app.available_themes:
+        for theme in list(app.available_themes)[:: 1 if proofs else 3]:
             app.theme = theme
             for place in itertools.islice(turn, 2):
                 await app.push_screen(str(place))
@@ -110,6 +111,7 @@ async def test_high_contrast_is_high() -> None:
         assert contrast(Color.parse(variables[name]), Color.parse(variables["background"])) >= 7, name
 
 
+@pytest.mark.proof("3 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(60, 15), (120, 40)])
 async def test_in_ascii_every_screen_is_ascii(session: FakeSession, size: tuple[int, int]) -> None:
     app = SkywardApp(lambda: session, clock=lambda: session.now, plain=True)

@@ -71,6 +71,7 @@ def go_on(terminal: Terminal, seconds: float) -> None:
         assert terminal.read(0.01), terminal.text
 
 
+@pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("seed", range(3))
 def test_while_it_starts(seed: int, tmp_path: Path) -> None:
     moment = random.Random(seed)
@@ -138,6 +139,7 @@ def test_while_nothing_lets_go_of_the_pools(tmp_path: Path) -> None:
         assert terminal.ended() == 0
 
 
+@pytest.mark.proof("3 s of a processor", after=1)
 @pytest.mark.parametrize("seed", range(2))
 def test_while_it_shows_a_run(seed: int, session: Session, shared_home: Path, tmp_path: Path) -> None:
     moment = random.Random(seed)

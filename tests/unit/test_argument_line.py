@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from skyward_tui.argument_line import given, with_argument
+from tests.support.examples import examples
 
 ORDER = ("epochs", "lr", "note")
 
@@ -38,7 +39,7 @@ def test_one_argument_is_otherwise_and_the_rest_as_it_was(
     assert with_argument(line, name, text, ORDER) == made
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @cases(
     st.dictionaries(st.sampled_from(ORDER), st.text(max_size=8)), st.sampled_from(ORDER), st.text(max_size=8)
 )

@@ -24,14 +24,15 @@ def test_flaky(way):
 BROKEN = "def test_broken():\n    assert 1 == 2\n"
 
 
+@pytest.mark.proof("2 s of a processor", after=3)
 @pytest.mark.parametrize(
     "flaky, broken, status, said",
     [
         (1, False, 0, "FLAKY: test_0.py::test_flaky[a/b::c]"),
-        (2, False, 0, "2 tests failed, 2 of them passed alone"),
-        (3, False, 1, "3 tests failed, 3 of them passed alone"),
         (1, True, 1, "FAILED TWICE: test_broken.py::test_broken"),
         (0, False, 1, "without a failed test"),
+        (2, False, 0, "2 tests failed, 2 of them passed alone"),
+        (3, False, 1, "3 tests failed, 3 of them passed alone"),
     ],
 )
 def test_flaky_tests_are_told_from_broken_ones(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from skyward_core.model.errors import UsageError
 from skyward_core.store.edited_toml import with_table, without_table
+from tests.support.examples import examples
 
 THEIRS = """\
 # my hosts
@@ -114,7 +115,7 @@ VALUES = st.dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(TEXT, VALUES, VALUES)
 def test_any_name_and_values_come_back_as_they_were(name: str, values: dict, others: dict) -> None:  # type: ignore[type-arg]
     once = with_table(THEIRS, ("presets", name), values)

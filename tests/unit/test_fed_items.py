@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from skyward_core.pool.runs import feeding
 from skyward_core.pool.runs.feeding import Feeding, Frames
 from skyward_core.runtime.fed import AHEAD, FedItems
+from tests.support.examples import examples
 
 
 class Line:
@@ -52,7 +53,7 @@ class Line:
             self.items[index].take(header["seq"], header["part"], body, more=more, ends=ends)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     values=st.lists(st.binary(max_size=30), max_size=80),
     losses=st.sets(st.integers(0, 150)),

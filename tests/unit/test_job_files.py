@@ -24,6 +24,7 @@ from skyward_core.tasks.job_files.document import Document
 from skyward_core.tasks.job_files.job import JobFile
 from skyward_core.tasks.job_files.keys import NOTED, REFUSED, JobKeys, ResourceKeys
 from skyward_core.tasks.job_files.needs import WantedMachine
+from tests.support.examples import examples
 
 FILE = Path("train.yaml")
 
@@ -235,7 +236,7 @@ def test_each_key_is_used_told_of_or_refused() -> None:
         assert name.removeprefix("resources.") not in model.model_fields
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=60),
     st.sampled_from(["", "run: ", "resources:\n  "]),
@@ -260,7 +261,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.dictionaries(st.sampled_from([*JobKeys.model_fields]), _VALUES, max_size=5))
 def test_no_values_of_known_keys_do_either(values: dict[str, Any]) -> None:
     import json

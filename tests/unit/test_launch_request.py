@@ -28,6 +28,7 @@ from skyward_tui.cli import cli
 from skyward_tui.form_of_request import form_of
 from skyward_tui.launch_form import Form, check, command_line, path_of, request_of
 from skyward_tui.packaged import FOLDER
+from tests.support.examples import examples
 
 SCRIPT = """
 from datetime import date
@@ -237,7 +238,7 @@ HOSTILE = st.builds(
 # -- the command line ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(request=requests())
 def test_a_command_line_asks_for_the_same(request: LaunchRequest) -> None:
     line = request.command_line("program", "run")
@@ -300,7 +301,7 @@ def test_an_option_that_only_another_program_has_is_not_used(monkeypatch: pytest
 # -- the form --------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(request=requests())
 def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
     only_of_commands: dict[str, Any] = {"detach": False, "keep": request.keep or request.detach}
@@ -323,7 +324,7 @@ def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
     assert said(shlex.split(line)[2:]) == again
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(request=requests())
 def test_a_form_launches_what_its_command_line_does(request: LaunchRequest) -> None:
     form = form_of(
@@ -433,7 +434,7 @@ def executed(snippet: str) -> tuple[PoolSpec, Any, str]:
     return asked[0], *calls[0]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(request=requests())
 def test_a_snippet_asks_for_the_same(request: LaunchRequest) -> None:
     request = replace(request, script="train_it.py")

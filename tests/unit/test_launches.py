@@ -30,6 +30,7 @@ from skyward_core.store.home import pool_dir, pool_path
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
 from skyward_tui.form_of_request import form_of
+from tests.support.examples import examples
 
 REQUEST = LaunchRequest(
     script="train.py", function="train", arguments=["lr=0.1", "n=2"], plugins=["torch"], nodes="2:4",
@@ -103,7 +104,9 @@ def test_what_makes_no_sense_is_said_so(world: World, text: Any, said: str) -> N
 
 
 @given(st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 def test_a_file_that_was_tampered_with_is_refused_or_makes_sense(
     world: World, tmp_path: Path, data: st.DataObject
 ) -> None:

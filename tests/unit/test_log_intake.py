@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from skyward_core.pool import log_intake
 from skyward_core.pool.log_intake import Intake
 from skyward_core.store.archive import Archive
+from tests.support.examples import examples
 
 NAME = "r000.out"
 
@@ -46,7 +47,7 @@ class Shown:
         self.archive.close()
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.binary(min_size=1, max_size=60),
     st.lists(st.tuples(st.integers(0, 59), st.integers(1, 60)), max_size=20),

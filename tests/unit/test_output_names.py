@@ -19,6 +19,7 @@ from skyward_core.node.agent.outputs import written
 from skyward_core.node.boot.working_copy import Item, to_json
 from skyward_core.wire.output_names import CHANGED, matches, may_hold, pattern
 from skyward_core.wire.value_checks import is_below
+from tests.support.examples import examples
 
 NAMES = st.text("ab.*?[]!-~ \n\x1b\\é\udcff", min_size=1, max_size=6) | st.sampled_from(
     ["..", ".", "", "**", "*.pt"]
@@ -73,7 +74,7 @@ def test_no_pattern_takes_long() -> None:
     assert not matches("/".join("a" * 60 for _ in range(60)), ["**/" * 30 + "*a" * 30 + "b"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(["a", "b", "d/a", "d/e/a", "é\n", "\udcff"]), st.binary(max_size=9), max_size=5
@@ -119,7 +120,7 @@ PARTS_OF_NAMES = st.sampled_from(["a", "b", "out", "x.pt", "\udcff"])
 PATTERNS = st.lists(st.sampled_from(["*.pt", "out/**", "a/*/x.pt", "**/b/*", "a", "b/out"]), max_size=2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.sets(st.lists(PARTS_OF_NAMES, min_size=1, max_size=4).map("/".join), max_size=12), PATTERNS)
 def test_all_files_are_named_one_answer_after_the_other(paths: set[str], patterns: list[str]) -> None:
     files = {path for path in paths if not any(other.startswith(f"{path}/") for other in paths)}

@@ -148,6 +148,7 @@ def test_plugins_of_one_worker_do_not_share_a_port():
     assert [claim_port(info) for _ in range(3)] == [31000, 31001, 31002]
 
 
+@pytest.mark.proof("3 s of a processor")
 def test_keras_on_torch_alone_makes_the_process_group():
     pytest.importorskip("torch")
     seen = run_gang(

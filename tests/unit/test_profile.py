@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from skyward_core.node.stacks import py_spy
 from skyward_core.views.profile import as_json, flame_graph, hottest, parsed, speedscope, table
+from tests.support.examples import examples
 from tests.support.hostile_text import Acts
 
 OURS = "<module> (<string>:28);main (/b/all.zip/skyward_core/node/worker/worker.py:60);"
@@ -59,7 +60,7 @@ def test_the_flame_graph_is_as_wide_as_the_time() -> None:
     assert widths["train  /w/a.py:4 90.0%"] == pytest.approx(1080)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.text() | st.sampled_from(RAW.splitlines())).map("\n".join), st.text())
 def test_whatever_a_rank_is_made_of_the_files_can_be_read(raw: str, name: str) -> None:
     profile = parsed(f"{raw}\n{name}\x1b]0;x\x07 (/w/<b>&\x00\x1b[2J.py:3) 7")

@@ -17,6 +17,7 @@ from skyward_core.views import events as ev
 from skyward_core.views import record_entries as entries
 from skyward_core.views.checked_events import event_of
 from skyward_core.views.views import PoolView, apply
+from tests.support.examples import examples
 
 POOL: dict[str, Any] = {"provider": "local", "nodes": 2, "worker": {"ranks_per_node": 2}}
 TIMES = st.floats(0, 2**35)
@@ -59,14 +60,14 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
 EVENTS = st.one_of(*(of(kind) for kind in ev.Event.kinds.values()))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(event=EVENTS)
 def test_every_event_comes_back_as_it_was(event: ev.Event) -> None:
     entry = json.loads(json.dumps(entries.of_event(event)))
     assert event_of(entry["event"]) == event
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(events=st.lists(EVENTS, max_size=12))
 def test_a_replay_makes_the_view_that_the_events_made(events: list[ev.Event]) -> None:
     live, replayed = PoolView("p"), PoolView("p")
@@ -187,7 +188,7 @@ JUNK = st.recursive(
 FIELDS = ("at", "event", "of", "stream", "run", "text", "node", "ahead", "why", "spent")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     kind=st.sampled_from(["event", "log", "numbers", "figures", "silence", "work", "nonsense"]) | JUNK,
     entry=st.dictionaries(st.sampled_from(FIELDS), JUNK),

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from skyward_core.model.errors import UsageError
 from skyward_core.store import record_file
 from skyward_core.store.record_file import RecordFile, RecordWriter
+from tests.support.examples import examples
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=6,
 )
+
 ENTRIES = st.lists(st.dictionaries(st.text(), PLAIN, max_size=4), max_size=12)
 
 
@@ -35,7 +37,9 @@ def written(path: Path, entries: list[dict[str, Any]], every: int = 3) -> bytes:
     return path.read_bytes()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(entries=ENTRIES)
 def test_what_is_put_is_read_in_its_order(tmp_path: Path, entries: list[dict[str, Any]]) -> None:
     written(tmp_path / "a", entries)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from skyward_core.model.errors import RunError
 from skyward_core.pool.runs import run as module
 from skyward_core.views import events as ev
+from tests.support.examples import examples
 from tests.support.runs import broadcast, gather, home_for_runs, kinds
 from tests.support.staged_pool import said, staged, task
 from tests.support.waiting import until
@@ -236,7 +237,7 @@ async def test_tasks_that_fail_together_are_written_down_in_one_go() -> None:
 STEPS = ("end", "news", "end", "drop")
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     total=st.integers(1, 5),
     raised=st.sets(st.integers(0, 4)),

@@ -13,6 +13,7 @@ from skyward_core.views.logs import Lines
 from skyward_core.wire.safe_text import closed, colored, field, is_clean, paragraph, value
 from skyward_tui.commands.console import LogPrinter
 from tests.support.any_text import CHARACTERS
+from tests.support.examples import examples
 from tests.support.hostile_text import SGR, harm, is_harmful, through_pty
 
 # Pieces that hostile text is made of: introducers and ends in both forms, what parsers ignore and what breaks off.
@@ -32,7 +33,7 @@ hostile = st.lists(st.one_of(st.sampled_from(PIECES), st.text(CHARACTERS, max_si
 @example(data=b"\x1b[\x002J")
 @example(data=b"\x1b\x1b[2J\x1b\x00]0;t\x07\x1b[>4;1m\x1b[?25l\x1b[ q\x1b[1 q\x1b[31\x18m")
 @example(data="\x9b2J\x9d52;c;aGk=\x9c\u202e".encode())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_no_bytes_of_a_rank_yield_more_than_colours_at_a_terminal(data: bytes) -> None:
     def write(sink: Any) -> None:
         printer = LogPrinter(sink, terminal=True)

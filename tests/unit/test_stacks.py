@@ -22,6 +22,7 @@ from skyward_core.views.stacks import (
     verdict,
 )
 from skyward_core.wire.value_checks import is_stack_frame
+from tests.support.examples import examples
 from tests.support.hostile_text import Acts
 from tests.support.some_stacks import C10D, OURS, REDUCING, TORCH, WORKER, stack
 
@@ -198,7 +199,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(JSON) | JSON)
 def test_whatever_py_spy_says_what_comes_of_it_fits_its_frame(said: Any) -> None:
     try:

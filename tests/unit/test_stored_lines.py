@@ -13,6 +13,7 @@ from skyward_core.store.run_logs import Part
 from skyward_core.store.stored_lines import StoredLines, tail_of
 from skyward_core.views import weave
 from skyward_core.views.logs import LogRing
+from tests.support.examples import examples
 
 
 def stored(folder: Path, out: bytes, err: bytes = b"", *, start: int = 0, whole: bool = True) -> StoredLines:
@@ -34,7 +35,7 @@ def test_any_line_of_a_long_log_is_read_from_near_it(tmp_path: Path) -> None:
     assert log.read(50_000, 50_010) == [] == log.read(10, 10)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     pieces=st.lists(
         st.sampled_from([b"a", b"\n", b"bar\r", b"xx\nyy", b"\xff\n", b"\n\n", b"long" * 50]), max_size=60

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from skyward_core.views.weave import STREAMS, Piece, Weaver, start_of_last, weave
 from skyward_core.wire.marks import AFTER, BEFORE, WIDTH, decode, encode, shifted
+from tests.support.examples import examples
 
 WRITES = st.lists(st.tuples(st.sampled_from(STREAMS), st.binary(min_size=1, max_size=9)), max_size=40)
 
@@ -56,7 +57,7 @@ def bytes_of(pieces: list[Piece]) -> list[tuple[str, int]]:
 
 
 @given(WRITES, st.lists(st.booleans(), max_size=40), st.lists(st.integers(1, 30), min_size=1, max_size=60))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_order_is_that_of_the_writing_whatever_the_pieces(
     writes: list[tuple[str, bytes]], seen: list[bool], sizes: list[int]
 ) -> None:
@@ -79,7 +80,7 @@ def test_order_is_that_of_the_writing_whatever_the_pieces(
 
 
 @given(WRITES, st.lists(st.booleans(), max_size=40), st.data())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_files_are_read_from_any_place_to_any_other(
     tmp_path_factory: pytest.TempPathFactory,
     writes: list[tuple[str, bytes]],
@@ -108,7 +109,7 @@ def test_files_are_read_from_any_place_to_any_other(
 @given(
     WRITES, st.lists(st.one_of(st.binary(max_size=80), st.tuples(*[st.integers(0, 10**14)] * 3)), max_size=12)
 )
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_whatever_the_marks_say_every_byte_comes_once(
     tmp_path_factory: pytest.TempPathFactory,
     writes: list[tuple[str, bytes]],

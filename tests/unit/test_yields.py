@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from skyward_core.node.agent import yields as module
 from skyward_core.node.agent.yields import Yields
 from skyward_core.wire.frames import WINDOW, Decoder, frame
+from tests.support.examples import examples
 
 
 def value(number: int, file: str | None = None, size: int = 10) -> bytes:
@@ -70,7 +71,7 @@ def test_a_value_that_no_disk_took_is_missing_and_no_other(tmp_path: Path) -> No
     kept.remove()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.sampled_from(("add", "take", "die")), max_size=80))
 def test_whatever_happens_the_reader_gets_the_rest(tmp_path_factory, steps: list[str]) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path_factory.mktemp("yields") / "values"
