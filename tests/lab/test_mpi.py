@@ -45,7 +45,9 @@ def shared_pool(
     with pytest.MonkeyPatch.context() as patch, Lab(2) as lab:
         patch.chdir(tmp_path_factory.mktemp("work"))
         patch.setenv("SKYWARD_HOME", home)
-        with pool(lab, beside(lab), plugins=[sky.plugins.mpi(launcher="")], name="reached") as compute:
+        image = sky.Image(env={"OF_IMAGE": "kept here"})
+        plugins = [sky.plugins.mpi(launcher="")]
+        with pool(lab, beside(lab), plugins=plugins, name="reached", image=image) as compute:
             yield lab, compute, home
         nothing_is_left(lab)
 
@@ -87,20 +89,15 @@ def nothing_is_left(lab: Lab) -> None:
     nothing_runs(lab)
     for host in lab.hosts:
         until(lambda: not sshds(host), f"the end of the sshd on {host.name}")  # noqa: B023
-        assert (
-            host.run(
-                "find / -xdev -path /proc -prune -o -name between-nodes -print; find /run/home -name 'key'"
-            )
-            == ""
-        )
+        assert host.run("find /run/home /tmp /var/tmp -name between-nodes") == ""
 
 
 def test_a_launcher_on_one_node_starts_processes_on_all(reached: tuple[Lab, sky.Compute]) -> None:
     lab, compute = reached
-    lines = told(compute, f'{LAUNCH} "uname -n; command -v python; pwd; echo \\$1" 2>&1').splitlines()
+    lines = told(compute, f'{LAUNCH} "uname -n; command -v python; pwd; echo \\$OF_IMAGE" 2>&1').splitlines()
     python = str(Path(sys.executable).with_name("python"))
     assert sorted(lines) == sorted(
-        [*(host.name for host in lab.hosts), *[python] * 2, *["/run/home"] * 2, "", ""]
+        [*(host.name for host in lab.hosts), *[python] * 2, *["/run/home", "kept here"] * 2]
     )
 
 

@@ -22,12 +22,5 @@ def key_pair() -> tuple[str, str]:
 
 def lines(private: str) -> Sequence[str]:
     """What of a private key must be seen nowhere, as logs have it: line by line."""
-    return [
-        line
-        for line in private.splitlines()
-        if not line.startswith("-----") and len(line) >= SHORTEST and line != _COMMON
-    ]
-
-
-# The first line of every unencrypted key says no more than that it is one.
-_COMMON = "b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAMwAAAAtzc2gtZW"
+    _, _common, *rest = private.splitlines()  # the first says no more than that it is a key
+    return [line for line in rest if not line.startswith("-----") and len(line) >= SHORTEST]

@@ -1,0 +1,169 @@
+"""Parts of the ssh between nodes that need no other host: what it asks for, what it writes, what it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.plugins.base import check_plugins, check_standalone
+from skyward_core.plugins.built_in.mpi import Mpi
+from skyward_core.plugins.support import ssh_server
+from skyward_core.runtime.info import InstanceInfo, Peer
+from tests.support.plugin_gang import free_port
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of a node that this process belongs to."""
+    monkeypatch.setenv("SKYWARD_NODE", f"/of/another:{tmp_path}")
+    return tmp_path
+
+
+def place(node: int, *addresses: str) -> InstanceInfo:
+    peers = tuple(Peer(number, address) for number, address in enumerate(addresses))
+    return InstanceInfo(
+        node=node, total_nodes=len(peers), head_addr=addresses[0], peers=peers, pool="p", ranks_per_node=2
+    )
+
+
+def needs_sshd() -> None:
+    if not any(os.access(f"{folder}/sshd", os.X_OK) for folder in ssh_server.ELSEWHERE.split(":")):
+        pytest.skip("sshd is not installed: apt-get install openssh-server")
+
+
+def test_a_node_without_what_it_takes_says_what_to_install(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = place(0, "127.0.0.1", "127.0.0.2")
+    (node / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(node / "bin"))
+    monkeypatch.setattr(ssh_server, "ELSEWHERE", str(node / "bin"))
+    for plugin, words in (
+        (sky.plugins.mpi(), r"no mpirun on this node \(.*apt-get install openmpi-bin.*mpi\(launcher=\"\"\)"),
+        (sky.plugins.mpi(launcher="srun"), "no srun on this node"),
+        (sky.plugins.deepspeed(), r"no pdsh on this node \(.*apt-get install pdsh"),
+        (sky.plugins.mpi(launcher=""), r"no ssh on this node \(.*apt-get install openssh-client"),
+    ):
+        with pytest.raises(sky.PoolError, match=words), plugin.around_app(info):
+            pass
+    (node / "bin/ssh").touch(mode=0o700)
+    with (
+        pytest.raises(sky.PoolError, match=r"no sshd on this node \(.*apt-get install openssh-server"),
+        sky.plugins.mpi(launcher="").around_app(info),
+    ):
+        pass
+    assert not (node / "between-nodes").exists()  # no key is left where it could not begin
+
+
+def test_nodes_on_one_host_need_neither_ssh_nor_keys(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = place(1, "127.0.0.1", "127.0.0.1")
+    plugin = sky.plugins.mpi(launcher="")
+    with plugin.around_app(info), plugin.around_process(info):
+        assert Path(os.environ["SKYWARD_HOSTFILE"]).read_text() == "127.0.0.1 slots=4\n"
+        assert Path(os.environ["HYDRA_HOST_FILE"]).read_text() == "127.0.0.1:4\n"
+        assert "SKYWARD_SSH_CONFIG" not in os.environ
+        assert sorted(path.name.partition(".")[0] for path in (node / "between-nodes").iterdir()) == [
+            "hostfile",
+            "machines",
+        ]
+    assert "SKYWARD_HOSTFILE" not in os.environ
+
+
+def test_parameters_that_are_none_are_refused() -> None:
+    with pytest.raises(sky.UsageError, match="port must be from 1024 to 65535, not 80"):
+        sky.plugins.mpi(port=80)
+    with pytest.raises(sky.UsageError, match="slots must be 1 or more, not 0"):
+        sky.plugins.mpi(slots=0)
+    with pytest.raises(sky.UsageError, match="deepspeed and mpi do not go"):
+        check_plugins([sky.plugins.mpi(), sky.plugins.deepspeed()])
+    with pytest.raises(sky.UsageError, match="ssh between the nodes"):
+        check_standalone([sky.plugins.mpi()])
+
+
+def test_each_pool_has_keys_of_its_own_of_which_each_line_is_a_secret() -> None:
+    one, other = sky.plugins.mpi(), sky.plugins.mpi()
+    assert not set(one.secrets()) & set(other.secrets())
+    body = [line for line in one.login[0].splitlines()[2:-1] if len(line) > 20]
+    assert set(body) <= set(one.secrets()) and one.login[0] not in repr(one)
+
+
+class Nodes:
+    """Two nodes on this machine, at addresses of their own, each with its sshd."""
+
+    def __init__(self, folder: Path) -> None:
+        self.plugin = Mpi(launcher="", port=free_port())
+        self.folders = [folder / "node0", folder / "node1"]
+        self.infos = [place(number, "127.0.0.1", "127.0.0.2") for number in (0, 1)]
+
+    def __enter__(self) -> Nodes:
+        with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+            for folder, info in zip(self.folders, self.infos, strict=True):
+                folder.mkdir()
+                patch.setenv("SKYWARD_NODE", str(folder))
+                stack.enter_context(self.plugin.around_app(info))
+            patch.setenv("SKYWARD_NODE", str(self.folders[0]))
+            with self.plugin.around_process(self.infos[0]):
+                self.variables = dict(os.environ)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def ssh(self, *words: str, **wishes: object) -> subprocess.Popen[str]:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(["ssh", *words], env=self.variables, text=True, **(pipes | wishes))  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory):
+    needs_sshd()
+    folder = tmp_path_factory.mktemp("nodes")
+    with Nodes(folder) as made:
+        yield made
+    assert [path for each in made.folders for path in each.rglob("*")] == []
+
+
+def test_a_command_has_the_variables_of_ranks(nodes: Nodes) -> None:
+    done = nodes.ssh("node1", "command -v python ssh; exit 3")
+    said, _ = done.communicate()
+    bin = nodes.folders[1] / "between-nodes/bin"
+    python, ssh = said.splitlines()
+    assert python == str(Path(sys.executable).with_name("python"))
+    assert ssh == str(bin / "ssh") and done.returncode == 3
+
+
+def test_a_command_ends_with_its_connection_and_all_that_it_started(nodes: Nodes) -> None:
+    going = nodes.ssh("node1", "sh -c 'echo $$; trap : TERM; sleep 99 & sleep 99' & wait")
+    assert going.stdout is not None
+    pid = int(going.stdout.readline())
+    going.send_signal(signal.SIGKILL)
+    going.communicate()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), what="its end")
+
+
+def test_what_a_command_leaves_in_the_background_stays_until_the_pool_ends(nodes: Nodes) -> None:
+    done = nodes.ssh("node1", "sleep 99 >/dev/null 2>&1 & echo $!")
+    pid = int(done.communicate()[0])
+    assert Path(f"/proc/{pid}/stat").read_text().split()[2] not in "ZX"
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_server_that_is_killed_is_there_again(nodes: Nodes) -> None:
+    at = f"0100007F:{nodes.plugin.port:04X}"
+    listens = lambda: at in Path("/proc/net/tcp").read_text()  # noqa: E731
+    assert nodes.ssh("node0", "true").wait() == 0 and listens()
+    for pid in Path("/proc/self/task").glob("*/children"):
+        for child in pid.read_text().split():
+            line = Path(f"/proc/{child}/cmdline").read_bytes()
+            if b"listener" in line and str(nodes.folders[0]).encode() in line:
+                os.kill(int(child), signal.SIGKILL)
+    wait_until(lambda: nodes.ssh("node0", "true").wait() == 0, what="another one")
