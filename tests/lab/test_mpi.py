@@ -180,3 +180,28 @@ def test_nothing_is_left_when_the_client_dies(lab: Lab) -> None:
         assert "sleep 4321" in str(hosts[1].processes()) and all(map(sshds, hosts))
         client.kill()
         nothing_is_left(lab)
+
+
+# What DeepSpeed's launcher starts on each node; on processors it has no more to do here than to meet.
+MEETS = """
+import deepspeed, torch, torch.distributed as dist
+deepspeed.init_distributed("gloo", verbose=False)
+total = torch.tensor([1.0 + dist.get_rank()])
+dist.all_reduce(total)
+print("met", dist.get_rank(), dist.get_world_size(), total.item(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.proof("deepspeed")
+@pytest.mark.timeout(300)
+def test_deepspeeds_own_launcher_starts_a_script_on_two_hosts(lab: Lab) -> None:
+    pytest.importorskip("deepspeed", reason="deepspeed is not installed")
+    if shutil.which("pdsh") is None:
+        pytest.skip("pdsh is not installed: apt-get install pdsh")
+    Path("meets.py").write_text(MEETS)
+    with pool(lab, beside(lab), plugins=[sky.plugins.deepspeed()], name="deep") as compute:
+        lines = told(compute, "deepspeed --hostfile $SKYWARD_HOSTFILE meets.py 2>&1").splitlines()
+        met = sorted(line.partition("met ")[2] for line in lines if "met " in line)
+        assert met == ["0 2 3.0", "1 2 3.0"], lines
+    nothing_is_left(lab)
