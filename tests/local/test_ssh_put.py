@@ -39,7 +39,7 @@ async def received(host: Host, total: int) -> None:
     """The host's commands have got that many bytes."""
     async with asyncio.timeout(90):
         while len(host.received) < total:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
 
 
 async def test_a_connection_that_breaks_again_and_again_is_gone_on_with(

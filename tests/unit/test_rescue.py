@@ -46,13 +46,13 @@ class Visit:
     came = 0
     made: ClassVar[list[tuple[int, list[str]]]] = []
 
-    def __init__(self, row: Any, kept: Any, archive: Any, ledger: Any) -> None:
-        self.kept = kept
+    def __init__(self, row: Any, machine: Machine, archive: Any, ledger: Any) -> None:
+        self.machine = machine
 
     async def make(self, *, only: set[str]) -> None:
-        if self.kept.machine.node == 9:
+        if self.machine.node == 9:
             raise OSError("disk full")
-        Visit.made.append((self.kept.machine.node, sorted(only & self.kept.runs.keys())))
+        Visit.made.append((self.machine.node, sorted(only & self.machine.extra["kept"]["runs"].keys())))
 
 
 def holding(node: int, **runs: int) -> Machine:
