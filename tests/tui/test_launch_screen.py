@@ -112,24 +112,23 @@ async def test_what_only_some_providers_heed_is_asked_for_those_alone(
 async def test_a_provider_is_asked_once_somebody_stops_typing(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    asked: list[tuple[str, str]] = []
 
     def planned(form: Form, pools: Any) -> Planned:
-        asked.append(form.nodes)
+        asked.append((form.provider, form.nodes))
         return Planned(form, told=[("creates", f"{form.nodes} machines")])
 
     monkeypatch.setattr("skyward_tui.screens.launch.planned", planned)
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
+        nodes_now = screen.form().nodes
         screen.query_one("#provider", Select).value = "aws"
-        await until(
-            pilot, lambda: screen.form().provider == "aws" and not screen.query_one("#nodes").disabled
-        )
+        await until(pilot, lambda: ("aws", nodes_now) in asked and not screen.query_one("#nodes").disabled)
         asked.clear()
         for nodes in ("5", "56", "567"):
             screen.query_one("#nodes", Input).value = nodes
         await until(pilot, lambda: "567 machines" in screen_text(app))
-        assert asked == ["567"]
+        assert asked == [("aws", "567")]
 
 
 async def test_a_plugin_of_another_package_is_listed(
