@@ -24,6 +24,7 @@ SCOPES = {
     "compare": "Two runs side by side",
     "sweep": "What accounts hold",
     "hosts": "Hosts (groups of skyward.toml, and who uses their GPUs)",
+    "settings": "Settings (your own skyward.toml)",
     "launch": "Launch form",
     "run": "Pool and run",
     "panel": "Panels (ranks, nodes, numbers)",
@@ -158,6 +159,13 @@ ACTIONS: tuple[Action, ...] = (
     Action("pools.quit", "q", "app.ask_quit", "quit", "Quit; asks first while pools are up"),
     Action("pools.history", "H", "history", "history", "See every past run"),
     Action("pools.hosts", "s", "hosts", "hosts", "See your hosts, and who uses their GPUs"),
+    Action(
+        "pools.settings",
+        "comma",
+        "settings",
+        "settings",
+        "See and change what you can set: looks, calls, keys",
+    ),
     Action("pools.failures", "F", "failures", "failures", "See failures of late that nobody has dismissed"),
     # Past runs
     Action("history.open", "enter", "open", "open", "Open the run: its log, numbers and results"),
@@ -218,6 +226,20 @@ ACTIONS: tuple[Action, ...] = (
         "hosts.remove", "d", "remove", "remove", "Take the host, or the group, out; asks first", changes=True
     ),
     Action("hosts.back", "escape,q", "back", "back", "Back to the pools"),
+    # Settings
+    Action(
+        "settings.change",
+        "enter",
+        "change",
+        "change",
+        "Change it; a flag the other way round, a key by pressing it",
+        changes=True,
+    ),
+    Action("settings.forget", "d", "forget", "default", "Have the default hold again", changes=True),
+    Action(
+        "settings.find", "slash", "find", "find", "Show only what has some words in it; esc shows all again"
+    ),
+    Action("settings.back", "escape,q", "back", "back", "Back to the pools"),
     # Launch form
     Action(
         "launch.launch",
@@ -474,6 +496,7 @@ HINTS: Mapping[str, tuple[str, ...]] = {
     "history.words": ("history.back",),
     "sweep": ("sweep.open", "sweep.again"),
     "hosts": ("hosts.again", "hosts.check", "hosts.trust", "hosts.add"),
+    "settings": ("settings.change", "settings.forget", "settings.find"),
     "launch": ("launch.launch", "launch.files", "launch.copy"),
     **{f"run.{row.id}": row.hints for row in PANELS},
     "run.prompt": ("run.back",),
@@ -485,8 +508,8 @@ HINTS: Mapping[str, tuple[str, ...]] = {
 # Those that are never cut off, and stand last.
 ALWAYS = (
     "pools.down", "run.down", "sweep.end", "sweep.end_all",
-    "pools.quit", "run.leave", "errors.back", "stacks.back", "sweep.back", "hosts.back", "history.back", "compare.back",
-    "launch.back", "app.help",
+    "pools.quit", "run.leave", "errors.back", "stacks.back", "sweep.back", "hosts.back",
+    "settings.back", "history.back", "compare.back", "launch.back", "app.help",
 )  # fmt: skip
 
 

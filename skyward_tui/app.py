@@ -221,8 +221,7 @@ class SkywardApp(DressedApp):
 
         try:
             self.session = await asyncio.to_thread(self._session_factory)
-            self.keys, refused = usable(self.own.keys)
-            self.set_keymap(self.keys)
+            refused = self._take_keys()
             self._notifier.ways = self.own.notify
             self.session.ask_about_budgets()
             if said := "; ".join(filter(None, (self.session.notice, *self.remarks, *refused))):
@@ -382,6 +381,22 @@ class SkywardApp(DressedApp):
         from .screens.hosts import HostsScreen
 
         self.push_screen(HostsScreen())
+
+    def show_settings(self) -> None:
+        from .screens.settings import SettingsScreen
+
+        self.push_screen(SettingsScreen())
+
+    def heed_settings(self) -> None:
+        self.dress_again()
+        self._take_keys()
+        self._notifier.ways = self.own.notify
+
+    def _take_keys(self) -> list[str]:
+        """Have the person's keys; gives what of them cannot be had, in words."""
+        self.keys, refused = usable(self.own.keys)
+        self.set_keymap(self.keys)
+        return refused
 
     def show_errors(self, run: RunView, chosen: Callable[[int | None], None]) -> None:
         from .screens.errors import ErrorsScreen

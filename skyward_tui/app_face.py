@@ -12,6 +12,7 @@ from textual.app import App
 if TYPE_CHECKING:
     from skyward_core.front.base import Front
     from skyward_core.front.playback import Playback
+    from skyward_core.front.settings import OwnSettings
     from skyward_core.front.sweeping import Sweep
     from skyward_core.views.notifications import Notification
     from skyward_core.views.views import PoolView, RunView
@@ -39,6 +40,7 @@ class AppFace(App[None]):
         session_error: why there is no session, where there is none to come.
         unlaunched: what was entered for the last pool, until that is up.
         keys: the person's own keys, by the action's id.
+        own: what the person has set.
         host_keys: questions about unknown hosts.
         failures: how many runs have failed of late that nobody has dismissed.
         replay: that record; None until it is read.
@@ -53,6 +55,7 @@ class AppFace(App[None]):
     session_error: str
     unlaunched: Form | None
     keys: Mapping[str, str]
+    own: OwnSettings
     host_keys: HostKeyQuestions
     failures: int
     leftovers: Sweep | None
@@ -148,6 +151,14 @@ class AppFace(App[None]):
 
     def show_hosts(self) -> None:
         """Show groups of hosts, and who uses their GPUs."""
+        raise NotImplementedError
+
+    def show_settings(self) -> None:
+        """Show what the person can set."""
+        raise NotImplementedError
+
+    def heed_settings(self) -> None:
+        """Do as the person's settings say now, which have changed."""
         raise NotImplementedError
 
     def show_errors(self, run: RunView, chosen: Callable[[int | None], None]) -> None:

@@ -62,12 +62,8 @@ class DressedApp(AppFace):
         except Unusable as unusable:
             self.remarks.append(str(unusable))
         self.remarks += self.own.refused
-        if not self.own.motion:
-            self.animation_level = "none"
-        if self._plain or self.own.ascii:
-            from .filters import PlainAscii
-
-            self._painters.append(PlainAscii())
+        self._level = self.animation_level
+        self._move_and_paint()
         if os.environ.get("NO_COLOR") and not self._asked_theme:
             from .filters import Colourless
 
@@ -79,6 +75,29 @@ class DressedApp(AppFace):
         name, wrong = self._kept.theme_of(self.own.theme, self._asked_theme, self.available_themes)
         self.remarks += [wrong] if wrong else []
         self.theme = name or SKYWARD.name
+
+    def _move_and_paint(self) -> None:
+        self.animation_level = self._level if self.own.motion else "none"
+        is_plain = self._plain or self.own.ascii
+        if is_plain or self._painters:
+            from .filters import PlainAscii  # late: few need it, and the app is starting
+
+            self._painters = [each for each in self._painters if not isinstance(each, PlainAscii)]
+            self._painters += [PlainAscii()] if is_plain else []
+
+    def dress_again(self) -> None:
+        """Look as the settings say now."""
+        before, self.own = self.own, settings.own_settings()
+        self._move_and_paint()
+        if self.own.ascii != before.ascii:
+            for screen in self.screen_stack:
+                for each in (screen, *screen.walk_children()):
+                    each.refresh()
+        if self.own.theme != before.theme and not (self._asked_theme or self.no_color):
+            name = self.own.theme or SKYWARD.name
+            if name in self.available_themes:
+                self._worn = name  # no choice of the palette's
+                self.theme = name
 
     @property
     def moves(self) -> bool:

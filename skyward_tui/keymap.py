@@ -13,7 +13,10 @@ from .actions import ACTIONS, SCOPES, Action
 # Scopes whose keys live at once, in what has the focus and in the screen around it.
 TOGETHER = (
     *(("app", scope) for scope in SCOPES if scope != "app"),
-    *(("panel", scope) for scope in ("pools", "sweep", "run", "errors", "stacks")),
+    *(
+        ("panel", scope)
+        for scope in ("pools", "history", "sweep", "hosts", "settings", "run", "errors", "stacks")
+    ),
     ("run", "log"),
     *((scope, "numbers") for scope in ("run", "panel")),
     *(("launch", scope) for scope in ("choice", "toggles")),

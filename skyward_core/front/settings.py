@@ -3,13 +3,60 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..store import home
 from ..store.debug_log import begin as begin_log
 from ..store.home import own_settings
-from ..store.own_settings import Notify, OwnSettings
+from ..store.own_settings import KEYS, SETTINGS, Notify, OwnSetting, OwnSettings
 
-__all__ = ["Notify", "OwnSettings", "begin_log", "own_settings", "remember", "remembered"]
+if TYPE_CHECKING:
+    from ..store.edited_toml import TomlValue
+
+__all__ = [
+    "KEYS", "SETTINGS", "Notify", "OwnSetting", "OwnSettings", "begin_log", "change", "file", "forget", "given",
+    "own_settings", "remember", "remembered",
+]  # fmt: skip
+
+
+def file() -> Path:
+    """Where the person's settings stand; there may be no such file yet."""
+    from ..store.kept_hosts import own_file
+
+    return own_file()
+
+
+def given() -> dict[str, Any]:
+    """What the person has set, by table and name, whether it can be used or not.
+
+    Raises:
+        UsageError: their file cannot be read or used.
+    """
+    from ..store import changed_settings
+
+    return changed_settings.given()
+
+
+def change(name: str, value: TomlValue) -> None:
+    """Set something, in the person's file, in which all else stays as it is.
+
+    Args:
+        name: a setting's; or ``keys.`` and the id of what a key does, which is written as it is.
+
+    Raises:
+        UsageError: it cannot be that, or the file cannot be used or changed.
+        OSError: the file cannot be written; it is as it was.
+    """
+    from ..store import changed_settings
+
+    changed_settings.change(name, value)
+
+
+def forget(name: str) -> None:
+    """Have the default hold again; raises as :func:`change`."""
+    from ..store import changed_settings
+
+    changed_settings.forget(name)
 
 
 def remembered(name: str) -> str:

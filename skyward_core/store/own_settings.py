@@ -10,10 +10,51 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-TABLES = ("app", "keys", "notify")
+KEYS = "keys"  # the table of the app's keys, which knows what they may be
+TABLES = ("app", KEYS, "notify")
 MOST = 1 << 20  # bytes of a file
+
+
+class OwnSetting(NamedTuple):
+    """One thing that a person may set.
+
+    Attributes:
+        name: its table and its name in there.
+        kind: "theme" is a theme's name, "flag" true or false, "command" the words of one, "seconds" a number of them.
+        default: what holds where nothing is set.
+        help: what it does, in a sentence.
+    """
+
+    name: str
+    kind: Literal["theme", "flag", "command", "seconds"]
+    default: str | bool | float
+    help: str
+
+
+SETTINGS = (
+    OwnSetting(
+        "app.theme",
+        "theme",
+        "",
+        "The app's colours; what is chosen in the palette holds until this changes",
+    ),
+    OwnSetting("app.ascii", "flag", False, "Paint plain ASCII, and nothing else"),
+    OwnSetting(
+        "app.motion", "flag", True, "What has just changed stands out for a moment, and lists scroll smoothly"
+    ),
+    OwnSetting(
+        "notify.command", "command", "", "A command of yours that is run when a run has ended, or needs you"
+    ),
+    OwnSetting("notify.bell", "flag", True, "Ring the terminal's bell then"),
+    OwnSetting(
+        "notify.terminal", "flag", True, "Have the terminal show a notification then, where it knows that"
+    ),
+    OwnSetting(
+        "notify.after", "seconds", 10.0, "What took no longer is not told to who looks at the terminal"
+    ),
+)
 
 
 class Notify(NamedTuple):
@@ -61,16 +102,22 @@ def read_own(own: Path, project: Path) -> OwnSettings:
     """
     reader = _SettingsFile(own)
     tables = {name: reader.table(name) for name in TABLES}
+    held = {
+        each.name: reader.taken(
+            tables[each.name.partition(".")[0]], each.name, each.default, _CHECKS[each.kind]
+        )
+        for each in SETTINGS
+    }
     settings = OwnSettings(
-        theme=reader.taken(tables["app"], "app.theme", "", str),
-        ascii=reader.taken(tables["app"], "app.ascii", False, bool),
-        motion=reader.taken(tables["app"], "app.motion", True, bool),
-        keys={name: reader.taken(tables["keys"], f"keys.{name}", None, str) for name in list(tables["keys"])},
+        theme=held["app.theme"],
+        ascii=held["app.ascii"],
+        motion=held["app.motion"],
+        keys={name: reader.taken(tables[KEYS], f"{KEYS}.{name}", None, str) for name in list(tables[KEYS])},
         notify=Notify(
-            command=reader.taken(tables["notify"], "notify.command", (), _words),
-            bell=reader.taken(tables["notify"], "notify.bell", True, bool),
-            terminal=reader.taken(tables["notify"], "notify.terminal", True, bool),
-            after=reader.taken(tables["notify"], "notify.after", 10.0, _seconds),
+            command=held["notify.command"] or (),
+            bell=held["notify.bell"],
+            terminal=held["notify.terminal"],
+            after=held["notify.after"],
         ),
     )
     reader.refuse_the_rest(tables)
@@ -105,9 +152,7 @@ class _SettingsFile:
             return default
         value = table.pop(key)
         try:
-            if isinstance(kind, type) and not isinstance(value, kind):
-                raise ValueError(f"it has to be {_KINDS[kind]}")
-            return kind(value)
+            return checked(kind, value)
         except ValueError as error:
             self.refused.append(f"{self.path}: {name} is not used: {error}")
             return default
@@ -116,6 +161,17 @@ class _SettingsFile:
         """Name what nobody has taken."""
         for name, rest in tables.items():
             self.refused.extend(f"{self.path}: there is no setting {name}.{key}" for key in rest)
+
+
+def checked(kind: Callable[[Any], Any], value: Any) -> Any:
+    """A value as it is used.
+
+    Raises:
+        ValueError: it is none of that kind.
+    """
+    if isinstance(kind, type) and not isinstance(value, kind):
+        raise ValueError(f"it has to be {_KINDS[kind]}")
+    return kind(value)
 
 
 _KINDS = {str: "a text in quotes", bool: "true or false"}
@@ -134,6 +190,20 @@ def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value >= 0):
         raise ValueError("it has to be a number of seconds, 0 or more")
     return float(value)
+
+
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {
+    "theme": str, "flag": bool, "command": _words, "seconds": _seconds,
+}  # fmt: skip
+
+
+def check(setting: OwnSetting, value: Any) -> None:
+    """See whether a setting may be this.
+
+    Raises:
+        ValueError: it may not.
+    """
+    checked(_CHECKS[setting.kind], value)
 
 
 def _parsed(path: Path) -> dict[str, Any]:

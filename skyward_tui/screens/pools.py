@@ -292,6 +292,9 @@ class PoolsScreen(BaseScreen[None]):
     def action_hosts(self) -> None:
         self.app.show_hosts()
 
+    def action_settings(self) -> None:
+        self.app.show_settings()
+
     def action_history(self) -> None:
         self.app.show_history()
 

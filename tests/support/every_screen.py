@@ -18,11 +18,13 @@ from skyward_tui.dialogs.files import FilesScreen
 from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.dialogs.host_key import HostKeyScreen
 from skyward_tui.dialogs.jump import JumpScreen
+from skyward_tui.dialogs.key_press import KeyScreen
 from skyward_tui.dialogs.presets import PresetsScreen
 from skyward_tui.dialogs.pythons import PythonsScreen
 from skyward_tui.dialogs.quit import QuitScreen
 from skyward_tui.dialogs.secrets import SecretsScreen
 from skyward_tui.dialogs.teardown import TeardownScreen
+from skyward_tui.dialogs.themes import ThemePicker
 from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.history import HistoryScreen
@@ -30,6 +32,7 @@ from skyward_tui.screens.hosts import HostsScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
+from skyward_tui.screens.settings import SettingsScreen
 from skyward_tui.screens.stacks import StacksScreen
 from skyward_tui.screens.sweep import SweepScreen
 from tests.support.fake_session import FakeSession, failed_run, logged
@@ -51,6 +54,9 @@ def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
         HistoryScreen,
         lambda: CompareScreen(run.id, "another"),
         HostsScreen,
+        SettingsScreen,
+        lambda: ThemePicker(["nord", "skyward"], "nord"),
+        lambda: KeyScreen("Show every key"),
         LaunchScreen,
         lambda: TeardownScreen([view.key]),
         lambda: QuitScreen([view.name]),

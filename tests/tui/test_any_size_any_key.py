@@ -17,6 +17,7 @@ from skyward_core.views.views import PoolView
 from skyward_tui.actions import ACTIONS
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.jump import JumpScreen
+from skyward_tui.dialogs.key_press import KeyScreen
 from skyward_tui.screens.base import BaseScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_text, until
@@ -79,8 +80,8 @@ async def test_at_any_size_the_hints_and_the_focus_are_on_screen(
         await until(pilot, lambda: app.session is not None)
         for make in (*screens, lambda: RunScreen(view.key)):
             screen = make()
-            if isinstance(screen, JumpScreen):
-                continue  # another size, or any key, ends it
+            if isinstance(screen, JumpScreen | KeyScreen):
+                continue  # any key ends it
             await app.push_screen(screen)
             await until(pilot, lambda screen=screen: screen.is_mounted and screen.focused is not None)  # type: ignore[misc]
             for size in (SMALLEST, *(drawn(sizes) for _ in range(4 if proofs else 1)), LARGEST):

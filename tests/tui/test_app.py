@@ -453,5 +453,5 @@ async def test_breadcrumbs_lead_from_the_pools_to_every_screen(app: SkywardApp, 
         assert trails == {
             "pools", "pools › llama-ft › train", "pools › llama-ft › train › errors",
             "pools › llama-ft › train › stacks", "pools › launch", "pools › what is left",
-            "pools › history", "pools › history › compare", "pools › hosts",
+            "pools › history", "pools › history › compare", "pools › hosts", "pools › settings",
         }  # fmt: skip

@@ -98,7 +98,7 @@ async def test_escape_closes_every_dialog_and_arrows_go_round_its_buttons(
                 assert screen.focused is first
             await pilot.press("escape")
             await until(pilot, lambda screen=screen: app.screen is not screen)  # type: ignore[misc]
-        assert dialogs == 14
+        assert dialogs == 16
         assert not session.torn_down
 
 

@@ -75,6 +75,8 @@ def test_every_action_that_ends_something_is_more_than_a_look() -> None:
         "hosts.group",
         "hosts.rename",
         "hosts.remove",
+        "settings.change",
+        "settings.forget",
         "launch.launch",
         "launch.save",
         "run.debug",

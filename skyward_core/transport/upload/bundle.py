@@ -164,6 +164,7 @@ REST_LEVEL = 9  # nobody waits for that
 # What only app and command line use; what scripts use of the same folder lies in one of its own.
 STAYS = "skyward_core/front"
 STAY = (
+    "skyward_core/store/changed_settings.py",
     "skyward_core/store/dismissed.py",
     "skyward_core/store/edited_list.py",
     "skyward_core/store/edited_toml.py",

@@ -1,0 +1,229 @@
+"""What a person can set, made from the table of all settings and from that of all actions; changed where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from textual import work
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.widgets import Static
+
+from skyward_core.front import settings
+from skyward_core.model.errors import SkywardError
+from skyward_core.wire.safe_text import field
+
+from ..actions import SCOPES, Action, bindings, of
+from ..hints import words_of
+from ..keymap import usable
+from ..styles import beside
+from ..theme import SKYWARD
+from ..widgets.chrome import Crumbs, Panel
+from ..widgets.setting_list import SettingList, SettingRow
+from .base import BaseScreen
+
+if TYPE_CHECKING:
+    from skyward_core.front.settings import OwnSetting
+
+_TABLES = {"app": "Looks", "notify": "Being called"}
+
+
+class SettingsScreen(BaseScreen[None]):
+    """Lists them, says what holds and whose wish that is, and writes changes to the person's own file."""
+
+    SCOPE = "settings"
+    BINDINGS = bindings("settings")
+    DEFAULT_CSS = beside(__file__)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._given: Mapping[str, Any] = {}
+        self._failed = ""
+        self._words = ""
+
+    def body(self) -> ComposeResult:
+        panel = Panel(SettingList())
+        panel.border_title = "settings"
+        yield panel
+        about = Panel(Static(id="detail"), id="about")
+        about.border_title = "chosen"
+        yield about
+
+    def on_mount(self) -> None:
+        self.query_one(SettingList).focus()
+        self._read()
+        self.pulse(self.app.clock())
+
+    def pulse(self, now: float) -> None:
+        found = [Content.styled(f"/{field(self._words)}", "$text-accent")] if self._words else []
+        self.query_one(Crumbs).show(["pools", "settings"], found)
+        self.query_one("#detail", Static).update(self._detail(self.query_one(SettingList).chosen))
+        super().pulse(now)
+
+    def _detail(self, row: SettingRow | None) -> Content:
+        if row is None:
+            return Content("")
+        whose = "set by you" if row.is_own else "the default"
+        lines = [(row.name, "bold"), (f"  {row.shown}, {whose}\n{row.help}\n", "")]
+        if row.remark:
+            lines.append((f"✗ {row.remark}\n", "$text-error"))
+        return Content.assemble(*lines, (f"in {field(str(settings.file()))}", "$muted"))
+
+    # What there is
+
+    def _read(self) -> None:
+        try:
+            self._given, self._failed = settings.given(), ""
+        except SkywardError as error:
+            self._given, self._failed = {}, words_of(error)
+        self._show()
+
+    def _show(self) -> None:
+        words = self._words.casefold()
+        rows: list[SettingRow] = []
+        for heading, of_it in self._all():
+            fitting = [row for row in of_it if words in f"{row.name} {row.help} {row.shown}".casefold()]
+            rows += [SettingRow("", heading), *fitting] if fitting else []
+        note = f"✗ {self._failed}" if self._failed else f"nothing has {field(self._words)} in it"
+        self.query_one(SettingList).update([] if self._failed else rows, note)
+
+    def _all(self) -> Iterator[tuple[str, list[SettingRow]]]:
+        refused = self.app.own.refused
+        for table, heading in _TABLES.items():
+            of_table = [each for each in settings.SETTINGS if each.name.startswith(f"{table}.")]
+            yield heading, [self._row(each, refused) for each in of_table]
+        wished = {
+            id.removeprefix("keys."): keys for id, keys in self._given.items() if id.startswith("keys.")
+        }
+        texts = {id: keys for id, keys in wished.items() if isinstance(keys, str)}
+        _, wrong = usable(texts)
+        for scope, heading in SCOPES.items():
+            yield f"Keys: {heading}", [self._key_row(each, wished, (*wrong, *refused)) for each in of(scope)]
+
+    def _row(self, setting: OwnSetting, refused: tuple[str, ...]) -> SettingRow:
+        value = self._given.get(setting.name, setting.default)
+        shown = str(value).lower() if isinstance(value, bool) else field(f"{value}")
+        shown = f"{value:g} s" if setting.kind == "seconds" and isinstance(value, float) else shown
+        empty = SKYWARD.name if setting.kind == "theme" else "none"
+        return SettingRow(
+            setting.name,
+            shown or empty,
+            setting.help,
+            setting.name in self._given,
+            _remark(setting.name, refused),
+        )
+
+    def _key_row(self, action: Action, wished: Mapping[str, Any], refused: tuple[str, ...]) -> SettingRow:
+        name = f"{settings.KEYS}.{action.id}"
+        shown = "  ".join(action.shown_keys(self.app.keys))
+        return SettingRow(name, shown, action.help, action.id in wished, _remark(name, refused))
+
+    # Changing it
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        chosen = self.query_one(SettingList).chosen if self.is_mounted else None
+        if action == "change":
+            return chosen is not None
+        if action == "forget":
+            return chosen is not None and chosen.is_own
+        return True
+
+    def on_setting_list_setting_opened(self) -> None:
+        self.action_change()
+
+    @work(group="edit", exclusive=True)
+    async def action_change(self) -> None:
+        if (row := self.query_one(SettingList).chosen) is None:
+            return
+        table, _, id = row.name.partition(".")
+        if table == settings.KEYS:
+            return await self._change_key(id, row)
+        (setting,) = (each for each in settings.SETTINGS if each.name == row.name)
+        now = self._given.get(row.name, setting.default)
+        if setting.kind == "flag":
+            return self._edit(partial(settings.change, row.name, not now), row.name)
+        if (text := await self._asked(setting, row, now)) is not None:
+            self._edit(lambda: settings.change(row.name, _value(setting, text)), row.name)
+        return None
+
+    async def _asked(self, setting: OwnSetting, row: SettingRow, now: Any) -> str | None:
+        if setting.kind == "theme":
+            from ..dialogs.themes import ThemePicker
+
+            return await self.app.push_screen_wait(
+                ThemePicker(sorted(self.app.available_themes), self.app.theme)
+            )
+        from ..dialogs.ask import AskScreen
+
+        text = f"{now:g}" if isinstance(now, float) else field(f"{now}")
+        return await self.app.push_screen_wait(AskScreen(f"{row.name} (esc leaves it)", text))
+
+    async def _change_key(self, id: str, row: SettingRow) -> None:
+        from ..dialogs.key_press import KeyScreen
+
+        if (key := await self.app.push_screen_wait(KeyScreen(row.help))) is None:
+            return None
+        wished = {**self.app.own.keys, id: key}
+        _, refused = usable(wished)
+        if why := [each for each in refused if each.startswith(f"{settings.KEYS}.{id}:")]:
+            return self.flash(why[0], "error")
+        return self._edit(partial(settings.change, row.name, key), row.name)
+
+    def action_forget(self) -> None:
+        if (row := self.query_one(SettingList).chosen) is not None:
+            self._edit(partial(settings.forget, row.name), row.name)
+
+    def _edit(self, change: Callable[[], None], name: str) -> None:
+        try:
+            change()
+        except (SkywardError, OSError) as error:
+            return self.flash(words_of(error), "error")
+        self.app.heed_settings()
+        self._read()
+        self.pulse(self.app.clock())
+        row = next((row for row in self.query_one(SettingList).rows if row.name == name), None)
+        if row is not None:
+            self.flash(f"{name}: {row.remark or row.shown}", "error" if row.remark else "done")
+        return None
+
+    @work(group="edit", exclusive=True)
+    async def action_find(self) -> None:
+        from ..dialogs.ask import AskScreen
+
+        words = await self.app.push_screen_wait(
+            AskScreen("Show only what has these words in it", self._words)
+        )
+        self._words = words or ""
+        self._show()
+        self.pulse(self.app.clock())
+
+    def action_back(self) -> None:
+        if self._words:
+            self._words = ""
+            self._show()
+            return self.pulse(self.app.clock())
+        self.dismiss(None)
+        return None
+
+
+def _value(setting: OwnSetting, text: str) -> str | float:
+    """What was typed, as it is written down."""
+    if setting.kind != "seconds":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        return text  # which is refused in words
+
+
+def _remark(name: str, refused: tuple[str, ...]) -> str:
+    """Why what is set does not hold."""
+    for each in refused:
+        _, is_of_it, why = each.partition(f": {name} is not used: ")
+        if is_of_it:
+            return why
+        if each.startswith(f"{name}: "):
+            return each[len(name) + 2 :]
+    return ""

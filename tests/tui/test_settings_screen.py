@@ -1,0 +1,200 @@
+"""The screen of settings: what holds, whose wish that is, and changes that hold at once and at the next start."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from skyward_core.front import settings
+from skyward_core.store.own_settings import read_own
+from skyward_tui.actions import SCOPES, of
+from skyward_tui.app import SkywardApp
+from skyward_tui.dialogs.ask import AskScreen
+from skyward_tui.dialogs.key_press import KeyScreen
+from skyward_tui.dialogs.themes import ThemePicker
+from skyward_tui.screens.hosts import HostsScreen
+from skyward_tui.screens.settings import SettingsScreen
+from skyward_tui.widgets.setting_list import SettingList
+from tests.support.app_driver import screen_text, typed, until
+
+SIZE = (140, 36)
+BEFORE = """# mine
+[app]
+motion = false  # it makes me dizzy
+
+[hosts]
+lab = ["gpu1"]
+"""
+
+
+@asynccontextmanager
+async def opened(app: SkywardApp) -> AsyncIterator[Pilot[None]]:
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        await pilot.press("comma")
+        await until(pilot, lambda: isinstance(app.screen, SettingsScreen))
+        yield pilot
+
+
+async def stand_on(app: SkywardApp, pilot: Pilot[None], name: str) -> None:
+    listed = app.screen.query_one(SettingList)
+    at = next(at for at, row in enumerate(listed.rows) if row.name == name)
+    while listed.cursor != at:
+        await pilot.press("down" if listed.cursor < at else "up")
+
+
+async def said(app: SkywardApp, pilot: Pilot[None], *texts: str) -> None:
+    await until(pilot, lambda: all(text in screen_text(app) for text in texts))
+
+
+def held() -> settings.OwnSettings:
+    return read_own(settings.file(), Path("none"))
+
+
+async def test_all_that_can_be_set_is_there_and_says_whose_wish_it_is(app: SkywardApp) -> None:
+    settings.file().write_text(BEFORE)
+    async with opened(app) as pilot:
+        names = [row.name for row in app.screen.query_one(SettingList).rows if row.name]
+        assert names == [each.name for each in settings.SETTINGS] + [
+            f"keys.{each.id}" for each in of(*SCOPES)
+        ]
+        await stand_on(app, pilot, "app.motion")
+        await said(app, pilot, "app.motion  false, set by you", "lists scroll smoothly", str(settings.file()))
+        await pilot.press("down")
+        await said(app, pilot, "notify.command  none, the default")
+
+
+async def test_a_flag_is_turned_and_turned_back_and_the_file_stays_a_persons(app: SkywardApp) -> None:
+    settings.file().write_text(BEFORE)
+    async with opened(app) as pilot:
+        assert not app.own.motion
+        await stand_on(app, pilot, "app.motion")
+        await pilot.press("enter")
+        await said(app, pilot, "app.motion: true")
+        assert app.own.motion and held().motion
+        assert settings.file().read_text() == BEFORE.replace("false", "true")
+        await pilot.press("d")
+        await said(app, pilot, "app.motion  true, the default")
+        assert "motion" not in settings.file().read_text() and 'lab = ["gpu1"]' in settings.file().read_text()
+
+
+async def test_plain_ascii_holds_at_once(app: SkywardApp) -> None:
+    async with opened(app) as pilot:
+        await stand_on(app, pilot, "app.ascii")
+        assert not screen_text(app).isascii()
+        await pilot.press("enter")
+        await until(pilot, lambda: screen_text(app).isascii())
+        await pilot.press("enter")
+        await until(pilot, lambda: not screen_text(app).isascii())
+
+
+async def test_a_theme_is_picked_and_worn_now_and_later(app: SkywardApp) -> None:
+    async with opened(app) as pilot:
+        await stand_on(app, pilot, "app.theme")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, ThemePicker))
+        await typed(app, pilot, "nord")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.theme == "nord")
+        assert held().theme == "nord"
+        await said(app, pilot, "app.theme  nord, set by you")
+
+
+async def test_a_key_is_pressed_and_does_it_from_then_on(app: SkywardApp) -> None:
+    async with opened(app) as pilot:
+        await stand_on(app, pilot, "keys.pools.hosts")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, KeyScreen))
+        await pilot.press("q")  # of the dialog below, and of the pools
+        await said(app, pilot, "keys.pools.hosts: pools.quit has q already")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, KeyScreen))
+        await pilot.press("z")
+        await said(app, pilot, "keys.pools.hosts: z")
+        assert held().keys == {"pools.hosts": "z"}
+        await pilot.press("escape", "z")
+        await until(pilot, lambda: isinstance(app.screen, HostsScreen))
+
+
+async def test_escape_leaves_a_key_as_it_is(app: SkywardApp) -> None:
+    async with opened(app) as pilot:
+        await stand_on(app, pilot, "keys.pools.hosts")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, KeyScreen))
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, SettingsScreen))
+        assert not settings.file().exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("notify.after", "soon", "it has to be a number of seconds, 0 or more"),
+        ("notify.after", "-1", "it has to be a number of seconds, 0 or more"),
+        ("notify.command", "say 'so", "No closing quotation"),
+    ],
+)
+async def test_what_cannot_be_is_refused_and_nothing_written(
+    app: SkywardApp, name: str, text: str, words: str
+) -> None:
+    async with opened(app) as pilot:
+        await stand_on(app, pilot, name)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, AskScreen))
+        await pilot.press("end", "ctrl+u")
+        await typed(app, pilot, text)
+        await pilot.press("enter")
+        await said(app, pilot, words)
+        assert not settings.file().exists()
+
+
+async def test_a_number_of_seconds_and_a_command_are_taken(app: SkywardApp) -> None:
+    async with opened(app) as pilot:
+        for name, text in (("notify.after", "2.5"), ("notify.command", "say done")):
+            await stand_on(app, pilot, name)
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, AskScreen))
+            await pilot.press("end", "ctrl+u")
+            await typed(app, pilot, text)
+            await pilot.press("enter")
+            await said(app, pilot, f"{name}  {text}", "set by you")
+        assert held().notify[0::3] == (("say", "done"), 2.5)
+
+
+async def test_what_the_file_says_and_cannot_be_used_is_marked(app: SkywardApp) -> None:
+    settings.file().write_text('[notify]\nbell = "loud"\n[keys]\n"pools.hosts" = "q"\n')
+    async with opened(app) as pilot:
+        await stand_on(app, pilot, "notify.bell")
+        await said(app, pilot, "✗ it has to be true or false")
+        await pilot.press("d")
+        await said(app, pilot, "notify.bell  true, the default")
+        await stand_on(app, pilot, "keys.pools.hosts")
+        await said(app, pilot, "✗ pools.quit has q already")
+
+
+async def test_a_file_that_does_not_parse_is_said_and_left_as_it_is(app: SkywardApp) -> None:
+    settings.file().write_text("[app")
+    async with opened(app) as pilot:
+        await said(app, pilot, "does not parse")
+        await pilot.press("enter", "d")
+        assert settings.file().read_text() == "[app"
+
+
+async def test_words_find_a_setting_and_escape_shows_all_again(app: SkywardApp) -> None:
+    async with opened(app) as pilot:
+        every = len(app.screen.query_one(SettingList).rows)
+        await pilot.press("slash")
+        await until(pilot, lambda: isinstance(app.screen, AskScreen))
+        await typed(app, pilot, "bell")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, SettingsScreen))
+        rows = app.screen.query_one(SettingList).rows
+        assert "notify.bell" in [row.name for row in rows] and len(rows) < every
+        await pilot.press("escape")
+        await until(pilot, lambda: len(app.screen.query_one(SettingList).rows) == every)
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, SettingsScreen))
