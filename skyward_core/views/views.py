@@ -26,6 +26,7 @@ from . import events as ev
 from .logs import LogBook
 from .metrics import MetricBook
 from .silence import Rhythms
+from .trial_sheet import TrialSheet
 
 if TYPE_CHECKING:
     from .last_figures import LastFigures
@@ -189,6 +190,9 @@ class PoolView(Value):
     unfetched: dict[str, int] = field(
         default_factory=dict
     )  # run -> bytes that wait for somebody to fetch them
+    sheets: dict[str, TrialSheet] = field(
+        default_factory=dict, compare=False, repr=False
+    )  # of a record that is played: what is swept, by the run that is a sweep, or the first of one
     waiting: tuple[ev.QueuedRun, ...] = ()  # runs that wait for nodes, in their order
     receipt: dict[str, Any] | None = None
     version: int = 0

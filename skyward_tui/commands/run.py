@@ -29,8 +29,9 @@ from skyward_core.views.trials import TrialTable
 from skyward_core.views.views import PoolView, RunView
 
 from ..as_json import pool_json, run_json, trials_json
-from ..launch_plan import gang_words, lacking, rows
+from ..launch_plan import lacking, rows
 from ..packaged import meant
+from ..trial_words import gang_words, outcome_line
 from ..words import between, count, duration
 from .calling import Caller
 from .console import Console
@@ -38,7 +39,7 @@ from .follow import Choice, Follower, Interrupted
 from .reach import opened, up
 from .report import receipt_line, show_run, status_of, table
 from .sweep import note_left
-from .trials import GangNotes, TrialNotes, outcome_line, show_trials
+from .trials import GangNotes, TrialNotes, show_trials
 
 
 def run(

@@ -7,15 +7,13 @@ from skyward_core.model.outcome import Outcome
 from skyward_core.views.trial_sheet import TrialSheet
 from skyward_core.views.trials import TrialBoard, TrialRow, TrialTable, of_gang
 from skyward_core.views.views import PoolView, RunView, TaskView
-from skyward_core.wire.safe_text import field
 
+from ..trial_words import combination
 from ..words import clip, count, number, took
 from .console import Console
 from .report import GLYPHS, failure_lines, note_of, table
 
 COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2, "waiting": 2}
-
-NAMED = 5  # combinations that failed, at the end
 
 
 class TrialNotes:
@@ -77,33 +75,6 @@ class GangNotes:
 
     def _said(self, run: str) -> str:
         return combination(self._sheet, self._rows[run])
-
-
-def combination(sheet: TrialSheet, row: int) -> str:
-    """A combination of arguments, in words."""
-    pairs = zip(sheet.names, sheet.rows[row], strict=True)
-    return " ".join(f"{name}={field(text)}" for name, text in pairs)
-
-
-def outcome_line(found: TrialTable, run: str) -> str:
-    """How a sweep by gangs went, and which combinations have no results; "" where all have.
-
-    Args:
-        run: any of its runs.
-    """
-    lack = [row for row in found.rows if row.state != "returned"]
-    if not lack:
-        return ""
-    failed = [row for row in lack if row.task is not None]
-    said = [f"{len(found.rows) - len(lack):,} of {count(len(found.rows), 'combination')} have results"]
-    for row in failed[:NAMED]:
-        pairs = zip(found.names, row.arguments, strict=True)
-        said.append(f"{' '.join(map('='.join, pairs))} {row.state} (run {row.run})")
-    if len(failed) > NAMED:
-        said.append(f"{len(failed) - NAMED:,} more failed")
-    if waiting := len(lack) - len(failed):
-        said.append(f"{waiting:,} did not begin")
-    return f"{'; '.join(said)}: skyward-tui rerun {run} --missing runs what has none"
 
 
 def show_trials(run: RunView, found: TrialTable, console: Console, sort: str | None = None) -> None:
