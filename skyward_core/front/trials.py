@@ -119,7 +119,8 @@ class TrialRuns(SessionPart):
                 await sweep.over()
             finally:
                 for each in sweep.begun:
-                    await asyncio.wrap_future(self.wait(pool, each))
+                    if each in self.view(pool).runs:  # else it ended long ago
+                        await asyncio.wrap_future(self.wait(pool, each))
 
         return self._submit(work())
 

@@ -364,7 +364,7 @@ class Job:
         many = count(len(tasks), "combination")
         self.console.note(f"{tasks[0].name}: {many}, {gang_words(sheet.nodes, len(view.nodes))}")
         notes = GangNotes(self.console, board, view)
-        notes.told(run.id, False)
+        notes.began(run.id)
         self.follower.on_run = notes.told
         over = self.session.sweep_over(self.key, run.id)
         try:
@@ -372,8 +372,8 @@ class Job:
         except Interrupted as interruption:
             return self._interrupted_gangs(run, over, interruption)
         finally:
-            ended = [view.runs[each] for each in board.sheet.runs.values() if each in view.runs]
-            self.run = next((each for each in ended if each.state not in ("running", "done")), ended[-1])
+            begun = list(notes.views.values())
+            self.run = next((each for each in begun if each.state not in ("running", "done")), begun[-1])
         self._report(self.run)
         return status_of(self.run)
 

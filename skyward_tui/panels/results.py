@@ -101,11 +101,22 @@ class ResultsPanel(RunPanel):
         except SkywardError as error:
             self.app.flash(words_of(error), "error")
             return False
+        if board.sheet.gang and self._forgotten(board, pool):  # by the view; the ledger knows what came of it
+            self._boards, self._seen = {run.id: session.trials(pool.key, run)}, ("", 0, 0)
+            return False
         here = run.id if board.sheet.gang else ""
         self._trials.update(board.table(run.id, run.tasks, pool.metrics, pool.runs), here)
         self._pane.trials = self._trials
         self._pane.refresh()
         return True
+
+    @staticmethod
+    def _forgotten(board: TrialBoard, pool: PoolView) -> bool:
+        """Whether a run of a sweep by gangs is in its pool no more, nor on the board."""
+        held = [run in pool.runs for run in board.sheet.runs.values()]
+        before = len(held) - held[::-1].index(True) if True in held else 0
+        runs = list(board.sheet.runs.values())[:before]
+        return any(not here and (run, 0) not in board.earlier for run, here in zip(runs, held, strict=False))
 
     def _sheet(self, run: RunView) -> TrialSheet | None:
         """What a run is a sweep of, or one of; None where it is none, or that is not known yet."""

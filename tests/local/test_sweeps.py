@@ -216,6 +216,28 @@ def test_a_client_of_gangs_that_is_killed_leaves_what_runs_and_the_rest_is_run_l
     cli("down", "killed", "--yes")
 
 
+def test_more_gangs_than_a_pool_has_in_memory_are_all_told(cli: Cli) -> None:
+    words = [
+        "--sweep",
+        "--gang-nodes",
+        1,
+        "-a",
+        "seed=3..72",
+        "-a",
+        "lr=2",
+        "-a",
+        "mended=.",
+        "--pool",
+        "many",
+    ]
+    done = cli("run", "swept.py:train", *words, "--nodes", 2, "--keep")
+    runs = gangs_begun(done.stderr)
+    assert len(runs) == 70 and "70/70 have ended" in done.stderr
+    assert [row["value"] for row in told(cli, runs[3])] == [2.0 * seed for seed in range(3, 73)]
+    assert len(done.stdout.splitlines()) == 71 and "waiting" not in done.stdout
+    cli("down", "many")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
