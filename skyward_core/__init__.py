@@ -110,6 +110,13 @@ _WHERE = {
 }
 # Not in __all__: `from skyward_core import *` is to leave a script its dict and set. Nor is the module "time".
 _SHARED = ("dict", "set", "counter", "queue", "lock", "barrier")
+_SAME = {  # by older words; not in __all__ either
+    "Pending": "model.function.PendingFunction",
+    "Streaming": "model.function.PendingFunction",
+    "PendingFunctionGroup": "model.function.PendingGroup",
+    "Group": "model.function.PendingGroup",
+    "TaskFailedError": "model.errors.RunError",
+}
 _MODULES = {"plugins": "plugins", "accelerators": "model.accelerators"}
 
 __all__ = [
@@ -124,6 +131,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from . import plugins as plugins
+
+    Pending = Streaming = PendingFunction
+    Group = PendingFunctionGroup = PendingGroup
     from .front.api.active_pool import sky as sky
     from .front.api.attach import attach as attach
     from .front.api.compute import Compute as Compute
@@ -157,6 +167,7 @@ if TYPE_CHECKING:
     from .model.errors import RankExit as RankExit
     from .model.errors import RemoteError as RemoteError
     from .model.errors import RunError as RunError
+    from .model.errors import RunError as TaskFailedError  # noqa: F401
     from .model.errors import ScriptError as ScriptError
     from .model.errors import SkywardError as SkywardError
     from .model.errors import SpecError as SpecError
@@ -215,6 +226,9 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name in _MODULES or name == "time":
         return import_module(f"{__name__}.{_MODULES.get(name, 'model.lengths_of_time')}")
+    if name in _SAME:
+        module, _, own = _SAME[name].rpartition(".")
+        return getattr(import_module(f"{__name__}.{module}"), own)
     where = "front.api.shared_names" if name in _SHARED else _WHERE.get(name)
     if where is None:
         if not name.startswith("_"):

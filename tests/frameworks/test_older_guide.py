@@ -323,7 +323,8 @@ with sky.ComputePool(
         env={"KERAS_BACKEND": "jax"},
     ),
 ) as pool:
-    results = {"line": fit_line(x, y, steps=4, batch=4) @ pool, "model": train_model(epochs=10) @ pool, "sums": sums() @ pool, "train": train() @ pool}
+    results = {"line": fit_line(x, y, steps=4, batch=4) @ pool}
+    results |= {"model": train_model(epochs=10) @ pool, "sums": sums() @ pool, "train": train() @ pool}
 """
 
 
