@@ -131,9 +131,6 @@ __all__ = [
 
 if TYPE_CHECKING:
     from . import plugins as plugins
-
-    Pending = Streaming = PendingFunction
-    Group = PendingFunctionGroup = PendingGroup
     from .front.api.active_pool import sky as sky
     from .front.api.attach import attach as attach
     from .front.api.compute import Compute as Compute
@@ -153,7 +150,7 @@ if TYPE_CHECKING:
     from .front.api.shared_names import set as set
     from .front.api.trials import sweep as sweep
     from .model import accelerators as accelerators
-    from .model import lengths_of_time as time  # noqa: F401  a script has sky.time
+    from .model import lengths_of_time
     from .model.errors import Cancelled as Cancelled
     from .model.errors import CredentialsRefused as CredentialsRefused
     from .model.errors import HostKeyError as HostKeyError
@@ -167,7 +164,6 @@ if TYPE_CHECKING:
     from .model.errors import RankExit as RankExit
     from .model.errors import RemoteError as RemoteError
     from .model.errors import RunError as RunError
-    from .model.errors import RunError as TaskFailedError  # noqa: F401
     from .model.errors import ScriptError as ScriptError
     from .model.errors import SkywardError as SkywardError
     from .model.errors import SpecError as SpecError
@@ -221,6 +217,13 @@ if TYPE_CHECKING:
     from .tasks.job_files.job import Task as Task
     from .tasks.shell import shell as shell
     from .tasks.whole_script import script as script
+
+    Pending = PendingFunction
+    Streaming = PendingFunction
+    Group = PendingGroup
+    PendingFunctionGroup = PendingGroup
+    TaskFailedError = RunError
+    time = lengths_of_time
 
 
 def __getattr__(name: str) -> Any:
