@@ -77,6 +77,7 @@ run: |
 """
 
 
+@pytest.mark.proof("8 s of a processor")
 def test_the_jobs_of_the_guide(lab: Lab) -> None:
     pytest.importorskip("torch")
     for name, text in (

@@ -22,7 +22,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def tells(node: Node) -> None:
     (asked,) = node.of("written")
-    written: dict[str, Any] = {"path": f"of-{node.number}", "size": 1, "at": 1.0, "version": f"v{node.number}"}
+    written: dict[str, Any] = {
+        "path": f"of-{node.number}",
+        "size": 1,
+        "at": 1.0,
+        "version": f"v{node.number}",
+    }
     node.say({"t": "known", "id": asked["id"], "files": [written], "more": 0, "folder": "/w"})
 
 
