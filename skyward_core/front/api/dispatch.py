@@ -589,9 +589,9 @@ class Dispatching(OlderVerbs):
             run: its id.
 
         Returns:
-            The worst first. Each has a ``kind`` ("nan", "stall", "memory", "throttled", "straggler" or "plateau"), says
-            ``who`` it is (``rank``; or ``node``, and ``gpu``), ``since`` when (Unix time by this machine's clock) and
-            what, in ``words``.
+            The worst first. Each has a ``kind`` ("gpu", "nan", "stall", "memory", "throttled", "straggler" or
+            "plateau"), says ``who`` it is (``rank``; or ``node``, and ``gpu``), ``since`` when (Unix
+            time by this machine's clock) and what, in ``words``.
 
         Raises:
             UsageError: the pool has had no such run.
