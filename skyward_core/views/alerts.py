@@ -88,9 +88,9 @@ def _machines(book: MachineBook, began: float, now: float) -> Iterator[Alert]:
             # Who measures keeps an error in mind for good: one of before the run may long be mended.
             told = track.xid_at if track.xid and track.xid_at >= began else None
             if (since := min(filter(None, (track.lost_since, told)), default=None)) is not None:
-                said = [xid_words(track.xid)] if told is not None else []
-                said += ["lost by the driver"] if track.lost_since is not None else []
-                yield Alert("gpu", None, node, gpu, "", since, ", ".join(said))
+                signs = [xid_words(track.xid)] if told is not None else []
+                signs += ["lost by the driver"] if track.lost_since is not None else []
+                yield Alert("gpu", None, node, gpu, "", since, ", ".join(signs))
             if (since := track.full_since) is not None:
                 name = "memory_used" if gpu is None else "mem_used"
                 part = f"{100 * filled(track.latest):.0f} %"
