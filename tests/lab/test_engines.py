@@ -55,7 +55,7 @@ def test_dask_goes_on_when_a_workers_host_loses_power(lab: Lab, monkeypatch: pyt
             until(lambda: run.state == "done", "its end")
             assert run.counts == {"returned": 1, "lost": 1} and run.tasks[LOST].state == "lost"
             assert f"node {LOST} is gone" in view.detail, view.detail
-            assert view.nodes[LOST].phase == "lost" and "lost" in view.nodes[LOST].detail
+            assert view.nodes[LOST].phase == "gone" and "lost" in view.nodes[LOST].detail
             # What was under way there was done anew by the other, whose log says so.
             assert {*range(COUNT - 100, COUNT)} <= _counted(compute, run.id, 0)
             assert _counted(compute, run.id, 0) & _counted(compute, run.id, LOST)
