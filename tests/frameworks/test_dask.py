@@ -145,7 +145,7 @@ def test_the_dashboard_is_found_by_who_knows_its_secret() -> None:
     options = sky.Options(console=False, grace=10)
     with sky.Compute(provider=sky.Local(), plugins=[sky.plugins.dask()], options=options) as compute:
         assert compute.dask.submit(abs, -1).result() == 1
-        address = compute.dashboard
+        address = compute.dashboard()
         with urllib.request.urlopen(address, timeout=30) as page:
             assert b"Bokeh" in page.read()
         plain = address.replace(f"/{dask(compute).token}", "")
