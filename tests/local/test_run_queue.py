@@ -38,7 +38,7 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
 def job(cli: Cli, name: str, nodes: int) -> Any:
     """It, launched by a process of its own."""
     cli.write(f"{name}.yaml", JOB.format(name=name, nodes=nodes))
-    return cli.start("exec", "q", f"{name}.yaml")
+    return cli.begin("exec", "q", f"{name}.yaml")
 
 
 def end(cli: Cli, *names: str) -> None:
@@ -115,7 +115,7 @@ def test_what_a_killed_client_had_waiting_is_dropped_and_what_runs_goes_on(cli: 
                 assert following.wait() == 0
             becomes(cli, held="running")
     # All nodes are wanted: that is in the queue, too, behind the job whose client is gone.
-    with cli.start("exec", "q", "echo", "all") as every:
+    with cli.begin("exec", "q", "echo", "all") as every:
         found = becomes(cli, held="running", echo="waiting")
         assert found["echo"]["wants"] == 3
         end(cli, "held")
@@ -124,7 +124,7 @@ def test_what_a_killed_client_had_waiting_is_dropped_and_what_runs_goes_on(cli: 
 
 def test_a_client_that_stood_still_while_its_job_waited_prints_no_other_runs_lines(cli: Cli) -> None:
     cli.write("talks.yaml", JOB.format(name="talks", nodes=3) + "  echo the other\n")
-    with cli.start("exec", "q", "talks.yaml") as talks:
+    with cli.begin("exec", "q", "talks.yaml") as talks:
         becomes(cli, talks="running")
         with job(cli, "mine", 3) as mine:
             becomes(cli, talks="running", mine="waiting")
