@@ -120,6 +120,7 @@ class RunView(Value):
     figures: dict[int, LastFigures] = field(
         default_factory=dict, compare=False
     )  # by node: what it was measured at before a rank of it failed
+    job: str = ""  # the job that it is a step of
     version: int = 0
 
     def __post_init__(self) -> None:
@@ -398,7 +399,7 @@ def _(event: ev.NodeLink, view: PoolView) -> None:
 @_apply.register(ev.RunOpened)
 def _(event: ev.RunOpened, view: PoolView) -> None:
     if event.run not in view.runs:
-        run = RunView(event.run, event.pool, event.function, event.kind, event.total, event.at)
+        run = RunView(event.run, event.pool, event.function, event.kind, event.total, event.at, job=event.job)
         kept = dict(view.runs)
         if len(kept) >= RUNS_KEPT:
             over = next((old.id for old in kept.values() if old.state != "running"), None)
@@ -412,6 +413,7 @@ def _(event: ev.RunOpened, view: PoolView) -> None:
 def _(event: ev.RunPlaced, view: PoolView) -> None:
     if run := view.runs.get(event.run):
         run.nodes = tuple(node for node in event.nodes if 0 <= node < len(view.nodes))
+        run.job = run.job or event.job
         run.version += 1
 
 

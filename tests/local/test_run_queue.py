@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from skyward_core.front.session import Session
+from skyward_core.views.job_steps import on_nodes, steps_of
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 
@@ -165,3 +168,36 @@ def test_what_cannot_be_is_refused(cli: Cli, words: tuple[str, ...], said: str) 
     cli.write("up.yaml", "num_nodes: 3\nrun: 'true'\n")
     done = cli(*words, status=None)
     assert done.returncode != 0 and said.replace("hodes", "leave out --nodes") in done.stderr
+
+
+def test_another_client_sees_the_steps_of_a_job_on_each_node(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.write(
+        "steps.yaml",
+        "name: stepped\nnum_nodes: 3\nsetup: |\n"
+        "  echo at setup $SKYPILOT_SETUP_NODE_RANK\n"
+        "  while [ $SKYPILOT_SETUP_NODE_RANK = 1 ] && [ ! -e setup.end ]; do sleep 0.05; done\n"
+        "run: while [ ! -e run.end ]; do sleep 0.05; done\n",
+    )
+    monkeypatch.setenv("SKYWARD_HOME", cli.env["SKYWARD_HOME"])
+    with cli.start("launch", "steps.yaml", "-c", "q") as launched:
+        wait_until(lambda: any(row["function"] == "setup" for row in cli.pools()["q"]["runs"]))
+        session = Session()
+        try:
+            view = session.look("q").result()
+
+            def states() -> dict[int, list[tuple[str, str]]]:
+                run = max(view.runs.values(), key=lambda each: each.opened_at)
+                found = on_nodes(steps_of(view, run), time.time())
+                return {node: [(step.name, step.state) for step in steps] for node, steps in found.items()}
+
+            at_setup = {node: [("setup", "running" if node == 1 else "returned")] for node in range(3)}
+            wait_until(lambda: states() == at_setup, what=states)
+            (cli.folder / "setup.end").touch()
+            both = [("setup", "returned"), ("stepped", "running")]
+            wait_until(lambda: states() == {node: both for node in range(3)}, what=states)
+            (cli.folder / "run.end").touch()
+            assert launched.wait() == 0
+        finally:
+            session.detach()

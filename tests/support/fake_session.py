@@ -138,7 +138,7 @@ class FakeSession:
     ) -> Future[RunView]:
         view = self.view(pool)
         self.launched.append((view.name, task))
-        run = self.open_run(view, task.name, kind="single" if one else "broadcast")
+        run = self.open_run(view, task.name, kind="single" if one else "broadcast", job=task.job)
         return done(run)
 
     def launch_sweep(
@@ -306,11 +306,12 @@ class FakeSession:
         *,
         kind: states.RunKind = "broadcast",
         total: int | None = None,
+        job: str = "",
     ) -> RunView:
         run = f"{view.name}-{len(view.runs) + 1}"
         total = total if total is not None else 1 if kind == "single" else view.world_size
         opened = ev.RunOpened(
-            pool=view.name, run=run, function=function, kind=kind, total=total, at=self.now - 41
+            pool=view.name, run=run, function=function, kind=kind, total=total, at=self.now - 41, job=job
         )
         self.emit(view, opened)
         if kind == "broadcast":
