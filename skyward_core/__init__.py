@@ -110,6 +110,13 @@ _WHERE = {
 }
 # Not in __all__: `from skyward_core import *` is to leave a script its dict and set. Nor is the module "time".
 _SHARED = ("dict", "set", "counter", "queue", "lock", "barrier")
+_SAME = {  # by older words; not in __all__ either
+    "Pending": "model.function.PendingFunction",
+    "Streaming": "model.function.PendingFunction",
+    "PendingFunctionGroup": "model.function.PendingGroup",
+    "Group": "model.function.PendingGroup",
+    "TaskFailedError": "model.errors.RunError",
+}
 _MODULES = {"plugins": "plugins", "accelerators": "model.accelerators"}
 
 __all__ = [
@@ -143,7 +150,7 @@ if TYPE_CHECKING:
     from .front.api.shared_names import set as set
     from .front.api.trials import sweep as sweep
     from .model import accelerators as accelerators
-    from .model import lengths_of_time as time  # noqa: F401  a script has sky.time
+    from .model import lengths_of_time
     from .model.errors import Cancelled as Cancelled
     from .model.errors import CredentialsRefused as CredentialsRefused
     from .model.errors import HostKeyError as HostKeyError
@@ -211,10 +218,20 @@ if TYPE_CHECKING:
     from .tasks.shell import shell as shell
     from .tasks.whole_script import script as script
 
+    Pending = PendingFunction
+    Streaming = PendingFunction
+    Group = PendingGroup
+    PendingFunctionGroup = PendingGroup
+    TaskFailedError = RunError
+    time = lengths_of_time
+
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES or name == "time":
         return import_module(f"{__name__}.{_MODULES.get(name, 'model.lengths_of_time')}")
+    if name in _SAME:
+        module, _, own = _SAME[name].rpartition(".")
+        return getattr(import_module(f"{__name__}.{module}"), own)
     where = "front.api.shared_names" if name in _SHARED else _WHERE.get(name)
     if where is None:
         if not name.startswith("_"):

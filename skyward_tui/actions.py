@@ -324,6 +324,13 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.times", "t", "times", "", "Show when each line was printed, or not"),
     Action("run.wrap", "w", "wrap", "", "Wrap long lines"),
     Action("run.diff", "d", "diff", "", "Compare two ranks' results, value by value"),
+    Action(
+        "run.trials",
+        "p",
+        "turn_trials",
+        "",
+        "Of a sweep by gangs: all of its trials, or this run's own results",
+    ),
     Action("run.time", "T", "time", "", "Go to a time in the log: 12:30, or -5m before its newest line"),
     Action(
         "run.editor", "O", "editor", "", "Open your editor where the traceback in view, or the hit, points"

@@ -11,7 +11,7 @@ from skyward_core.front.launch_request import PACKAGES, LaunchRequest
 from skyward_core.front.providers import DEFAULT
 from skyward_core.model.errors import UsageError
 
-from .launch_form import Form, fields_of, path_of, rows_of
+from .launch_form import ALL_NODES, Form, fields_of, path_of, rows_of
 from .launch_packages import choice_of
 
 
@@ -57,8 +57,9 @@ def form_of(request: LaunchRequest) -> Form:
     values = {
         row.field: _WRITTEN.get(name, _written)(getattr(request, name))
         for name, row in rows_of(request.provider or DEFAULT).items()
-        if name not in PACKAGES
+        if name not in (*PACKAGES, "gang", "gang_nodes")
     }
+    values["gang"] = ALL_NODES if request.gang else _written(request.gang_nodes)
     values["packages"] = next(
         (choice_of(name, str(given)) for name in PACKAGES if (given := getattr(request, name))), ""
     )

@@ -46,9 +46,11 @@ OTHER_IDS = frozenset(
         "market",
         "money",
         "wait-label",
+        "gangs",
     ]
 )
 _BOXES = ("keep", "one", "sweep")  # fields that are boxes of one
+ALL_NODES = "all"
 _NUMBERS = {
     "nodes": ("nodes", 1024),
     "ranks": ("ranks per node", 64),
@@ -118,6 +120,7 @@ class Form:
         allocation, max_hourly, selection, budget, wait: heeded where the provider has offers, or costs something.
         nodes: a number, or a range such as "2:8"; empty for all hosts, where the provider has hosts.
         sweep: whether arguments' values are lists, of which each combination is run.
+        gang: of a sweep, on how many nodes each; "all", or empty for one rank each.
         packages: as :func:`.launch_packages.choice_of` writes it.
         timeout, debug_wait: of a launch that the form was filled with; no field of the screen shows them, its plan
             does.
@@ -146,6 +149,7 @@ class Form:
     keep: bool = True
     one: bool = False
     sweep: bool = False
+    gang: str = ""
     timeout: str = ""
     debug_wait: str = ""
 
@@ -261,6 +265,10 @@ def _seconds(text: str) -> float | None:
     return seconds
 
 
+def _gang_nodes(text: str) -> Any:
+    return None if text.strip().lower() == ALL_NODES else _number(text)
+
+
 class _Row(NamedTuple):
     """How a field of a request stands in the form."""
 
@@ -274,6 +282,8 @@ _ROWS: dict[str, _Row] = {
     "python": _Row("python"),
     "one": _Row("one", bool),
     "sweep": _Row("sweep", bool),
+    "gang": _Row("gang", lambda text: text.strip().lower() == ALL_NODES),
+    "gang_nodes": _Row("gang", _gang_nodes),
     "keep": _Row("keep", bool),
     "timeout": _Row("timeout", _seconds),
 }
@@ -368,7 +378,9 @@ def _checked(form: Form, live: Mapping[str, PoolView]) -> LaunchPlan:
         if used is None:
             name = _name_of(form.pool)
             raise FieldError("pool", f"pool {name} is not up any more; choose another or a new one")
-        return request_of(form).plan().on(used)
+        plan = request_of(form).plan().on(used)
+        plan.check_gangs()
+        return plan
     if not form.name.strip():
         form = replace(form, name=free_name(path_of(form.script), live))
     elif form.name.strip() in live:
@@ -382,6 +394,7 @@ def _checked(form: Form, live: Mapping[str, PoolView]) -> LaunchPlan:
     _check_words("outputs", patterns_of, form.outputs)
     plan = request_of(form).plan().asking().giving_way()
     _check_numbers(form, plan)
+    plan.check_gangs()
     return plan
 
 

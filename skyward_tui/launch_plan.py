@@ -14,6 +14,7 @@ from skyward_core.views.views import PoolView
 from skyward_core.wire.safe_text import field
 
 from .launch_packages import choice_of, near
+from .trial_words import gang_words
 from .words import between, count, duration, hourly
 
 if TYPE_CHECKING:
@@ -215,20 +216,6 @@ def _each(plan: LaunchPlan) -> str:
     if not sheet.gang:
         return f"{many}, each on one rank"
     return f"{many}, {gang_words(sheet.nodes, plan.most_nodes)}"
-
-
-def gang_words(nodes: int, has: int) -> str:
-    """How the combinations of a sweep by gangs share a pool.
-
-    Args:
-        nodes: of each; 0 for all.
-        has: how many the pool has, or may get.
-    """
-    if not nodes or nodes >= has:
-        return "each on every rank, one after the other"
-    at_once, left = divmod(has, nodes)
-    words = f"each on every rank of {count(nodes, 'node')}, {at_once:,} at a time"
-    return f"{words} ({count(left, 'node')} of {has} left over)" if left else words
 
 
 def _outputs(spec: PoolSpec) -> tuple[str, str]:

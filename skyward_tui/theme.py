@@ -52,6 +52,7 @@ _LOOKS = {
     "collateral": Look("⊘", "collateral", "$muted"),
     "idle": Look("·", "idle", "$muted"),
     # alerts
+    "gpu": Look("✗", "GPU", "$text-error"),
     "nan": Look("✗", "NaN", "$text-error"),
     "stall": Look("◌", "stall", "$text-error"),
     "memory": Look("!", "memory", "$text-error"),

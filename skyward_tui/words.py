@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 NO_RUN = "nothing: the file has no run"
 LAST_MINUTES = 600.0  # seconds before an end in which each second counts
+PATH_CELLS = 8  # of a path: fewer say nothing
 
 
 def duration(seconds: float) -> str:
@@ -127,6 +128,25 @@ def clip(text: str, width: int) -> str:
     if cell_len(text) <= width:
         return text
     return set_cell_size(text, max(0, width - 1)).rstrip() + "…" if width > 0 else ""
+
+
+def clip_start(text: str, width: int) -> str:
+    """Cut to a number of cells from its end, where a path says most."""
+    if cell_len(text) <= width:
+        return text
+    kept = text
+    while kept and cell_len(kept) > width - 1:
+        kept = kept[1:]
+    return f"…{kept}" if width > 0 else ""
+
+
+def clip_path(text: str, width: int) -> str:
+    """Cut to a number of cells: of a path as its last word, the beginning goes first."""
+    said, _, path = text.rpartition(" ")
+    room = width - cell_len(said) - 1
+    if "/" in path and said and room >= PATH_CELLS:
+        return f"{said} {clip_start(path, room)}"
+    return clip_start(text, width) if "/" in path and not said else clip(text, width)
 
 
 def one_line(text: str) -> str:

@@ -91,7 +91,16 @@ class Front(Protocol):
         joined: bool,
         stays: bool = False,
     ) -> Future[RunView]:
-        """Run a task for each combination of arguments, each on one rank; done when the run is opened."""
+        """Run a task for each combination of arguments, each on one rank, or by gangs, each as a run of its own; done
+        when the run, or the first of them, is opened."""
+
+    def sweep_over(self, pool: str, run: str) -> Future[None]:
+        """Done when a sweep that this session began is over, all of its runs have ended and their logs are here; raises
+        why not all of them were begun.
+
+        Args:
+            run: the run that it is, or by gangs any of them.
+        """
 
     def trials(self, pool: str, run: RunView) -> Future[TrialBoard]:
         """What the table of such a run is made of."""

@@ -96,6 +96,7 @@ async def _to_node(target: Any, source: Path, entries: Sequence[_Entry], wanted:
                     continue
                 own = os.fsencode(source.joinpath(*each.parts))
                 await sftp.put(own, place, follow_symlinks=False, progress_handler=progress.of_file)
+                await _on_disk_there(sftp, place)
                 await sftp.chmod(place, each.mode & 0o777)
                 progress.file_is_over(each.size)
             for each in reversed(entries):
@@ -106,6 +107,13 @@ async def _to_node(target: Any, source: Path, entries: Sequence[_Entry], wanted:
             with suppress(asyncssh.Error, OSError):
                 await sftp.rmtree(holder)
     return _copied(path, entries)
+
+
+async def _on_disk_there(sftp: Any, place: str) -> None:
+    """Have a file of the node on its disk before it gets its name: one that loses power then has the old or the new."""
+    async with sftp.open(place, "rb") as file:
+        with suppress(asyncssh.SFTPOpUnsupported):  # not every server knows of it
+            await file.fsync()
 
 
 async def _place_there(sftp: Any, wanted: str, name: str, is_folder: bool) -> str:
@@ -158,17 +166,36 @@ async def _from_node(target: Any, wanted: str, own: Path, far: Far) -> Copied:
                 if place.is_symlink() or not place.is_file():
                     raise PoolError(f"{field(there)} became a link, or a folder, while it was copied")
                 place.chmod(each.mode & 0o777 | stat.S_IRUSR | stat.S_IWUSR)
+                await asyncio.to_thread(_on_disk, place)
                 progress.file_is_over(each.size)
             for each in reversed(entries):
                 if each.is_folder:
-                    whole.joinpath(*each.parts).chmod(each.mode & 0o777 | stat.S_IRWXU)
+                    folder = whole.joinpath(*each.parts)
+                    folder.chmod(each.mode & 0o777 | stat.S_IRWXU)
+                    await asyncio.to_thread(_names_on_disk, folder)
             if entries[0].is_folder:
                 whole.rename(path)
             else:
                 whole.replace(path)
+            await asyncio.to_thread(_names_on_disk, path.parent)
         finally:
             shutil.rmtree(holder, ignore_errors=True)
     return _copied(str(path), entries)
+
+
+def _on_disk(path: Path) -> None:
+    """Have a file on the disk, before it gets its name."""
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _names_on_disk(folder: Path) -> None:
+    """Have the names in a folder on the disk, where its file system knows how to, and we may read it."""
+    with suppress(OSError):
+        _on_disk(folder)
 
 
 def _place_here(path: Path, name: str, is_folder: bool) -> Path:

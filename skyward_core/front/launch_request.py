@@ -237,18 +237,15 @@ class LaunchRequest:
         Raises:
             UsageError: it does not.
         """
+        if not self.gang and self.gang_nodes is None:
+            return
         name = "gang" if self.gang_nodes is None else "gang_nodes"
-        if not getattr(self, name):
-            if self.gang_nodes is None:
-                return
-            with of_field(name):
-                raise UsageError(f"each combination runs on one node at least, not on {self.gang_nodes}")
         how = "every rank" if self.gang_nodes is None else "some nodes"
         what = f"{OPTIONS[name]} has each combination of a sweep run on {how}, and"
         with of_field(name):
-            if not isinstance(self.gang_nodes, int | None):
+            if self.gang_nodes is not None and (not isinstance(self.gang_nodes, int) or self.gang_nodes < 1):
                 raise UsageError(
-                    f"each combination runs on a number of nodes, not on {self.gang_nodes!r:.40}"
+                    f"each combination runs on a number of nodes, 1 at least, not on {self.gang_nodes!r:.40}"
                 )
             if not self.sweep:
                 raise UsageError(f"{what} goes with --sweep")
@@ -418,7 +415,10 @@ class LaunchRequest:
         plan = self.plan()
         if self.sweep:
             with of_field("sweep"):
-                raise UsageError("as Python a sweep is written sky.sweep(FUNCTION, NAME=[...]) >> pool")
+                how = " >> pool"
+                if self.gang or self.gang_nodes is not None:
+                    how = " @ pool" if self.gang else f".with_nodes({self.gang_nodes}) @ pool"
+                raise UsageError(f"as Python a sweep is written sky.sweep(FUNCTION, NAME=[...]){how}")
         provider = by_name(self.provider or DEFAULT)
         settings = values_of(provider, self.settings)
         plan = plan if live is None else plan.on(live)

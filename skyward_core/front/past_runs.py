@@ -15,6 +15,7 @@ from ..store.home import pool_path
 from ..store.kept_figures import are_kept
 from ..store.ledger import Ledger
 from ..store.ledger_rows import Bill, PoolRow, RunRow
+from ..views.views import RunView
 from ..wire.safe_text import field as safe
 from .costs import bills_of_pool
 from .history import run_view
@@ -174,6 +175,12 @@ def _with_figures(ledger: Ledger, row: RunRow, run: PastRun) -> PastRun:
     return run if told is None else replace(run, figures=told.to_json())
 
 
+def _as_seen(run: PastRun, view: RunView | None) -> PastRun:
+    """The same with what its machine was at, as far as that was seen: it is written down a few seconds later."""
+    told = view.cause_figures if view is not None else None
+    return run if told is None else replace(run, figures=told.to_json())
+
+
 class PastRuns(SessionPart):
     """The part of a session that tells of them."""
 
@@ -192,7 +199,9 @@ class PastRuns(SessionPart):
         """See :func:`failures`; the future raises what that raises."""
 
         async def work() -> list[PastRun]:
-            return await asyncio.to_thread(failures, self.ledger)
+            found = await asyncio.to_thread(failures, self.ledger)
+            views = {run.id: run for pool in self.pools() for run in pool.runs.values()}
+            return [_as_seen(run, views.get(run.run)) for run in found]
 
         return self._submit(work())
 

@@ -16,6 +16,7 @@ from ..model.errors import UsageError
 from ..store.archive import log_files, replay
 from ..store.home import pool_path
 from ..store.kept_figures import kept_figures
+from ..store.kept_trials import all_kept
 from ..store.ledger import Ledger
 from ..store.ledger_rows import PoolRow
 from ..store.record_file import Entry, RecordWriter
@@ -78,7 +79,7 @@ class Packing:
                 f"of pool {self._row.name} nothing is kept here (any more) that could be recorded"
             )
         _have_files(self._folder / "logs")
-        sources = [self._events(), self._figures(), *self._logs(), *self._numbers()]
+        sources = [self._sheets(), self._events(), self._figures(), *self._logs(), *self._numbers()]
         writer = RecordWriter(target, each_text(self._about, self._clean) | {"left_out": self._left_out})
         count = 0
         try:
@@ -103,6 +104,12 @@ class Packing:
             latest = max(latest, event.at)
             entry = each_text(without_env(entries.of_event(event)), self._clean)
             yield latest, entry | {"at": latest}
+
+    def _sheets(self) -> Iterator[Timed]:
+        at = self._row.created_at  # known before the first run begins
+        for run, sheet in all_kept(self._row.key):
+            if not self._run or self._run in (run, *sheet.runs.values()):
+                yield at, each_text(entries.of_sheet(at, run, sheet), self._clean)
 
     def _figures(self) -> Iterator[Timed]:
         # Each client that comes has an agent's samples from their beginning on: some are kept twice, and late.

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..model.errors import UsageError
+from ..model.errors import NoTrials, UsageError
 from ..store.record_file import RecordFile
 from .playback import Playback
 from .sweeping import Sweep
@@ -144,8 +144,18 @@ class Replay:
     ) -> Future[RunView]:
         return _refused()
 
-    def trials(self, pool: str, run: RunView) -> Future[TrialBoard]:
+    def sweep_over(self, pool: str, run: str) -> Future[None]:
         return _refused()
+
+    def trials(self, pool: str, run: RunView) -> Future[TrialBoard]:
+        """Of the record's own sheets; each run that it holds is in the view."""
+        from ..views.trials import TrialBoard  # late: few records have one
+
+        sheets = self._playback.view.sheets
+        found = next((each for name, each in sheets.items() if run.id in (name, *each.runs.values())), None)
+        if found is None:
+            return _failed(NoTrials(f"the record says of no sweep that run {run.id} is one, or of one"))
+        return _done(TrialBoard(found))
 
     def check_provider(self, name: str, settings: Mapping[str, str]) -> Future[list[Check]]:
         return _refused()
@@ -201,6 +211,10 @@ def _refuse() -> NoReturn:
 
 
 def _refused() -> Future[Any]:
+    return _failed(UsageError(REFUSAL))
+
+
+def _failed(error: UsageError) -> Future[Any]:
     future: Future[Any] = Future()
-    future.set_exception(UsageError(REFUSAL))
+    future.set_exception(error)
     return future

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from ..pool.pool import Pool
+    from ..views.views import PoolView
 
 T = TypeVar("T")
 
 
 class SessionPart:
     """Base of the parts that :class:`.session.Session` is made of."""
+
+    def pools(self) -> list[PoolView]:
+        """Pools known to this session."""
+        raise NotImplementedError
 
     async def _seen(self, name: str) -> Pool:
         """A pool that is up, as one who only looks."""

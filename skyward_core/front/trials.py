@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..model.errors import PoolError, UsageError
+from ..model.errors import NoTrials, PoolError, UsageError
 from ..model.outcome import Outcome
 from ..pool.runs.gang_sweep import NOT_KEPT, GangSweep, begin
 from ..pool.runs.launch import new_id
@@ -119,7 +119,8 @@ class TrialRuns(SessionPart):
                 await sweep.over()
             finally:
                 for each in sweep.begun:
-                    await asyncio.wrap_future(self.wait(pool, each))
+                    if each in self.view(pool).runs:  # else it ended long ago
+                        await asyncio.wrap_future(self.wait(pool, each))
 
         return self._submit(work())
 
@@ -130,7 +131,8 @@ class TrialRuns(SessionPart):
             pool: its key.
 
         Raises (through the future):
-            UsageError: it is no sweep, or what is kept of it cannot be read.
+            NoTrials: it is no sweep.
+            UsageError: what is kept of it cannot be read.
             LedgerError: the ledger cannot be read.
         """
 
@@ -151,13 +153,14 @@ def board_of(ledger: Ledger, pool: str, run: RunView, known: Mapping[str, RunVie
         known: other runs of the pool, as they are held.
 
     Raises:
-        UsageError: it is no sweep, or what is kept of it cannot be read.
+        NoTrials: it is no sweep.
+        UsageError: what is kept of it cannot be read.
         LedgerError: the ledger cannot be read.
     """
     sheet = _sheet_of(pool, run.id)
     if sheet is None:
         if run.kind != "sweep":
-            raise UsageError(f"run {run.id} of {run.function} is no sweep over arguments")
+            raise NoTrials(f"run {run.id} of {run.function} is no sweep over arguments")
         sheet = TrialSheet.new((), [()] * run.total)
     earlier: dict[tuple[str, int], TaskView] = {}
     for before in {*(each for each, _ in sheet.before.values()), *sheet.runs.values()}:

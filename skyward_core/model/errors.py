@@ -82,6 +82,10 @@ class UsageError(SkywardError, ValueError):
     """Something asked for makes no sense (zero nodes, an unknown plugin, a wrong argument)."""
 
 
+class NoTrials(UsageError):
+    """A run is none of a sweep over arguments."""
+
+
 class SpecError(UsageError):
     """A value that a pool was asked for with makes no sense.
 

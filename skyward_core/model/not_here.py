@@ -19,9 +19,8 @@ _WHY = {
     "offers OfferRepository Offer": "the command `offers` lists what can be rented, and compute.plan() what would be",
     "containers DockerImage": "nodes are machines, or processes of this one",
     "LogConfig": "the variable SKYWARD_LOG has a log written, and says of what",
-    "TaskFailedError TaskIndeterminateError": "a call that failed raises sky.RunError, whose cause is its exception",
+    "TaskIndeterminateError": "a call that failed, or was lost with its node, raises sky.RunError",
     "DEFAULT_IMAGE": "write sky.Image()",
-    "Pending Streaming PendingFunctionGroup Group": "calls are sky.PendingFunction, and several sky.PendingGroup",
 }  # fmt: skip
 _OF_PLUGINS = {
     "cuml Cuml": 'sky.Image(pip=["cuml-cu12"]) installs it, and cuml.accel.install() in the function sets it up',

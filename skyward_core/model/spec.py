@@ -357,7 +357,7 @@ class Options(_Spec):
     @classmethod
     def _today(cls, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
         parts = [given.get(name) for name in _PARTS_OF_START]
-        if any(each is not None for each in parts):
+        if given.get("ready_timeout") is None and any(each is not None for each in parts):
             # Together they are a start; one that is asked to wait longer than ours for one part waits so long.
             given.setdefault("start_timeout", max(300.0, sum(each for each in parts if each is not None)))
         return super()._today(

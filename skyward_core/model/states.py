@@ -32,4 +32,4 @@ TaskStatus = Literal["waiting", "running", "returned", "raised", "exited", "lost
 MachineStatus = Literal["running", "orphaned", "ending", "unreachable", "lost", "gone"]
 
 # What is told of a run while it goes on, the worst first.
-AlertKind = Literal["nan", "stall", "memory", "throttled", "straggler", "plateau"]
+AlertKind = Literal["gpu", "nan", "stall", "memory", "throttled", "straggler", "plateau"]

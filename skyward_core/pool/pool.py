@@ -31,6 +31,7 @@ from .nodes.replace import Replacements
 from .nodes.roster import Roster
 from .nodes.startup import Startup
 from .nodes.watch import Watch
+from .open_files import make_room
 from .own_end import OwnEnd
 from .pool_end import PoolEnd
 from .recording import Recording
@@ -129,8 +130,9 @@ class Pool:
         """Make the object of a pool that is wanted, which stands in the ledger then; nothing of it exists yet.
 
         Raises:
-            as :func:`.intent.write`.
+            as :func:`.intent.write`; UsageError where this process may not have so many files open.
         """
+        make_room(spec.most_nodes, spec.ranks_per_node, spec.least_nodes)
         intent = await write(spec, ledger, cwd)
         pool = cls(intent.row, spec.provider, ledger)
         pool._knowledge.know(intent.image, intent.interpreter, intent.packages)
@@ -171,8 +173,10 @@ class Pool:
 
         Raises:
             PoolError: it is gone, or no node of it can be reached.
+            UsageError: this process may not have so many files open.
         """
         loggers.pool.set(self.name)
+        make_room(self.context.row.spec["nodes"], self.context.ranks_per_node)
         await self._startup.attach()
         self.upkeep.make(None)
         self.roster.note()

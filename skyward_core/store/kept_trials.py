@@ -6,6 +6,8 @@ Of a sweep by gangs, of which each trial is a run, the first one's is the sheet,
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,19 @@ def kept(pool: str, run: str) -> TrialSheet | None:
     if sheet.gang and not sheet.runs and sheet.tasks:  # of an earlier release, which kept a sheet of each run
         sheet = replace(sheet, runs={sheet.tasks[0]: run})
     return sheet
+
+
+def all_kept(pool: str) -> Iterator[tuple[str, TrialSheet]]:
+    """All sheets of a pool that can be read, each with the run that it is kept under.
+
+    Args:
+        pool: its key.
+    """
+    for path in sorted((pool_path(pool) / FOLDER).glob("*.json")):
+        with suppress(OSError, ValueError):
+            data = _read(pool, path.stem)
+            if isinstance(data, dict) and "of" not in data:
+                yield path.stem, TrialSheet.from_json(data)
 
 
 def _read(pool: str, run: str) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 from ..model.alert import Alert as Alert
 from ..model.figures import throttle_words
 from ..model.states import AlertKind
+from .last_figures import xid_words
 from .machines import filled, slowed
 from .spread import median, outliers
 
@@ -27,7 +28,7 @@ def alerts_of(pool: PoolView, run: RunView, now: float) -> list[Alert]:
     if run.state == "running":
         found += [*_stalled(pool, run, now), *_slow(pool, run), *_at_rest(pool, run)]
         if pool.machines is not None:
-            found += _machines(pool.machines, now)
+            found += _machines(pool.machines, run.opened_at, now)
     return ordered(found)
 
 
@@ -79,11 +80,17 @@ def _slow(pool: PoolView, run: RunView) -> Iterator[Alert]:
                 yield Alert("straggler", rank, None, None, name, each[rank][0], words)
 
 
-def _machines(book: MachineBook, now: float) -> Iterator[Alert]:
+def _machines(book: MachineBook, began: float, now: float) -> Iterator[Alert]:
     for node, machine in book.nodes.items():
         if not machine.is_fresh(now):
             continue
         for gpu, track in [(None, machine.host), *enumerate(list(machine.gpus))]:
+            # Who measures keeps an error in mind for good: one of before the run may long be mended.
+            told = track.xid_at if track.xid and track.xid_at >= began else None
+            if (since := min(filter(None, (track.lost_since, told)), default=None)) is not None:
+                signs = [xid_words(track.xid)] if told is not None else []
+                signs += ["lost by the driver"] if track.lost_since is not None else []
+                yield Alert("gpu", None, node, gpu, "", since, ", ".join(signs))
             if (since := track.full_since) is not None:
                 name = "memory_used" if gpu is None else "mem_used"
                 part = f"{100 * filled(track.latest):.0f} %"

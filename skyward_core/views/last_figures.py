@@ -22,6 +22,12 @@ XIDS = {
 }  # fmt: skip
 
 
+def xid_words(number: float) -> str:
+    """``Xid 79 (the GPU has fallen off the bus)``."""
+    meaning = XIDS.get(int(number))
+    return f"Xid {number:.0f}" + (f" ({meaning})" if meaning else "")
+
+
 class LastFigures:
     """Those of one node.
 
@@ -84,11 +90,10 @@ def last_figures(node: int, machine: MachineView | None, failed_at: float) -> La
 
 def _of_gpu(number: int, figures: Mapping[str, float]) -> list[str]:
     said = []
+    if xid := figures.get("xid"):
+        said.append(xid_words(xid))
     if figures.get("lost"):
         said.append("lost by the driver")
-    if xid := int(figures.get("xid", 0)):
-        meaning = f" ({XIDS[xid]})" if xid in XIDS else ""
-        said.append(f"Xid {xid}{meaning}")
     if filled(figures) > NEARLY:
         said.append(f"memory {100 * filled(figures):.0f} % full")
     if bits := slowed(figures):

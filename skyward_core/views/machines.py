@@ -51,13 +51,14 @@ class Track:
         names: of all figures that it ever had, as they stand in a row.
         full_since, slowed_since: since when its memory has been nearly full, and it has been slowed down, by each time
             that it was measured; None where it is not.
+        lost_since: since when the driver has lost a GPU, the same.
         xid, xid_at: the last error that the driver wrote of it into the kernel's log, and when that was first told; 0
             where there was none.
     """
 
     __slots__ = (
-        "_at", "_rows", "_stride", "full_since", "latest", "latest_at", "names", "seen", "slowed_since", "xid",
-        "xid_at",
+        "_at", "_rows", "_stride", "full_since", "latest", "latest_at", "lost_since", "names", "seen", "slowed_since",
+        "xid", "xid_at",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -66,6 +67,7 @@ class Track:
         self.seen = 0
         self.full_since: float | None = None
         self.slowed_since: float | None = None
+        self.lost_since: float | None = None
         self.xid = self.xid_at = 0.0
         self.names: tuple[str, ...] = ()
         self._at = array("d")
@@ -84,6 +86,10 @@ class Track:
             self.slowed_since = None
         elif self.slowed_since is None:
             self.slowed_since = at
+        if not figures.get("lost"):
+            self.lost_since = None
+        elif self.lost_since is None:
+            self.lost_since = at
         if (xid := figures.get("xid", 0.0)) and xid != self.xid:
             self.xid, self.xid_at = xid, at
         if (self.seen - 1) % self._stride:

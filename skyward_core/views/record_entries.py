@@ -14,10 +14,12 @@ from ..wire.value_checks import is_log, is_number, is_run
 from . import events as ev
 from .checked_events import LATEST, NODES, event_of
 from .machines import MachineBook
+from .trial_sheet import TrialSheet
 from .views import PoolView, apply
 
 Entry = dict[str, Any]
 STREAMS = ("out", "err")
+ROWS, SHEETS = 4_096, 1_024  # of a sweep, and sweeps of a record
 AHEAD = 1e7  # seconds that clocks may differ
 
 
@@ -49,6 +51,11 @@ def of_silence(at: float, node: int, why: str) -> Entry:
 def of_work(at: float, spent: Mapping[int, float]) -> Entry:
     """What ranks had taken of the processor by then, in seconds."""
     return {"at": at, "k": "work", "spent": {str(rank): seconds for rank, seconds in spent.items()}}
+
+
+def of_sheet(at: float, run: str, sheet: TrialSheet) -> Entry:
+    """What a run was a sweep of; of one by gangs, its first."""
+    return {"at": at, "k": "sheet", "run": run, "sheet": sheet.to_json()}
 
 
 def time_of(entry: Entry) -> float | None:
@@ -116,6 +123,14 @@ def _take_work(view: PoolView, entry: Entry, at: float) -> bool:
     return True
 
 
+def _take_sheet(view: PoolView, entry: Entry, at: float) -> bool:
+    run, sheet = entry["run"], TrialSheet.from_json(entry["sheet"])
+    good = is_run(run) and len(sheet.rows) <= ROWS and len(view.sheets) < SHEETS
+    if good:
+        view.sheets[run] = sheet
+    return bool(good)
+
+
 _TAKERS = {
     "event": _take_event,
     "log": _take_log,
@@ -123,6 +138,7 @@ _TAKERS = {
     "figures": _take_figures,
     "silence": _take_silence,
     "work": _take_work,
+    "sheet": _take_sheet,
 }
 
 

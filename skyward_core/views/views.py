@@ -26,6 +26,7 @@ from . import events as ev
 from .logs import LogBook
 from .metrics import MetricBook
 from .silence import Rhythms
+from .trial_sheet import TrialSheet
 
 if TYPE_CHECKING:
     from .last_figures import LastFigures
@@ -119,6 +120,7 @@ class RunView(Value):
     figures: dict[int, LastFigures] = field(
         default_factory=dict, compare=False
     )  # by node: what it was measured at before a rank of it failed
+    job: str = ""  # the job that it is a step of
     version: int = 0
 
     def __post_init__(self) -> None:
@@ -189,6 +191,9 @@ class PoolView(Value):
     unfetched: dict[str, int] = field(
         default_factory=dict
     )  # run -> bytes that wait for somebody to fetch them
+    sheets: dict[str, TrialSheet] = field(
+        default_factory=dict, compare=False, repr=False
+    )  # of a record that is played: what is swept, by the run that is a sweep, or the first of one
     waiting: tuple[ev.QueuedRun, ...] = ()  # runs that wait for nodes, in their order
     receipt: dict[str, Any] | None = None
     version: int = 0
@@ -394,7 +399,7 @@ def _(event: ev.NodeLink, view: PoolView) -> None:
 @_apply.register(ev.RunOpened)
 def _(event: ev.RunOpened, view: PoolView) -> None:
     if event.run not in view.runs:
-        run = RunView(event.run, event.pool, event.function, event.kind, event.total, event.at)
+        run = RunView(event.run, event.pool, event.function, event.kind, event.total, event.at, job=event.job)
         kept = dict(view.runs)
         if len(kept) >= RUNS_KEPT:
             over = next((old.id for old in kept.values() if old.state != "running"), None)
@@ -408,6 +413,7 @@ def _(event: ev.RunOpened, view: PoolView) -> None:
 def _(event: ev.RunPlaced, view: PoolView) -> None:
     if run := view.runs.get(event.run):
         run.nodes = tuple(node for node in event.nodes if 0 <= node < len(view.nodes))
+        run.job = run.job or event.job
         run.version += 1
 
 

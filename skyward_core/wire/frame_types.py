@@ -144,6 +144,7 @@ class Record(TypedDict):
     opened_at: float
     nodes: NotRequired[list[int]]
     over: NotRequired[bool]
+    job: NotRequired[str]
 
 
 class Remembered(Record):

@@ -124,7 +124,7 @@ _RECORD: Checks = {
     "total": is_call,
     "opened_at": is_number,
 } | _RUN_KIND
-_OVER: Checks = {"over": is_flag}
+_MORE_OF_RECORD: Checks = {"over": is_flag, "nodes": _NODES, "job": is_text}
 _ASKED_TO_RUN: Checks = _CALL | {"fn": is_blob, "args": is_blob}
 _HOW_TO_RUN: Checks = {
     "rank": or_none(is_rank),
@@ -155,9 +155,8 @@ _REMEMBERED = made_of(
     {
         "items": all_of(made_of({"t": one_of("item")} | _ITEM | {"rank": is_rank}, _TOLD | _WHEN)),
         "active": is_call,
-        "nodes": _NODES,
     }
-    | _OVER,
+    | _MORE_OF_RECORD,
 )
 _PHASE: Checks = {"rank": is_rank, "phase": is_text, "age": is_number}
 _QUEUED: Checks = {"run": is_run, "name": is_text, "nodes": is_count, "only": _NODES}
@@ -261,7 +260,7 @@ FROM_AGENT: Forms = {
     "run": FrameForm(
         "A client has opened a run, as all others are told; of a map also that it is `over`.",
         _RECORD,
-        _WHEN | _OVER | {"nodes": _NODES},
+        _WHEN | _MORE_OF_RECORD,
     ),
     "gang": FrameForm(
         "The gang of this epoch takes no other broadcast, and why; if it is `spent`, what it has been given goes on. "

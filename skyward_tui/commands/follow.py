@@ -66,7 +66,7 @@ class Follower:
         self._leaving = False
         self._alone = False  # our reader has left, or the terminal is gone, and that was told
         self.on_trial: Callable[[Outcome], None] | None = None  # told of each task that ends
-        self.on_run: Callable[[str, bool], None] | None = None  # told of each run that begins, or has ended
+        self.on_run: Callable[[RunOpened | RunEnded], None] | None = None
         self.on_queue: Callable[[], None] | None = None  # told that runs wait for nodes, or do not any more
         self.prints: Callable[[int, str], bool] | None = None  # whether a rank's lines of a run are shown
         self.queued: frozenset[str] = frozenset()  # runs that waited for nodes when what is shown now came
@@ -238,7 +238,7 @@ class Follower:
                 self.on_trial(item.outcome)
             case RunOpened() | RunEnded() if self.on_run is not None:
                 self._release()
-                self.on_run(item.run, isinstance(item, RunEnded))
+                self.on_run(item)
             case QueueNews():
                 self.queued = frozenset(each.run for each in item.waiting)
                 if self.on_queue is not None:

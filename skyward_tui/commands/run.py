@@ -29,8 +29,9 @@ from skyward_core.views.trials import TrialTable
 from skyward_core.views.views import PoolView, RunView
 
 from ..as_json import pool_json, run_json, trials_json
-from ..launch_plan import gang_words, lacking, rows
+from ..launch_plan import lacking, rows
 from ..packaged import meant
+from ..trial_words import gang_words, outcome_line
 from ..words import between, count, duration
 from .calling import Caller
 from .console import Console
@@ -38,7 +39,7 @@ from .follow import Choice, Follower, Interrupted
 from .reach import opened, up
 from .report import receipt_line, show_run, status_of, table
 from .sweep import note_left
-from .trials import GangNotes, TrialNotes, outcome_line, show_trials
+from .trials import GangNotes, TrialNotes, show_trials
 
 
 def run(
@@ -363,7 +364,7 @@ class Job:
         many = count(len(tasks), "combination")
         self.console.note(f"{tasks[0].name}: {many}, {gang_words(sheet.nodes, len(view.nodes))}")
         notes = GangNotes(self.console, board, view)
-        notes.told(run.id, False)
+        notes.began(run.id)
         self.follower.on_run = notes.told
         over = self.session.sweep_over(self.key, run.id)
         try:
@@ -371,8 +372,8 @@ class Job:
         except Interrupted as interruption:
             return self._interrupted_gangs(run, over, interruption)
         finally:
-            ended = [view.runs[each] for each in board.sheet.runs.values() if each in view.runs]
-            self.run = next((each for each in ended if each.state not in ("running", "done")), ended[-1])
+            begun = list(notes.views.values())
+            self.run = next((each for each in begun if each.state not in ("running", "done")), begun[-1])
         self._report(self.run)
         return status_of(self.run)
 

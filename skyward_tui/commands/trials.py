@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcome import Outcome
+from skyward_core.views.events import RunEnded, RunOpened
 from skyward_core.views.trial_sheet import TrialSheet
 from skyward_core.views.trials import TrialBoard, TrialRow, TrialTable, of_gang
 from skyward_core.views.views import PoolView, RunView, TaskView
-from skyward_core.wire.safe_text import field
 
+from ..trial_words import combination
 from ..words import clip, count, number, took
 from .console import Console
 from .report import GLYPHS, failure_lines, note_of, table
 
 COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2, "waiting": 2}
-
-NAMED = 5  # combinations that failed, at the end
 
 
 class TrialNotes:
@@ -44,6 +43,9 @@ class GangNotes:
     Args:
         board: of the sweep.
         pool: what it looks like, always as it is now.
+
+    Attributes:
+        views: of the runs that have begun; a pool has those of late alone.
     """
 
     def __init__(self, console: Console, board: TrialBoard, pool: PoolView) -> None:
@@ -51,59 +53,32 @@ class GangNotes:
         self._sheet = board.sheet
         self._rows = {run: row for row, run in board.sheet.runs.items()}
         self._pool = pool
-        self._begun: set[str] = set()
-        self._ended: set[str] = set()
+        self._ended = 0
+        self.views: dict[str, RunView] = {}
 
-    def told(self, run: str, ended: bool) -> None:
+    def began(self, run: str) -> None:
+        """A run of the pool has begun."""
+        if run in self._rows and run not in self.views and (view := self._pool.runs.get(run)) is not None:
+            self.views[run] = view
+            so_far = f"{len(self.views):,}/{len(self._rows):,}"
+            self._console.note(f"run {run}: {so_far} {self._said(run)} on {count(view.total, 'rank')}")
+
+    def told(self, event: RunOpened | RunEnded) -> None:
         """A run of the pool begins, or has ended."""
-        if run not in self._rows:
+        self.began(event.run)
+        if isinstance(event, RunOpened) or event.run not in self.views:
             return
-        if run not in self._begun:
-            self._begun.add(run)
-            so_far = f"{len(self._begun):,}/{len(self._rows):,}"
-            self._console.note(
-                f"run {run}: {so_far} {self._said(run)} on {count(self._pool.runs[run].total, 'rank')}"
-            )
-        if ended and run not in self._ended:
-            self._ended.add(run)
-            view = self._pool.runs[run]
-            stands = of_gang(view.tasks.values())
-            what = "" if stands is None or view.state == "done" else f" ({note_of(stands)})"
-            nodes = "node" if len(view.nodes) == 1 else "nodes"
-            where = f" on {nodes} {', '.join(map(str, view.nodes))}" if view.nodes else ""
-            took_ = took((view.ended_at or view.opened_at) - view.opened_at)
-            line = f"run {run}: {len(self._ended):,}/{len(self._rows):,} have ended, {self._said(run)}: {view.state}"
-            self._console.note(f"{clip(line + what, 300)}{where} ({took_})")
+        self._ended += 1
+        view = self.views[event.run]
+        stands = of_gang(view.tasks.values())
+        what = "" if stands is None or event.state == "done" else f" ({note_of(stands)})"
+        nodes = "node" if len(view.nodes) == 1 else "nodes"
+        where = f" on {nodes} {', '.join(map(str, view.nodes))}" if view.nodes else ""
+        line = f"run {view.id}: {self._ended:,}/{len(self._rows):,} have ended, {self._said(view.id)}: {event.state}"
+        self._console.note(f"{clip(line + what, 300)}{where} ({took(event.at - view.opened_at)})")
 
     def _said(self, run: str) -> str:
         return combination(self._sheet, self._rows[run])
-
-
-def combination(sheet: TrialSheet, row: int) -> str:
-    """A combination of arguments, in words."""
-    pairs = zip(sheet.names, sheet.rows[row], strict=True)
-    return " ".join(f"{name}={field(text)}" for name, text in pairs)
-
-
-def outcome_line(found: TrialTable, run: str) -> str:
-    """How a sweep by gangs went, and which combinations have no results; "" where all have.
-
-    Args:
-        run: any of its runs.
-    """
-    lack = [row for row in found.rows if row.state != "returned"]
-    if not lack:
-        return ""
-    failed = [row for row in lack if row.task is not None]
-    said = [f"{len(found.rows) - len(lack):,} of {count(len(found.rows), 'combination')} have results"]
-    for row in failed[:NAMED]:
-        pairs = zip(found.names, row.arguments, strict=True)
-        said.append(f"{' '.join(map('='.join, pairs))} {row.state} (run {row.run})")
-    if len(failed) > NAMED:
-        said.append(f"{len(failed) - NAMED:,} more failed")
-    if waiting := len(lack) - len(failed):
-        said.append(f"{waiting:,} did not begin")
-    return f"{'; '.join(said)}: skyward-tui rerun {run} --missing runs what has none"
 
 
 def show_trials(run: RunView, found: TrialTable, console: Console, sort: str | None = None) -> None:

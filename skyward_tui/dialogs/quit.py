@@ -14,7 +14,8 @@ class QuitScreen(ChoiceScreen):
         text = (
             f"{count(len(pools), 'pool')} still up: {names}.\n\n"
             "Keep running: runs that are on nodes go on, and the app finds the pools again when you open it. "
-            "A pool that nobody uses ends itself. Runs that still wait for a node are cancelled."
+            "A pool that nobody uses ends itself. Runs that still wait for a node are cancelled, "
+            "and sweeps by gangs begin no more of theirs."
         )
         choices = [("keep", "Keep running", False), ("down", "Tear down", True), ("cancel", "Cancel", False)]
         super().__init__("Quit?", text, choices, escape="cancel")

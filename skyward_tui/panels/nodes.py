@@ -20,4 +20,4 @@ class NodesPanel(RunPanel):
         self._board = board
 
     def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
-        return self._board.update(pool, now)
+        return self._board.update(pool, now, run)

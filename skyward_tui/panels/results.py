@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from skyward_core.model.errors import SkywardError, UsageError
+from skyward_core.model.errors import NoTrials, SkywardError, UsageError
 from skyward_core.views.agreement import differences, disagreements
 from skyward_core.views.metrics import MetricBook
 from skyward_core.views.views import PoolView, RunView
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from skyward_core.front.base import Listing
+    from skyward_core.views.trial_sheet import TrialSheet
     from skyward_core.views.trials import TrialBoard
 
 LOOK = 5.0  # seconds between two looks at what ranks have written
@@ -40,8 +41,11 @@ class ResultsPanel(RunPanel):
         self._asked: Future[Listing] | None = None
         self._about: tuple[str, str] | None = None  # the run that was asked about, and how it was with it
         self._asked_at = 0.0
-        self._boards: dict[str, Future[TrialBoard]] = {}  # of the sweep that is looked at
-        self._trials, self._seen = TrialLines(), ("", -1, 0)
+        self._boards: dict[
+            str, Future[TrialBoard]
+        ] = {}  # of the run that is looked at, where it is one of a sweep
+        self._trials, self._seen = TrialLines(), ("", 0, 0)
+        self._own = False  # of a sweep by gangs, the run's own results are shown
 
     def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
         changed = self._pane.update(run)
@@ -49,11 +53,15 @@ class ResultsPanel(RunPanel):
         changed |= self._look_for_files(pool, run, now)
         if changed and run is not None:
             failed = sum(run.counts.get(kind, 0) for kind in FAILURES)
-            parts: list[tuple[str, str]] = [(f"{self.heading}  {run.ended:,}/{run.total:,}", "")]
+            ended, total = (run.ended, run.total) if self._pane.trials is None else self._trials.ended
+            parts: list[tuple[str, str]] = [(f"{self.heading}  {ended:,}/{total:,}", "")]
+            keys = self.app.keys
             if self._pane.trials is not None:
-                keys = self.app.keys
                 left, right, turn = (first_key(f"panel.{each}", keys) for each in ("left", "right", "open"))
                 parts.append((f"  {left} {right} sort, {turn} turns", "$muted"))
+            if (sheet := self._sheet(run)) is not None and sheet.gang:
+                what = "all trials" if self._own else "this run's own"
+                parts.append((f"  {first_key('run.trials', keys)} {what}", "$muted"))
             if failed:
                 parts.append(
                     (f"  ✗ {failed}, {first_key('run.errors', self.app.keys)} shows why", "$text-error")
@@ -68,25 +76,62 @@ class ResultsPanel(RunPanel):
     def _look_for_trials(self, pool: PoolView, run: RunView | None, now: float) -> bool:
         """Of a sweep, show its trials; the session is asked once what they are."""
         session = self.app.session
-        if run is None or run.kind != "sweep" or session is None:
+        if run is None or run.kind not in ("sweep", "broadcast") or session is None:
             return False
         asked = self._boards.get(run.id)
         if asked is None:
             self._boards = {run.id: session.trials(pool.key, run)}
             return False
-        # What they log meanwhile is looked at once a second.
-        beat = int(now) if run.state == "running" else 0
-        if not asked.done() or (self._pane.trials is not None and self._seen == (run.id, run.version, beat)):
+        if not asked.done() or isinstance(asked.exception(), NoTrials):
             return False
-        self._seen = run.id, run.version, beat
+        sheet = self._sheet(run)
+        if sheet is not None and sheet.gang and self._own:
+            return False
+        runs = [run]
+        if sheet is not None and sheet.gang:
+            runs = [pool.runs[each] for each in sheet.runs.values() if each in pool.runs]
+        # What they log meanwhile is looked at once a second.
+        goes_on = any(each.state == "running" for each in runs)
+        seen = run.id, len(runs) + sum(each.version for each in runs), int(now) if goes_on else 0
+        if self._pane.trials is not None and self._seen == seen:
+            return False
+        self._seen = seen
         try:
-            self._trials.update(asked.result().table(run.id, run.tasks, pool.metrics, pool.runs))
+            board = asked.result()
         except SkywardError as error:
             self.app.flash(words_of(error), "error")
             return False
+        if board.sheet.gang and self._forgotten(board, pool):  # by the view; the ledger knows what came of it
+            self._boards, self._seen = {run.id: session.trials(pool.key, run)}, ("", 0, 0)
+            return False
+        here = run.id if board.sheet.gang else ""
+        self._trials.update(board.table(run.id, run.tasks, pool.metrics, pool.runs), here)
         self._pane.trials = self._trials
         self._pane.refresh()
         return True
+
+    @staticmethod
+    def _forgotten(board: TrialBoard, pool: PoolView) -> bool:
+        """Whether a run of a sweep by gangs is in its pool no more, nor on the board."""
+        held = [run in pool.runs for run in board.sheet.runs.values()]
+        before = len(held) - held[::-1].index(True) if True in held else 0
+        runs = list(board.sheet.runs.values())[:before]
+        return any(not here and (run, 0) not in board.earlier for run, here in zip(runs, held, strict=False))
+
+    def _sheet(self, run: RunView) -> TrialSheet | None:
+        """What a run is a sweep of, or one of; None where it is none, or that is not known yet."""
+        asked = self._boards.get(run.id)
+        return asked.result().sheet if asked and asked.done() and not asked.exception() else None
+
+    def action_turn_trials(self) -> None:
+        run = self._pane.run
+        sheet = None if run is None else self._sheet(run)
+        if sheet is None or not sheet.gang:
+            return self.app.flash("this run is none of a sweep by gangs: its results are all that there is")
+        self._own = not self._own
+        self._pane.turn(None if self._own else self._trials)
+        self._seen = ("", 0, 0)
+        return None
 
     def _look_for_files(self, pool: PoolView, run: RunView | None, now: float) -> bool:
         """Have its nodes asked what ranks wrote, now and then while the run goes on, and once when it is over."""

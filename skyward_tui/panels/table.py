@@ -74,7 +74,7 @@ PANELS: tuple[Row, ...] = (
     Row(
         "results", 4, "results", "Go to the results", "skyward_tui.panels.results:ResultsPanel",
         hints=("run.errors", "run.fetch", "run.save", "run.copy", "run.cancel", "run.zoom"),
-        actions=("run.diff",),
+        actions=("run.diff", "run.trials"),
     ),
     Row(
         "machines", 6, "machines", "Go to the machines", "skyward_tui.panels.machines:MachinesPanel",

@@ -90,7 +90,7 @@ _OF_FILE = frozenset(
     }
 )
 _TEXTS = (
-    "arguments", "python", "name", "accelerator", "nodes", "ranks", "outputs", "max_hourly", "budget", "wait",
+    "arguments", "python", "name", "accelerator", "nodes", "ranks", "outputs", "max_hourly", "budget", "wait", "gang",
 )  # fmt: skip
 _MARKETS = [
     ("on demand", ""),
@@ -189,6 +189,11 @@ class LaunchScreen(BaseScreen[None]):
                         ("keep", "keep the pool afterwards"), ("one", "one rank"), ("sweep", "sweep"),
                     ]  # fmt: skip
                     yield row("Options", Toggles(options, {"keep"}, id="options"))
+                    yield row(
+                        "Nodes each",
+                        line("gang", "one rank each; 2 nodes, or all"),
+                        id="gangs",
+                    )
                 with Horizontal(id="last"):
                     yield Button("Launch", id="launch", variant="primary", compact=True)
                     yield Static(id="message", markup=False)
@@ -265,6 +270,7 @@ class LaunchScreen(BaseScreen[None]):
             keep="keep" in chosen,
             one="one" in chosen,
             sweep="sweep" in chosen,
+            gang=self._text("gang") if "sweep" in chosen else "",
             timeout=self._carried.timeout,
             debug_wait=self._carried.debug_wait,
         )
@@ -413,6 +419,7 @@ class LaunchScreen(BaseScreen[None]):
         called = next((info for info in self._functions if info.name == form.function), None)
         if called is not None and self._begins_sweep(called, form):
             form = self.form()
+        self.query_one("#gangs").display = form.sweep
         script = path_of(form.script) if self._readable else Path()
         if job:
             from ..job_form import variables

@@ -17,6 +17,7 @@ from skyward_core.views.views import PoolView, RunView
 from ..app_face import AppFace, settled
 from ..dialogs.ask import ChoiceScreen
 from ..hints import words_of
+from ..trial_words import outcome_line
 from ..unfetched import receipt_line
 from ..words import one_line
 
@@ -78,12 +79,35 @@ async def follow(
             launched = session.launch(begun.key, tasks[0], one=plan.one, request=request, joined=joined)
         run = await settled(launched)
         await _keep(app, session, begun.key, run, request, joined=joined)
-        if plan.keep or plan.spec is None:
+        if plan.sheet is not None and plan.sheet.gang:
+            await _see_gangs_out(app, session, begun.key, run)
+        elif plan.keep or plan.spec is None:
             return
-        await settled(session.wait(begun.key, run.id))
+        else:
+            await settled(session.wait(begun.key, run.id))
     except SkywardError as error:
         failed = one_line(words_of(error))
     await _end(app, session, plan, begun.key, "run ended, ", failed)
+
+
+async def _see_gangs_out(app: AppFace, session: Front, pool: str, run: RunView) -> None:
+    """Wait for all runs of a sweep by gangs, and say how it went.
+
+    Raises:
+        SkywardError: why the rest of them was not begun.
+    """
+    from skyward_core.views.metrics import MetricBook
+
+    await settled(session.sweep_over(pool, run.id))
+    board = await settled(session.trials(pool, run))
+    view = next((each for each in session.pools() if each.key == pool), None)
+    runs = {} if view is None else view.runs
+    found = board.table(run.id, run.tasks, MetricBook(), runs)
+    said = outcome_line(found, run.id)
+    app.flash(
+        said or f"all {len(found.rows):,} combinations of {run.function} have results",
+        "error" if said else "done",
+    )
 
 
 async def _end(

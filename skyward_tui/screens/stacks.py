@@ -145,7 +145,7 @@ class StacksScreen(BaseScreen[int | None]):
             self._sources = await self._read(self._stacks)
         finally:
             self._busy = False
-        if self.is_attached and self.query("#verdict"):  # who waits long may have left, or is just leaving
+        if self in self.app.screen_stack:  # who waits long may have left
             self._show()
 
     async def _read(self, stacks: Stacks) -> dict[tuple[str, int], SourceFile | None]:

@@ -14,7 +14,7 @@ from ..styles import beside
 from ..theme import look
 from ..words import clip, clock
 
-_SEVERE: tuple[AlertKind, ...] = ("nan", "stall", "memory")
+_SEVERE: tuple[AlertKind, ...] = ("gpu", "nan", "stall", "memory")
 
 
 class AlertStrip(Static):

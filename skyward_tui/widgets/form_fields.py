@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
+from rich.cells import cell_len
+from rich.segment import Segment
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
+from textual.strip import Strip
 from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Input, Label, Select
@@ -14,7 +17,7 @@ from textual.widgets import Input, Label, Select
 from skyward_core.model.setting import Field
 
 from ..actions import bindings
-from ..words import one_line
+from ..words import clip_path, one_line
 from .chrome import Panel
 from .toggles import Toggles
 
@@ -38,6 +41,18 @@ class Choice(Select[str], inherit_bindings=False):
 
 def _as_they_are(options: Iterable[tuple[Any, str]]) -> list[tuple[Any, str]]:
     return [(Content(label) if isinstance(label, str) else label, value) for label, value in options]
+
+
+class FormLine(Input):
+    """A line of text. While it has not the focus, what has no room in it ends in "…"; of a path, the end stays."""
+
+    def render_line(self, y: int) -> Strip:
+        text, width = self.value or self.placeholder, self.scrollable_content_region.width
+        if y or self.has_focus or self.password or cell_len(text) <= width:
+            return super().render_line(y)
+        style = self.rich_style if self.value else self.get_component_rich_style("input--placeholder")
+        cut = Strip([Segment(clip_path(text, width), style)])
+        return cut.extend_cell_length(width + 1).apply_style(self.rich_style)
 
 
 class FormFields(VerticalScroll, can_focus=False, inherit_bindings=False):
@@ -99,6 +114,6 @@ def setting_row(id: str, setting: Setting) -> Horizontal:
 def line(name: str, placeholder: str = "", *, value: str = "", type: str = "text") -> Input:
     """A line of text, or a number."""
     kind: Literal["integer", "text"] = "integer" if type == "integer" else "text"
-    field = Input(value, placeholder, id=name, compact=True, type=kind, valid_empty=True)
+    field = FormLine(value, placeholder, id=name, compact=True, type=kind, valid_empty=True)
     field.cursor_blink = False
     return field

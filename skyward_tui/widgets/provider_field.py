@@ -11,7 +11,7 @@ from textual.widgets import Select, Static
 from skyward_core.wire.safe_text import field
 
 from ..hints import detail_of
-from ..words import one_line
+from ..words import clip_path, one_line
 from .form_fields import Choice
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ class ProviderField(Choice):
 class CheckLines(Static):
     """What a check-up said, the worst first; of one that went well, a line where there is room."""
 
+    _fine = ""
+
     def show(self, lines: Sequence[Check], rows: int) -> None:
         """Show it.
 
@@ -72,12 +74,25 @@ class CheckLines(Static):
         said = [(line.state, f"{_GLYPHS[line.state]} {_told(line)}") for line in shown]
         if len(amiss) > len(shown):
             said.append(("warn", f"  and {len(amiss) - len(shown)} more: skyward-tui doctor tells all"))
-        if not amiss and rows > 1 and lines:
-            said = [("ok", "✓ " + "; ".join(_told(line) for line in lines))]
+        self._fine = "" if amiss or rows <= 1 else "; ".join(_told(line) for line in lines)
+        if self._fine:
+            return self._show_fine()
         content = Content("\n").join(Content.styled(text, _STYLES[state]) for state, text in said)
-        self.set_class(not amiss, "-fine")
+        self.remove_class("-fine")
         self.update(content)
         self.display = bool(said)
+        return None
+
+    def _show_fine(self) -> None:
+        """One line; where it names a folder that has no room, its end."""
+        text = f"{_GLYPHS['ok']} {self._fine}"
+        self.add_class("-fine")
+        self.update(Content.styled(clip_path(text, self.size.width or len(text)), _STYLES["ok"]))
+        self.display = True
+
+    def on_resize(self) -> None:
+        if self._fine:
+            self._show_fine()
 
 
 def _told(line: Check) -> str:

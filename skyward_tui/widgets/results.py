@@ -84,6 +84,11 @@ class ResultsPane(Roll):
         self.refresh()
         return True
 
+    def turn(self, trials: TrialRoll | None) -> None:
+        """Show the rows of trials, or with None those of the run itself."""
+        self.trials, self._state = trials, None
+        self.refresh()
+
     def show_files(self, run: str, files: list[WrittenFile], trouble: str, key: str) -> bool:
         """What the ranks of a run wrote on their nodes, or why nobody can tell; says whether that is new.
 

@@ -150,7 +150,7 @@ class PastRunList(Roll):
         ]
         left = width - 4
         for name, room in self._columns(width):
-            text = _fit(cells[name], room) if room else clip(cells[name], max(0, left))
+            text = _fit(cells[name], room) if room else _both(cells[name], run.figures_note, max(0, left))
             left -= abs(room) + 1
             parts.append((text, self._style(name, run, mark.style)))
         line = Content.assemble(*parts)
@@ -184,6 +184,13 @@ class PastRunList(Roll):
     def action_open(self) -> None:
         if self.chosen is not None:
             self.post_message(self.PastRunOpened(self.chosen))
+
+
+def _both(what: str, figures: str, room: int) -> str:
+    """Why a run failed, and what its machine was at before; where both are too long, half of the room for each."""
+    if not (what and figures):
+        return clip(what or figures, room)
+    return clip(f"{clip(what, max(room // 2, room - len(figures) - 3))} · {figures}", room)
 
 
 def _fit(text: str, room: int) -> str:

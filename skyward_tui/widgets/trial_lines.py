@@ -21,15 +21,25 @@ class TrialLines:
 
     def __init__(self) -> None:
         self._table = TrialTable((), (), ())
+        self._here = ""
         self._by, self._falling = "", False
         self._rows: list[TrialRow] = []
         self._cells: list[list[str]] = []
         self._widths: list[int] = []
 
-    def update(self, table: TrialTable) -> None:
-        """Take the table as it is now."""
-        self._table = table
+    def update(self, table: TrialTable, here: str = "") -> None:
+        """Take the table as it is now.
+
+        Args:
+            here: a run whose rows are marked.
+        """
+        self._table, self._here = table, here
         self._sort()
+
+    @property
+    def ended(self) -> tuple[int, int]:
+        """How many trials have ended, of how many."""
+        return sum(row.state not in ("waiting", "running") for row in self._rows), len(self._rows)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -94,11 +104,13 @@ class TrialLines:
 
     def row(self, index: int, width: int) -> Content:
         """The row that stands there in this order."""
-        texts, state = self._cells[index], self._rows[index].state
+        texts, found = self._cells[index], self._rows[index]
+        state = found.state
         dim = "$muted" if state in ("collateral", "waiting") else ""
         styles = {0: "bold", 1 + len(self._table.names): look(state).style}  # its place, its outcome
         parts = [(self._cell(texts[at], at), styles.get(at, dim)) for at in self._shown(width)]
-        return _cut([(" ", ""), *parts], width)
+        mark = ("▸", "$text-accent") if self._here and found.run == self._here else (" ", "")
+        return _cut([mark, *parts], width)
 
     def _cell(self, text: str, at: int) -> str:
         if at == len(self._widths) - 1:  # the result has what is left

@@ -19,6 +19,8 @@ from . import Bed
 from .images import DEEP
 from .waiting import launch, until_ssh, until_state
 
+pytestmark = pytest.mark.proof("7 s of a processor, for what tests stand on")
+
 
 def ssh(address: str, key: Path, command: str, user: str = "ubuntu") -> subprocess.CompletedProcess[str]:
     options = [

@@ -22,6 +22,7 @@ class Near(DelayProxy):
         self.address = bed.client_address()
 
 
+@pytest.mark.proof("7 s of a processor")
 def test_launch_kill_read_run_again_tear_down(
     bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

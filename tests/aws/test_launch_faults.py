@@ -140,6 +140,7 @@ async def test_fifty_machines_at_two_calls_a_second(bed: Bed) -> None:
     assert len(bed.calls()) < 60, "throttled ones too"
 
 
+@pytest.mark.proof("3 s of a processor")
 async def test_two_hundred_machines_take_a_call_to_make_and_a_call_to_end(bed: Bed) -> None:
     made = await create(200)
     assert [each.node for each in made] == list(range(200))

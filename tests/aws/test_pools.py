@@ -174,6 +174,7 @@ def test_a_machine_that_never_answers_is_named_and_ended(cloud: Bed) -> None:
     assert left(cloud) == [] and len(cloud.instances("terminated")) == 2
 
 
+@pytest.mark.proof("3 s of a processor")
 def test_several_specs_as_upstream_s_guides_write_them(cloud: Bed) -> None:
     """Cheapest or first, spot if there is any, a limit to what an hour may cost, accelerators by their factories."""
     cloud.no_capacity(region="us-east-1")

@@ -265,3 +265,16 @@ def test_plugins_that_are_built_of_functions():
         mine.with_launcher(lambda command, context: command)
     with pytest.raises(sky.UsageError, match=r"is a shell command as text, not <"):
         mine.with_bootstrap(lambda cluster: (lambda: 1,)).bootstrap(spec)
+
+
+def test_the_wait_for_a_pool_by_the_newest_words():
+    assert sky.Options(provision_timeout=900, ssh_timeout=240, worker_timeout=180).start_timeout == 1320
+    both = sky.Options(provision_timeout=900, ssh_timeout=240, worker_timeout=180, ready_timeout=900)
+    assert both.start_timeout == 900, "the whole counts, whatever its parts may take"
+    assert sky.Options(ready_timeout=None, provision_timeout=400).start_timeout == 400
+
+
+def test_the_names_of_calls_are_types():
+    assert sky.Pending is sky.Streaming is sky.PendingFunction
+    assert sky.Group is sky.PendingFunctionGroup is sky.PendingGroup
+    assert sky.TaskFailedError is sky.RunError

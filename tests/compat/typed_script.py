@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Iterator, Sequence
-from typing import assert_type
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, assert_type
 
 import skyward_core as sky
 
@@ -105,3 +106,42 @@ def streams(compute: sky.Compute) -> None:
     assert_type(four(1) >> compute, Iterator[bytes])
     with sky.Executor(compute) as executor:
         assert_type(executor.submit(pow, 2, 3).result(), int)
+
+
+def by_older_words(compute: sky.Compute) -> None:
+    info = sky.instance_info()
+    assert_type([peer.address for peer in info.peers], list[str])
+    assert_type(",".join(info.peers), str)
+    assert_type(info.accelerator.name, str)
+    assert_type(info.accelerator.memory_gb, float | None)
+    pending: sky.Pending[int] = one(1).with_timeout(5).with_retry(None)
+    assert_type(pending >> compute, int)
+    group: sky.Group[tuple[int, str]] = (one(1) & two(2)).with_timeout(5)
+    assert_type(group >> compute, tuple[int, str])
+    assert_type(compute.run_parallel(group), tuple[int, str])
+    assert_type(compute.start(two(1)), sky.RunFuture[str])
+    assert_type(compute.stream(four(1)), Iterator[bytes])
+    assert_type(sky.time.hours(2), float)
+    assert_type(sky.shard([1, 2], [0.5, 1.0], seed="s"), tuple[list[int], list[float]])
+    sky.Compute(provider=sky.Local(), plugins=[sky.plugins.Plugin.create("mine").with_decorator(quiet)])
+    sky.Compute(provider=sky.Local(), plugins=[sky.plugins.around_process("mine", place)])
+    sky.function(retry=3)  # type: ignore[call-overload]
+
+
+def quiet(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return fn
+
+
+def place(info: sky.Info) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def trials(compute: sky.Compute) -> None:
+    with sky.ComputePool(provider=sky.AWS(), accelerator=sky.NVIDIA.A100, provision_timeout=60) as pool:
+        assert_type(one(1) @ pool, list[int])
+    with sky.Compute.attached("training") as other:
+        assert_type(one(1) >> other, int)
+    try:
+        _ = one(1) >> compute
+    except sky.TaskFailedError as error:
+        assert_type(error.root_cause.rank, int)

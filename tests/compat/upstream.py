@@ -449,3 +449,109 @@ ACCELERATORS = [
     "V100",
 ]
 """Of the second and the third."""
+
+PARAMETERS: dict[str, dict[str, str]] = {
+    "function": {"timeout": "60", "queue_timeout": "30", "retry": "lambda why, attempt: attempt < 3"},
+    "Compute": {
+        "provider": "sky.RunPod", "accelerator": "'A100'", "nodes": "2", "vcpus": "4", "cpus": "4", "memory_gb": "16",
+        "disk_gb": "50", "architecture": "'arm64'", "region": "'r'", "allocation": "'spot_if_available'",
+        "selection": "'cheapest'", "max_hourly_cost": "2.5", "image": "sky.Image()", "plugins": "[sky.plugins.torch()]",
+        "worker": "sky.Worker()", "executor": "sky.Executor(type='thread')", "options": "sky.Options()", "ttl": "600",
+        "name": "'train'", "console": "False", "volumes": "['s3']", "ports": "[8080]", "callbacks": "[print]",
+        "retry": "lambda why, attempt: True", "url": "'http://localhost:7590'", "database": "'x.db'", "daemon": "True",
+        "delete_on_exit": "False", "attach": "'train'",
+    },
+    "Compute.attached": {
+        "console": "True", "delete_on_exit": "True", "url": "'http://localhost:7590'", "database": "'x.db'",
+        "callbacks": "[print]",
+    },
+    "Spec": {
+        "provider": "sky.AWS", "accelerator": "'A100'", "nodes": "2", "vcpus": "4", "cpus": "4", "memory_gb": "16",
+        "disk_gb": "50", "architecture": "'arm64'", "region": "'us-east-1'", "allocation": "'spot'",
+        "max_hourly_cost": "2.5", "image": "sky.Image()", "plugins": "[sky.plugins.torch()]", "ttl": "600",
+        "volumes": "['s3']",
+    },
+    "Options": {
+        "selection": "'first'", "worker": "sky.Worker()", "console": "'rich'", "cluster": "False",
+        "provision_timeout": "600", "ssh_timeout": "240", "bootstrap_timeout": "300", "worker_timeout": "180",
+        "ready_timeout": "900", "strict_version": "True", "provision_retry_delay": "2.0", "max_provision_attempts": "3",
+        "ssh_retry_interval": "2", "autoscale_cooldown": "30.0", "autoscale_idle_timeout": "60.0",
+        "reconcile_tick_interval": "15.0", "default_compute_timeout": "600", "task_run_timeout": "60",
+        "task_queue_timeout": "60", "health_command": "'nvidia-smi'", "health_interval": "30.0", "health_failures": "3",
+        "health_checker": "print", "shutdown_timeout": "60", "logging": "'sky.log'", "retry_on_interruption": "3",
+    },
+    "Image": {
+        "python": "'auto'", "pip": "['numpy']", "pip_indexes": "[]", "apt": "['git']", "env": "{'A': '1'}",
+        "includes": "['./data']", "excludes": "['*.log']", "skyward_source": "'github'", "skyward": "'auto'",
+        "base": "'ubuntu:24.04'", "shell_vars": "{'IP': 'hostname -I'}", "metrics": "['gpu']",
+        "bootstrap_timeout": "60", "warm": "True", "mutable": "True",
+    },
+    "Nodes": {"initial": "2", "desired": "2"},
+    "Worker": {"concurrency": "2", "executor": "'auto'", "buffer": "2", "reuse_processes": "False"},
+    "Executor": {"type": "'loky'", "concurrency": "2", "reuse": "False", "buffer": "2"},
+    "PipIndex": {"url": "'https://p.org'", "packages": "['a']"},
+    "AWS": {
+        "region": "['us-east-1', 'us-west-2']", "ami": "'ami-1'", "disk_gb": "100", "subnet_id": "'subnet-1'",
+        "security_group_id": "'sg-1'", "instance_profile_arn": "'arn'", "username": "'ubuntu'",
+        "ubuntu_version": "'22.04'", "instance_timeout": "60", "request_timeout": "60",
+        "allocation_strategy": "'lowest-price'", "launch_window": "2.0", "multi_subnet": "True",
+        "heterogeneous_instances": "True", "exclude_burstable": "True", "access_key_id": "'AKIA'",
+        "secret_access_key": "'s'", "session_token": "'t'",
+    },
+    "plugins.torch": {
+        "backend": "'gloo'", "cuda": "'cu128'", "version": "'2.3.0'", "vision": "'latest'", "audio": "'latest'",
+    },
+    "plugins.jax": {"cuda": "'cu124'"},
+    "plugins.keras": {"backend": "'jax'"},
+    "plugins.huggingface": {"models": "['gpt2']", "token": "'hf_x'"},
+    "plugins.accelerate": {"config": "{'mixed_precision': 'bf16'}"},
+    "plugins.joblib": {"version": "'1.4'"},
+    "plugins.sklearn": {"version": "'1.5'"},
+    "plugins.mig": {"profile": "'3g.40gb'"},
+    "accelerators.H100": {"count": "0.5", "memory": "'80GB'", "form_factor": "'SXM'"},
+    "accelerators.Custom": {"memory": "'48GB'", "count": "2", "cuda_min": "'12.0'", "cuda_max": "'13.0'"},
+    "shard": {"shuffle": "True", "seed": "'s'", "drop_last": "True", "node": "0", "total_nodes": "1"},
+    "stdout": {"only": "'head'"},
+    "stderr": {"only": "lambda info: info.node < 2"},
+}  # fmt: skip
+"""What values and functions of the second and the third take, each with a value that is not its default."""
+
+PROVIDERS: dict[str, str] = {
+    "GCP": "service_account_json project zone network subnet disk_size_gb disk_type instance_timeout service_account "
+    "thread_pool_size",
+    "Hyperstack": "api_key region image network_optimised network_optimised_regions object_storage_region "
+    "object_storage_endpoint instance_timeout request_timeout teardown_timeout teardown_poll_interval",
+    "JarvisLabs": "api_key region template storage_gb instance_timeout thread_pool_size",
+    "Lambda": "api_key region request_timeout",
+    "LambdaCloud": "api_key region request_timeout",
+    "MassedCompute": "api_key image_id request_timeout",
+    "Novita": "api_key cluster_id rootfs_size docker_image min_cuda_version request_timeout",
+    "RunPod": "api_key cluster_mode cloud_type base_image container_image ubuntu container_disk_gb volume_gb "
+    "volume_mount_path data_center_ids country_codes exclude_country_codes ports bid_multiplier registry_auth "
+    "min_inet_down min_inet_up global_networking request_timeout cpu_clock",
+    "Salad": "api_key organization project priority country_codes image storage_gb min_mbps vcpu_price memory_price "
+    "request_timeout",
+    "Scaleway": "secret_key project_id zone image instance_timeout request_timeout",
+    "TensorDock": "api_key api_token location tier storage_gb operating_system instance_timeout request_timeout "
+    "min_ram_gb min_vcpus",
+    "VastAI": "api_key min_reliability verified_only min_cuda geolocation bid_multiplier instance_timeout "
+    "request_timeout docker_image disk_gb use_overlay overlay_timeout require_direct_port min_inet_down min_inet_up "
+    "limit",
+    "Verda": "region client_id client_secret ssh_key_id image cuda instance_timeout request_timeout",
+    "Vultr": "api_key mode region os_id instance_timeout request_timeout",
+    "Container": "image ssh_user binary container_prefix network",
+}
+"""What those take whose machines are not rented here."""
+
+MEMBERS: dict[str, str] = {
+    "InstanceInfo": "node worker total_nodes workers_per_node accelerators total_accelerators head_addr head_port "
+    "job_id peers accelerator network global_worker_index total_workers is_head hostname current compute rank nodes "
+    "host head",
+    "Compute": "run run_async broadcast run_parallel map current_nodes concurrency is_active dict set counter queue "
+    "barrier lock start gather gather_stream stream resize update events attached",
+    "PendingFunction": "fn args kwargs timeout with_timeout with_queue_timeout with_retry",
+    "PendingGroup": "items stream ordered with_timeout",
+    "accelerators.Accelerator": "name count from_name with_count",
+    "time": "minutes hours days",
+}
+"""What values have, by any of the two."""

@@ -51,7 +51,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sky.Compute]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("work"))
         options = sky.Options(console=False, grace=10)
-        plugins = [sky.plugins.dask()]
+        plugins = [sky.plugins.dask(dashboard=False)]  # which would have Bokeh installed
         with sky.Compute(provider=sky.Local(), nodes=2, plugins=plugins, options=options) as compute:
             yield compute
 
@@ -140,11 +140,24 @@ def test_a_stranger_on_the_host_reaches_nothing(pool: sky.Compute) -> None:
         assert answer.read() == b"ok"
 
 
+@pytest.mark.proof("a package index with Bokeh; 12 s of a processor")
+def test_the_dashboard_is_found_by_who_knows_its_secret() -> None:
+    options = sky.Options(console=False, grace=10)
+    with sky.Compute(provider=sky.Local(), plugins=[sky.plugins.dask()], options=options) as compute:
+        assert compute.dask.submit(abs, -1).result() == 1
+        address = compute.dashboard()
+        with urllib.request.urlopen(address, timeout=30) as page:
+            assert b"Bokeh" in page.read()
+        plain = address.replace(f"/{dask(compute).token}", "")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(plain, timeout=30)
+
+
 def test_a_port_that_is_taken_is_told() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        plugin = sky.plugins.dask(port=taken.getsockname()[1])
+        plugin = sky.plugins.dask(port=taken.getsockname()[1], dashboard=False)
         options = sky.Options(console=False)
         with (
             sky.Compute(provider=sky.Local(), plugins=[plugin], options=options) as compute,

@@ -293,6 +293,23 @@ def train_model(epochs: int) -> dict:
 
 
 
+@sky.integrations.keras(backend="jax", seed=3)
+@sky.compute
+def fit_line(x, y, steps, batch):
+    import keras
+
+    mine, wanted = sky.shard(x, y)  # strided, so that each batch of all ranks is a stretch of the whole
+    model = keras.Sequential([keras.Input((x.shape[1],)), keras.layers.Dense(1)])
+    began = [each.tolist() for each in model.get_weights()]
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    model.fit(mine, wanted, epochs=1, steps_per_epoch=steps, batch_size=batch, shuffle=False, verbose=0)
+    return [began, [each.tolist() for each in model.get_weights()]]
+
+
+import numpy as np
+x = np.random.default_rng(5).normal(size=(32, 3)).astype("float32")
+y = (x @ np.array([[1.0], [-2.0], [0.5]], dtype="float32")) + 1
+
 for more in ({"accelerator": "H100"}, {"accelerator": "A100", "image": sky.Image(env={"KERAS_BACKEND": "jax"})}):
     sky.ComputePool(provider=sky.AWS(), nodes=2, pip=["jax[cuda12]"], **more)
 
@@ -306,8 +323,20 @@ with sky.ComputePool(
         env={"KERAS_BACKEND": "jax"},
     ),
 ) as pool:
-    results = {"model": train_model(epochs=10) @ pool, "sums": sums() @ pool, "train": train() @ pool}
+    results = {"line": fit_line(x, y, steps=4, batch=4) @ pool}
+    results |= {"model": train_model(epochs=10) @ pool, "sums": sums() @ pool, "train": train() @ pool}
 """
+
+
+def by_hand(weights: np.ndarray[Any, Any], bias: np.ndarray[Any, Any]) -> list[Any]:
+    """What plain gradient descent makes of a line, in one process, by batches of the whole."""
+    x = np.random.default_rng(5).normal(size=(32, 3)).astype("float32")
+    y = (x @ np.array([[1.0], [-2.0], [0.5]], dtype="float32")) + 1
+    for first in range(0, 32, 8):
+        batch, wanted = x[first : first + 8], y[first : first + 8]
+        error = batch @ weights + bias - wanted
+        weights, bias = weights - 0.2 * batch.T @ error / 8, bias - 0.2 * error.mean(0)
+    return [pytest.approx(weights.ravel().tolist(), abs=1e-5), pytest.approx(bias.tolist(), abs=1e-5)]
 
 
 @pytest.mark.proof("6 s of a processor")
@@ -317,6 +346,10 @@ def test_jax_and_keras_on_it(tmp_path: Path) -> None:
     results = run(JAX, tmp_path, NOT_INSTALLED="sklearn pandas IPython")
     assert results["sums"] == [["2", str(rank), "1", 3.0, True] for rank in (0, 1)]
     assert results["train"] == [[2, 2, pytest.approx([0.2] * 3)]] * 2
+    (began, first), (same, second) = results["line"]
+    assert began == same and first == second, "one seed, one model"
+    weights, bias = by_hand(np.array(began[0]), np.array(began[1]))
+    assert [each for row in first[0] for each in row] == weights and first[1] == bias
     fitted = results["model"]
     assert [(each["node"], each["epochs"], each["backend"]) for each in fitted] == [
         (0, 10, "jax"),

@@ -83,6 +83,15 @@ def trained(cli: Cli, whose: str, by: Callable[..., None]) -> dict[str, Any]:
     return found
 
 
+def test_a_script_is_run_as_by_its_command_line(cli):
+    (cli.folder / "places.py").write_text(
+        "import os, sys\nprint(*(os.environ[name] for name in ('RANK', 'WORLD_SIZE')), *sys.argv[1:])\n"
+    )
+    done = cli("torchrun", "--standalone", "--nproc-per-node", 2, "places.py", "--lr", "0.1")
+    assert {"r000| 0 2 --lr 0.1", "r001| 1 2 --lr 0.1"} <= set(done.stdout.splitlines())
+
+
+@pytest.mark.proof("9 s of a processor")
 def test_the_shapes_that_people_bring_train(ours):
     assert len(ours) == SHAPES and all(ours.values())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -10,7 +11,9 @@ import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import asyncssh
 import pytest
 
 import skyward_core as sky
@@ -77,6 +80,7 @@ run: |
 """
 
 
+@pytest.mark.proof("8 s of a processor")
 def test_the_jobs_of_the_guide(lab: Lab) -> None:
     pytest.importorskip("torch")
     for name, text in (
@@ -165,7 +169,7 @@ def test_a_host_without_power_ends_only_the_job_that_has_it(
 
 
 def test_files_and_folders_are_copied_to_a_node_and_back_whole_or_not_at_all(
-    lab: Lab, tmp_path: Path
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cp(*words: object) -> tuple[int, str]:
         done = call(("cp", *words), dict(os.environ), tmp_path)
@@ -209,6 +213,28 @@ def test_files_and_folders_are_copied_to_a_node_and_back_whole_or_not_at_all(
             copying.copy_to_node(Ledger(), row, 1, tmp_path / "back", "half", breaks_off)
         with pytest.raises(sky.PoolError, match="broken off: after"):
             copying.copy_from_node(Ledger(), row, 1, "data/deep", tmp_path / "half", breaks_off)
+        synced: list[str] = []
+        fsync, fsync_there = os.fsync, asyncssh.SFTPClientFile.fsync
+
+        def noted(number: int) -> None:
+            synced.append(str(Path(f"/proc/self/fd/{number}").readlink()))
+            fsync(number)
+
+        async def noted_there(file: Any) -> None:
+            names = host.run(f"ls -A {home}/data/deep").split()
+            assert "again" not in names and any(name.startswith(".again.") for name in names), names
+            synced.append("there")
+            await fsync_there(file)
+
+        monkeypatch.setattr(os, "fsync", noted)
+        monkeypatch.setattr(asyncssh.SFTPClientFile, "fsync", noted_there)
+        copying.copy_from_node(Ledger(), row, 1, "data/deep", tmp_path / "kept", lambda *far: None)
+        part, *rest = synced
+        assert re.fullmatch(rf"{tmp_path}/\.kept\.\w+\.part/kept/secret", part), "before it has its name"
+        assert rest == [part.removesuffix("/secret"), str(tmp_path)]
+        copying.copy_to_node(Ledger(), row, 1, tmp_path / "secret", "data/deep/again", lambda *far: None)
+        assert synced[3:] == ["there"]
+        monkeypatch.undo()
         found = host.run(f"ls -A {home} {home}/data").split()
         assert not [
             name

@@ -26,6 +26,8 @@ from .tools import started_at, wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
+pytestmark = pytest.mark.proof("3 s of a processor, for what tests stand on")
+
 
 async def connect(lab: Lab, host: Host, port: int = 22, address: str = "") -> asyncssh.SSHClientConnection:
     return await asyncssh.connect(

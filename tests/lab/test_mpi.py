@@ -15,7 +15,7 @@ from skyward_core.plugins.built_in.mpi import Mpi
 from tests.support.pool_logs import last_run, log_of
 
 from . import Host, Lab
-from .pools import Client, nothing_runs, pool, ssh, until
+from .pools import nothing_runs, pool, ssh, until
 
 # What a launcher of MPI does: it reads the host file, and starts a process for each slot by the agent it is told of.
 LAUNCHER = """
@@ -162,24 +162,6 @@ def test_another_host_in_a_nodes_place_is_not_believed(reached: tuple[Lab, sky.C
     )
     asked = f'{other}; ssh -o "UserKnownHostsFile=$PWD/known" node1 id 2>&1 || true; rm -r "$PWD"'
     assert "Host key verification failed" in told(compute, asked)
-
-
-def test_nothing_is_left_when_the_client_dies(lab: Lab) -> None:
-    text = f"""
-    import dataclasses
-    ssh = dataclasses.replace(ssh, python={sys.executable!r})
-    options = sky.Options(**quiet, idle_timeout=1)
-    with sky.Compute(provider=ssh, plugins=[sky.plugins.mpi(launcher="")], options=options, name="orphan") as compute:
-        sky.shell("test $SKYPILOT_NODE_RANK != 0 || ssh node1 'sleep 4321 </dev/null >/dev/null 2>&1 &'") @ compute
-        print("under way", flush=True)
-        time.sleep(99)
-    """
-    hosts = lab.hosts[:2]
-    with Client(lab, text, hosts=hosts) as client:
-        assert client.said() == "under way"
-        assert "sleep 4321" in str(hosts[1].processes()) and all(map(sshds, hosts))
-        client.kill()
-        nothing_is_left(lab)
 
 
 # What DeepSpeed's launcher starts on each node; on processors it has no more to do here than to meet.

@@ -112,6 +112,33 @@ def test_the_table_of_gangs_is_found_by_any_of_their_runs(pool: sky.Compute) -> 
         ]
 
 
+@pytest.mark.parametrize("nodes", [0, 2])
+def test_a_record_has_the_table(pool: sky.Compute, tmp_path: Path, nodes: int) -> None:
+    from skyward_core.front.playback import Playback
+    from skyward_core.front.record_pack import pack
+    from skyward_core.front.replay import Replay, opened
+
+    sweep = sky.sweep(ranked, n=[1, 3, 2])
+    trials = sweep.with_nodes(nodes) @ pool if nodes else sweep >> pool
+    runs = pool.pool.view.runs
+    wait_until(lambda: all(runs[each.run].state in ("done", "failed") for each in trials))
+    pool.pool.background.catch_up()
+    pool.pool.news.records.flush()
+    pack(pool.pool.ledger, pool.pool.row, "", tmp_path / "it")
+    playback = Playback(opened(tmp_path / "it"))
+    playback.seek(playback.state().end)
+    playback.advance()
+    replay = Replay(playback)
+    view = playback.view
+    run = view.runs[trials[2].run]
+    found = replay.trials(view.key, run).result().table(run.id, run.tasks, view.metrics, view.runs)
+    replay.detach()
+    assert [(row.arguments, row.state, row.run) for row in found.rows] == [
+        ((str(each.arguments["n"]),), each.outcome, each.run) for each in trials
+    ]
+    assert found.rows[0].value == 100 + (trials[0].value % 100 if not nodes else 0)
+
+
 def test_gangs_that_do_not_fit_are_refused_before_anything_begins(pool: sky.Compute) -> None:
     before = len(pool.pool.view.runs)
     with pytest.raises(UsageError, match=r"is to run on 5 nodes, and pool .* has 4 nodes: nothing was begun"):

@@ -324,6 +324,22 @@ def test_an_executor_runs_plain_functions(pool: sky.Compute) -> None:
     wait_until(lambda: run.state == "done", what="its run has ended")
 
 
+def test_a_time_limit_is_each_calls_own_also_in_chunks(pool: sky.Compute, tmp_path: Path) -> None:
+    """A chunk that has none would never end, and one that has it would end where only all together take longer."""
+    there, never = tmp_path / "there", tmp_path / "never"
+    there.touch()
+    with sky.Executor(pool) as executor:
+        limited = sky.function(timeout=60.0)(after)
+        assert list(executor.map(limited, [str(there)] * 4, chunksize=4)) == [str(there)] * 4
+    run = [run for run in pool.pool.view.runs.values() if run.function == "executor"][-1]
+    wait_until(lambda: run.state == "done", what="its run has ended")
+    assert sum(task.outcome.items for task in run.tasks.values() if task.outcome) == 4, "each went by itself"
+    with sky.Executor(pool) as executor:
+        values = executor.map(sky.function(timeout=0.5)(after), [str(there), str(never)], chunksize=2)
+        with pytest.raises(BrokenExecutor, match=r"longer than its timeout of 0\.5 s"):
+            list(values)
+
+
 async def _in_executor(executor: sky.Executor) -> int:
     return await asyncio.get_running_loop().run_in_executor(executor, twice, 4)
 

@@ -35,7 +35,7 @@ def test_lines_printed_while_nobody_was_there(cli: Cli) -> None:
     found = cli.json("run", "work.py", "--arg", f"folder={cli.folder}", "--detach")
     gate.write_text("")
     wait_until((cli.folder / "printed").exists, what="the lines")
-    with cli.start("attach", found["pool"]) as watcher:
+    with cli.begin("attach", found["pool"]) as watcher:
         assert watcher.stderr is not None
         assert watcher.stderr.readline() == f"run {found['run']}: work on 1 rank\n"
         gate.write_text("")

@@ -187,7 +187,7 @@ def test_a_clone_goes_when_its_pool_has_gone(cli: Cli, tmp_path: Path) -> None:
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
     name = written(cli, f"workdir: {{url: {tmp_path}}}\nrun: cat word.txt; touch began; sleep 60\n")
     clones = Path(cli.env["SKYWARD_HOME"]) / "clones"
-    with cli.start("launch", name, "-c", "cloned") as launched:
+    with cli.begin("launch", name, "-c", "cloned") as launched:
         wait_until(lambda: list(clones.glob("*/began")))
         launched.kill()
         launched.wait()

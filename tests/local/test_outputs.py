@@ -273,6 +273,7 @@ def test_a_file_is_gone_on_with_after_a_cut(
     pool: sky.Compute, hosts: Hosts, tmp_path: Path, through_ssh: list[int]
 ) -> None:
     write({"cut.pt": LARGE}) >> pool
+    settled(pool)  # while it runs, another node may yet write one, too
     with ThreadPoolExecutor(1) as beside:
         coming = beside.submit(lambda: pool.fetch("cut.pt", to=tmp_path))
         wait_until(lambda: any(part.stat().st_size > 1_000_000 for part in parts(tmp_path)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import subprocess
+import os
 import sys
 from concurrent.futures import Future
 from dataclasses import replace
@@ -20,6 +20,7 @@ from skyward_core.front.session import Session
 from skyward_core.model.errors import SpecError
 from skyward_core.model.spec import PoolSpec
 from skyward_core.views.views import PoolView
+from tests.support.cli import call
 from tests.support.one_host import provider
 from tests.support.pythons import make_environment
 from tests.support.sshd import Host
@@ -79,8 +80,7 @@ def compute(project: Path, **wanted: Any) -> Any:
 
 def kept_lock(project: Path) -> str:
     """What the command prints of the latest run."""
-    command = [sys.executable, "-m", "skyward_tui", "lock", "p"]
-    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=project).stdout
+    return call(["lock", "p"], os.environ, project).stdout
 
 
 def run_script(project: Path, lock: str) -> Any:

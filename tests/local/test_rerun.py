@@ -88,7 +88,7 @@ def test_a_client_that_dies_as_its_run_starts_has_kept_its_launch(
     git = cli.write("git", "#!/bin/sh\nexec sleep 60\n")  # it has not come to that yet
     git.chmod(0o700)
     monkeypatch.setitem(cli.env, "PATH", f"{cli.folder}:{cli.env['PATH']}")
-    with cli.start("run", "maths.py", "--pool", "cut", "--arg", "n=4") as client:
+    with cli.begin("run", "maths.py", "--pool", "cut", "--arg", "n=4") as client:
         assert client.stderr is not None
         line = ""
         while "run " not in line[:4]:

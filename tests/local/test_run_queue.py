@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from skyward_core.front.session import Session
+from skyward_core.views.job_steps import on_nodes, steps_of
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 
@@ -38,7 +41,7 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
 def job(cli: Cli, name: str, nodes: int) -> Any:
     """It, launched by a process of its own."""
     cli.write(f"{name}.yaml", JOB.format(name=name, nodes=nodes))
-    return cli.start("exec", "q", f"{name}.yaml")
+    return cli.begin("exec", "q", f"{name}.yaml")
 
 
 def end(cli: Cli, *names: str) -> None:
@@ -115,7 +118,7 @@ def test_what_a_killed_client_had_waiting_is_dropped_and_what_runs_goes_on(cli: 
                 assert following.wait() == 0
             becomes(cli, held="running")
     # All nodes are wanted: that is in the queue, too, behind the job whose client is gone.
-    with cli.start("exec", "q", "echo", "all") as every:
+    with cli.begin("exec", "q", "echo", "all") as every:
         found = becomes(cli, held="running", echo="waiting")
         assert found["echo"]["wants"] == 3
         end(cli, "held")
@@ -124,7 +127,7 @@ def test_what_a_killed_client_had_waiting_is_dropped_and_what_runs_goes_on(cli: 
 
 def test_a_client_that_stood_still_while_its_job_waited_prints_no_other_runs_lines(cli: Cli) -> None:
     cli.write("talks.yaml", JOB.format(name="talks", nodes=3) + "  echo the other\n")
-    with cli.start("exec", "q", "talks.yaml") as talks:
+    with cli.begin("exec", "q", "talks.yaml") as talks:
         becomes(cli, talks="running")
         with job(cli, "mine", 3) as mine:
             becomes(cli, talks="running", mine="waiting")
@@ -165,3 +168,36 @@ def test_what_cannot_be_is_refused(cli: Cli, words: tuple[str, ...], said: str) 
     cli.write("up.yaml", "num_nodes: 3\nrun: 'true'\n")
     done = cli(*words, status=None)
     assert done.returncode != 0 and said.replace("hodes", "leave out --nodes") in done.stderr
+
+
+def test_another_client_sees_the_steps_of_a_job_on_each_node(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.write(
+        "steps.yaml",
+        "name: stepped\nnum_nodes: 3\nsetup: |\n"
+        "  echo at setup $SKYPILOT_SETUP_NODE_RANK\n"
+        "  while [ $SKYPILOT_SETUP_NODE_RANK = 1 ] && [ ! -e setup.end ]; do sleep 0.05; done\n"
+        "run: while [ ! -e run.end ]; do sleep 0.05; done\n",
+    )
+    monkeypatch.setenv("SKYWARD_HOME", cli.env["SKYWARD_HOME"])
+    with cli.start("launch", "steps.yaml", "-c", "q") as launched:
+        wait_until(lambda: any(row["function"] == "setup" for row in cli.pools()["q"]["runs"]))
+        session = Session()
+        try:
+            view = session.look("q").result()
+
+            def states() -> dict[int, list[tuple[str, str]]]:
+                run = max(view.runs.values(), key=lambda each: each.opened_at)
+                found = on_nodes(steps_of(view, run), time.time())
+                return {node: [(step.name, step.state) for step in steps] for node, steps in found.items()}
+
+            at_setup = {node: [("setup", "running" if node == 1 else "returned")] for node in range(3)}
+            wait_until(lambda: states() == at_setup, what=states)
+            (cli.folder / "setup.end").touch()
+            both = [("setup", "returned"), ("stepped", "running")]
+            wait_until(lambda: states() == {node: both for node in range(3)}, what=states)
+            (cli.folder / "run.end").touch()
+            assert launched.wait() == 0
+        finally:
+            session.detach()

@@ -100,7 +100,7 @@ def run_of_plain(stderr: str) -> str:
 
 def test_a_client_that_is_killed_loses_nothing_and_the_rest_is_run_later(cli: Cli, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    client = cli.start(
+    client = cli.begin(
         "run", "swept.py:waits", "--sweep", "-a", "seed=1..9", "-a", f"gate={gate}", "--nodes", 2, "--pool", "cut"
     )  # fmt: skip
     wait_until(lambda: "cut" in cli.pools() and bool(cli.pools()["cut"]["runs"]))
@@ -200,7 +200,7 @@ def test_a_client_of_gangs_that_is_killed_leaves_what_runs_and_the_rest_is_run_l
 ) -> None:
     gate = tmp_path / "gate"
     words = ["--sweep", "--gang-nodes", 2, "-a", "seed=3..7", "-a", f"gate={gate}", "--pool", "killed"]
-    client = cli.start("run", "swept.py:waits", *words, "--nodes", 4)
+    client = cli.begin("run", "swept.py:waits", *words, "--nodes", 4)
     wait_until(lambda: "killed" in cli.pools() and len(cli.pools()["killed"]["runs"]) == 2)
     run = cli.pools()["killed"]["runs"][0]["run"]
     wait_until(lambda: [row["outcome"] for row in told(cli, run)][:2] == ["running", "running"])
@@ -214,6 +214,28 @@ def test_a_client_of_gangs_that_is_killed_leaves_what_runs_and_the_rest_is_run_l
     assert "3 of 5 combinations have no result and are run" in done.stderr
     assert [row["value"] for row in told(cli, gangs_begun(done.stderr)[0])] == [3, 4, 5, 6, 7]
     cli("down", "killed", "--yes")
+
+
+def test_more_gangs_than_a_pool_has_in_memory_are_all_told(cli: Cli) -> None:
+    words = [
+        "--sweep",
+        "--gang-nodes",
+        1,
+        "-a",
+        "seed=3..72",
+        "-a",
+        "lr=2",
+        "-a",
+        "mended=.",
+        "--pool",
+        "many",
+    ]
+    done = cli("run", "swept.py:train", *words, "--nodes", 2, "--keep")
+    runs = gangs_begun(done.stderr)
+    assert len(runs) == 70 and "70/70 have ended" in done.stderr
+    assert [row["value"] for row in told(cli, runs[3])] == [2.0 * seed for seed in range(3, 73)]
+    assert len(done.stdout.splitlines()) == 71 and "waiting" not in done.stdout
+    cli("down", "many")
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,8 @@ def call(
 class Cli:
     """``skyward-tui`` with a home, and a folder with scripts, of its own.
 
-    A call of it is a process that has all loaded that commands import; :meth:`start` and :meth:`terminal` start one as
-    a shell does.
+    A call of it, and :meth:`begin`, are processes that have all loaded that commands import; :meth:`start` and
+    :meth:`terminal` start one as a shell does.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -113,6 +113,14 @@ class Cli:
 
     def json(self, *arguments: object, status: int | None = 0) -> Any:
         return json.loads(self(*arguments, "--json", status=status).stdout.splitlines()[-1])
+
+    def begin(self, *arguments: object) -> Child:
+        """A call that goes on meanwhile."""
+        return LOADED.start(
+            [PROGRAM, *map(str, arguments)],
+            cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
 
     def start(self, *arguments: object) -> Child:
         return Child(

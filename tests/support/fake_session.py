@@ -13,7 +13,7 @@ from skyward_core.front.launches import KeptLaunch
 from skyward_core.front.past_runs import PastRun, RunSearch
 from skyward_core.front.sweeping import Sweep
 from skyward_core.model import states
-from skyward_core.model.errors import PoolExistsError, UsageError
+from skyward_core.model.errors import NoTrials, PoolExistsError, UsageError
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.model.spec import PoolSpec
 from skyward_core.model.stacks import Stacks
@@ -57,6 +57,7 @@ class FakeSession:
     creating: dict[str, Future[PoolView]] = field(default_factory=dict)
     downing: dict[str, Future[Receipt]] = field(default_factory=dict)
     runs_ended: dict[str, Future[RunView]] = field(default_factory=dict)
+    sweeps_over: dict[str, Future[None]] = field(default_factory=dict)
     auto: bool = True
     now: float = NOW
     stored: dict[str, Any] = field(default_factory=dict)
@@ -137,7 +138,7 @@ class FakeSession:
     ) -> Future[RunView]:
         view = self.view(pool)
         self.launched.append((view.name, task))
-        run = self.open_run(view, task.name, kind="single" if one else "broadcast")
+        run = self.open_run(view, task.name, kind="single" if one else "broadcast", job=task.job)
         return done(run)
 
     def launch_sweep(
@@ -152,16 +153,25 @@ class FakeSession:
     ) -> Future[RunView]:
         view = self.view(pool)
         self.launched += [(view.name, task) for task in tasks]
-        run = self.open_run(view, tasks[0].name, kind="sweep", total=len(tasks))
+        if sheet.gang:
+            first = f"{view.name}-{len(view.runs) + 1}"
+            sheet = sheet.begun_by(1, [first, *(f"later-{row}" for row in sheet.tasks[1:])])
+            ranks = (sheet.nodes or len(view.nodes)) * view.ranks_per_node
+            run = self.open_run(view, tasks[0].name, total=ranks)
+        else:
+            run = self.open_run(view, tasks[0].name, kind="sweep", total=len(tasks))
         self.boards[run.id] = TrialBoard(sheet)
         return done(run)
+
+    def sweep_over(self, pool: str, run: str) -> Future[None]:
+        return self.sweeps_over.setdefault(run, Future())
 
     def trials(self, pool: str, run: RunView) -> Future[TrialBoard]:
         future: Future[TrialBoard] = Future()
         if run.id in self.boards:
             future.set_result(self.boards[run.id])
         else:
-            future.set_exception(UsageError(f"run {run.id} is no sweep over arguments"))
+            future.set_exception(NoTrials(f"run {run.id} is no sweep over arguments"))
         return future
 
     def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
@@ -296,11 +306,12 @@ class FakeSession:
         *,
         kind: states.RunKind = "broadcast",
         total: int | None = None,
+        job: str = "",
     ) -> RunView:
         run = f"{view.name}-{len(view.runs) + 1}"
         total = total if total is not None else 1 if kind == "single" else view.world_size
         opened = ev.RunOpened(
-            pool=view.name, run=run, function=function, kind=kind, total=total, at=self.now - 41
+            pool=view.name, run=run, function=function, kind=kind, total=total, at=self.now - 41, job=job
         )
         self.emit(view, opened)
         if kind == "broadcast":

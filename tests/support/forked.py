@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.support.child import Child
 from tests.support.fewer import FOLDER, without
 
 # SYS_clone, with which a fork has the parent of who forks: us. Where we know no number, all are started.
@@ -83,7 +84,7 @@ class Loaded:
         self._requests: dict[str, socket.socket] = {}
         self._env = read_by_python(os.environ)
 
-    def start(self, argv: Sequence[str], **more: Any) -> subprocess.Popen[Any]:
+    def start(self, argv: Sequence[str], **more: Any) -> Child:
         """A child of ours that has it loaded; one of its own where its interpreter is to begin with other variables.
 
         Args:
@@ -93,7 +94,7 @@ class Loaded:
         env = os.environ if (env := more.get("env")) is None else env
         path = self._more_path(env)
         if not _CLONE or path is None:
-            return subprocess.Popen([*self._python, "-c", self._first + self._then, *argv[1:]], **more)
+            return Child([*self._python, "-c", self._first + self._then, *argv[1:]], **more)
         return _Forked(partial(self._fork, path), argv, **more)
 
     def _more_path(self, env: Mapping[str, str]) -> list[str] | None:
@@ -150,7 +151,7 @@ def read_by_python(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name.startswith(READ)}
 
 
-class _Forked(subprocess.Popen[Any]):
+class _Forked(Child):
     """Such a child, begun and waited for as any other."""
 
     def __init__(

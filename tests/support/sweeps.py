@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from skyward_core.model.outcome import ErrorInfo
 from skyward_core.views.trial_sheet import TrialSheet
 from skyward_core.views.trials import TrialBoard
@@ -25,3 +27,20 @@ def swept(session: FakeSession) -> tuple[PoolView, RunView]:
 def end(session: FakeSession, view: PoolView, run: RunView, index: int, loss: float) -> None:
     gists = {"loss": [loss, loss, 1.0]}
     session.end_rank(view, run, index, "returned", summary=value({"acc": 1 - loss}), numbers=gists)
+
+
+def gangs(session: FakeSession) -> tuple[PoolView, list[RunView]]:
+    """A sweep by gangs of two of four nodes: of six runs one has returned, one failed, one goes on; three have not
+    begun."""
+    view = session.pool("pair", 4)
+    ids = [f"pair-{place + 1}" for place in range(6)]
+    sheet = replace(SHEET, gang=True, nodes=2).begun_by(1, ids)
+    runs = [session.open_run(view, total=2) for _ in range(3)]
+    session.boards |= {run.id: TrialBoard(sheet) for run in runs}
+    end(session, view, runs[0], 0, 0.5)
+    end(session, view, runs[0], 1, 0.625)
+    session.end_run(view, runs[0])
+    session.end_rank(view, runs[1], 0, "collateral")
+    session.end_rank(view, runs[1], 1, "raised", error=ErrorInfo("ValueError", "bad seed 2"))
+    session.end_run(view, runs[1], "failed")
+    return view, runs

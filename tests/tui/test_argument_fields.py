@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, Select
 
+from skyward_core.model.outcome import ErrorInfo
 from skyward_tui.app import SkywardApp
 from skyward_tui.widgets.argument_fields import ArgumentRow
 from skyward_tui.widgets.toggles import Toggles
@@ -138,3 +139,37 @@ async def test_several_values_are_a_sweep(app: SkywardApp, session: FakeSession)
         )
         (run,) = session.views[-1].runs.values()
         assert run.total == 5 and session.boards[run.id].sheet.rows[4] == ("5", "0.1")
+
+
+async def test_a_sweep_runs_by_gangs_of_as_many_nodes_as_its_field_says(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        options, gang = screen.query_one("#options", Toggles), screen.query_one("#gang", Input)
+        row = screen.query_one("#gangs")
+        assert not row.display
+        screen.query_one("#arguments", Input).value = "epochs=1..5"
+        await until(pilot, lambda: row.display)
+        options.focus()
+        await pilot.press("tab")
+        await typed(app, pilot, "2")
+        await until(pilot, lambda: "2 nodes, 2 at a time" in screen_text(app))
+        assert "--gang-nodes 2" in screen_text(app)
+        await typed(app, pilot, "0")
+        await until(pilot, lambda: "each combination is to run on 20 nodes" in screen_text(app))
+        assert gang.has_class("-wrong")
+        gang.value = "all"
+        await until(pilot, lambda: "one after the other" in screen_text(app))
+        gang.value = "2"
+        await until(pilot, lambda: "2 at a time" in screen_text(app))
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: bool(session.boards))
+        (board,) = session.boards.values()
+        assert board.sheet.gang and board.sheet.nodes == 2 and len(board.sheet.tasks) == 5
+        (run,) = session.views[-1].runs.values()
+        await until(pilot, lambda: run.id in session.sweeps_over)
+        session.end_rank(session.views[-1], run, 1, "raised", error=ErrorInfo("ValueError", "no"))
+        session.sweeps_over[run.id].set_result(None)
+        said = f"0 of 5 combinations have results; epochs=1 raised (run {run.id}); 4 did not begin"
+        await until(pilot, lambda: said in " ".join(screen_text(app).split()))

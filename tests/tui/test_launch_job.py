@@ -69,6 +69,7 @@ async def test_a_job_file_is_launched_like_a_script(
         run = next(iter(view.runs.values()))
         session.end_run(view, run)
         await until(pilot, lambda: [task.name for _, task in session.launched] == ["setup", "tuned"])
+        assert len({run.job for run in view.runs.values()}) == 1 and run.job, "steps of one job"
         assert all(TOKEN not in str(form) for form in (app.unlaunched, screen_text(app)))
 
 

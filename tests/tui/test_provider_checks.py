@@ -10,8 +10,9 @@ from textual.widgets import Input, Select
 
 from skyward_core.model.machine import Check
 from skyward_tui.app import SkywardApp
+from skyward_tui.words import clip_path
 from tests.support.app_driver import launch_form, screen_text, typed, until
-from tests.support.fake_session import FakeSession
+from tests.support.fake_session import FakeSession, done
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +72,34 @@ async def test_where_lines_are_few_only_what_is_amiss_has_one(app: SkywardApp, s
         session.check_ups["local"].set_result([Check("local", "ok", "8 cores")])
         await until(pilot, lambda: "✓ local: processes on this machine" in screen_text(app))
         assert "8 cores" not in screen_text(app)
+
+
+async def test_of_a_path_that_has_no_room_the_end_stays(app: SkywardApp, session: FakeSession) -> None:
+    free = "71.5 GB free under /scratch/of/many/people/and/groups/skyward/spool"
+    session.check_ups["local"] = done([Check("local disk", "ok", free)])
+    script = Path("of-many-people-and-groups/experiments/of-this-autumn/llama-with-lora/train.py")
+    script.parent.mkdir(parents=True)
+    script.write_text(Path("train.py").read_text("utf-8"), "utf-8")
+    async with app.run_test(size=(80, 32)) as pilot:
+        await launch_form(app, pilot, str(script))
+        await until(pilot, lambda: "runs     train()" in screen_text(app))
+        await pilot.press("tab")
+        await until(pilot, lambda: "…" in screen_text(app).splitlines()[2])
+        assert screen_text(app).splitlines()[2].rstrip("│ ").endswith("/llama-with-lora/train.py")
+        await until(pilot, lambda: "✓ local disk: 71.5 GB free under …" in screen_text(app))
+        assert "skyward/spool " in screen_text(app)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a/b.py", "a/b.py"),
+        ("free under /a/long/path/here", "free under …path/here"),
+        ("a lot of words that say /a/long/path", "a lot of words that…"),
+        ("/home/me/projects/llama/train.py", "…jects/llama/train.py"),
+        ("日本/日本/日本/日本/日本/b", "…本/日本/日本/日本/b"),
+        ("lr=0.1 seed=1..5 epochs=30", "lr=0.1 seed=1..5 epo…"),
+    ],
+)
+def test_a_text_is_cut_where_it_says_least(text: str, shown: str) -> None:
+    assert clip_path(text, 21) == shown

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from skyward_core.model.outcome import ErrorInfo
 from skyward_core.views import events as ev
 from skyward_tui.app import SkywardApp
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession, value
-from tests.support.sweeps import end, swept
+from tests.support.sweeps import end, gangs, swept
 
 
 def order(app: SkywardApp) -> list[str]:
@@ -95,3 +96,46 @@ async def test_one_that_goes_on_shows_its_last_numbers(app: SkywardApp, session:
         session.emit(view, began)
         view.metrics.note(run.id, 1, session.now + 1, {"loss": 0.0625})
         await until(pilot, lambda: "0.0625" in screen_text(app) and "● running" in screen_text(app))
+
+
+async def test_by_gangs_all_trials_are_the_table_of_each_run(app: SkywardApp, session: FakeSession) -> None:
+    view, runs = gangs(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("enter", "4", "z")
+        await until(pilot, lambda: "4 results  2/6" in screen_text(app) and "#▲" in screen_text(app))
+        text = screen_text(app)
+        assert text.count("◌ waiting") == 3 and "● running" in text and "ValueError: bad seed 2" in text
+        assert "▸2" in text, "the run that is looked at is marked"
+        # Live: another run of the sweep, which nobody looks at, ends and fails.
+        session.end_rank(view, runs[2], 0, "raised", error=ErrorInfo("OSError", "no disk"))
+        await until(pilot, lambda: "OSError: no disk" in screen_text(app))
+        other = session.open_run(view, total=2)
+        end(session, view, other, 0, 0.25)
+        end(session, view, other, 1, 0.25)
+        session.end_run(view, other)
+        session.now += 1
+        await pilot.press("left_curly_bracket", "left_curly_bracket", "left_curly_bracket")
+        await until(pilot, lambda: "▸0" in screen_text(app) and screen_text(app).count("◌ waiting") == 2)
+
+
+async def test_of_a_run_by_gangs_its_own_results_are_a_key_away(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    gangs(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("enter", "4", "z", "left_curly_bracket")
+        await until(pilot, lambda: "▸1" in screen_text(app) and "p this run's own" in screen_text(app))
+        await pilot.press("p")
+        await until(pilot, lambda: "p all trials" in screen_text(app) and "r1" in screen_text(app))
+        assert "collateral" in screen_text(app) and "#▲" not in screen_text(app)
+        await pilot.press("left_curly_bracket")
+        await until(pilot, lambda: "r0" in screen_text(app) and "collateral" not in screen_text(app))
+        await pilot.press("p")
+        await until(pilot, lambda: "▸0" in screen_text(app))
+
+
+async def test_a_run_of_no_sweep_has_no_trials_to_turn_to(app: SkywardApp, session: FakeSession) -> None:
+    session.open_run(session.pool("plain", 2))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("enter", "p")
+        await until(pilot, lambda: "none of a sweep by gangs" in screen_text(app))

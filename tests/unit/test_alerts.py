@@ -164,6 +164,13 @@ def test_one_hiccup_is_no_straggler() -> None:
         ({}, {"throttle": 0x20}, [("throttled", "n1 GPU 0", "slowed: too hot")]),
         ({}, {"throttle": 0x44}, [("throttled", "n1 GPU 0", "slowed: too hot (hardware)")]),
         ({}, {"throttle": 0x80}, [("throttled", "n1 GPU 0", "slowed: power brake")]),
+        ({}, {"lost": 1}, [("gpu", "n1 GPU 0", "lost by the driver")]),
+        ({}, {"util": 0, "xid": 5}, [("gpu", "n1 GPU 0", "Xid 5")]),
+        (
+            {},
+            {"lost": 1, "xid": 79},
+            [("gpu", "n1 GPU 0", "Xid 79 (the GPU has fallen off the bus), lost by the driver")],
+        ),
     ],
 )
 def test_machines(node: dict[str, Any], gpu: dict[str, Any], told: list[tuple[str, str, str]]) -> None:
@@ -190,6 +197,24 @@ def test_who_comes_later_sees_since_when_by_what_was_measured() -> None:
         "kind": "memory", "rank": None, "node": 1, "gpu": 0, "name": "mem_used", "since": session.now - 40,
         "words": "memory 97 % full",
     }  # fmt: skip
+
+
+def test_an_error_of_a_gpu_that_was_before_the_run_is_none_of_it() -> None:
+    """As long as the driver has the GPU; and what comes twice is since the first time."""
+    session, view, run = running()
+    view.machines = MachineBook()
+    for at, gpu in ((run.opened_at - 5, {"xid": 31}), (session.now - 2, {"xid": 31})):
+        view.machines.feed(1, json.dumps({"at": at, "node": {}, "gpus": [gpu]}).encode())
+    assert alerts_of(view, run, session.now) == []
+    for at in (session.now - 1, session.now):
+        view.machines.feed(1, json.dumps({"at": at, "node": {}, "gpus": [{"lost": 1, "xid": 79}]}).encode())
+    (found,) = alerts_of(view, run, session.now)
+    assert (found.kind, found.since) == ("gpu", session.now - 1)
+    view.machines.feed(
+        1, json.dumps({"at": session.now, "node": {}, "gpus": [{"util": 3, "xid": 79}]}).encode()
+    )
+    (found,) = alerts_of(view, run, session.now)
+    assert found.words == "Xid 79 (the GPU has fallen off the bus)"
 
 
 def test_the_worst_is_first_and_each_is_new_once() -> None:

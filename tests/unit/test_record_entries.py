@@ -16,6 +16,7 @@ from skyward_core.model.outcome import Outcome, Summary
 from skyward_core.views import events as ev
 from skyward_core.views import record_entries as entries
 from skyward_core.views.checked_events import event_of
+from skyward_core.views.trial_sheet import TrialSheet
 from skyward_core.views.views import PoolView, apply
 from tests.support.examples import examples
 
@@ -109,6 +110,16 @@ def test_numbers_figures_and_work_reach_their_books() -> None:
     )
 
 
+def test_what_is_swept_is_told_before_it_begins_and_found_by_any_run() -> None:
+    sheet = TrialSheet.of_texts([("lr=1",), ("lr=2",)], gang=True, nodes=2).begun_by(7, ["a1", "b2"])
+    view = PoolView("p")
+    assert entries.feed(view, json.loads(json.dumps(entries.of_sheet(1.0, "a1", sheet))))
+    assert view.sheets == {"a1": sheet}
+    for bent in ({"rows": [["1"], [2, 3]]}, {"runs": [[5, "x"]]}, {"before": 3}, {"names": None}):
+        bad = entries.of_sheet(1.0, "a1", sheet)
+        assert not entries.feed(view, bad | {"sheet": bad["sheet"] | bent})
+
+
 def _bent() -> Iterator[dict[str, Any]]:
     """Entries with one thing amiss each."""
     spec: list[Any] = [
@@ -185,12 +196,13 @@ JUNK = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=6,
 )
-FIELDS = ("at", "event", "of", "stream", "run", "text", "node", "ahead", "why", "spent")
+FIELDS = ("at", "event", "of", "stream", "run", "text", "node", "ahead", "why", "spent", "sheet")
 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(
-    kind=st.sampled_from(["event", "log", "numbers", "figures", "silence", "work", "nonsense"]) | JUNK,
+    kind=st.sampled_from(["event", "log", "numbers", "figures", "silence", "work", "sheet", "nonsense"])
+    | JUNK,
     entry=st.dictionaries(st.sampled_from(FIELDS), JUNK),
     good=st.sampled_from([{}, {"at": 1.0}, {"at": 1.0, "of": "r001", "stream": "out", "run": "", "node": 0}]),
 )

@@ -16,6 +16,7 @@ from ...model.function import Function, PendingFunction, PendingGroup
 from ...model.run_future import RunFuture
 from ...model.states import RunKind
 from ...transport.background_loop import background, submit, this_process
+from .older_verbs import OlderVerbs
 
 if TYPE_CHECKING:
     from ...model.alert import Alert
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Dispatching:
+class Dispatching(OlderVerbs):
     """What ``Compute`` and an attached pool share. Safe to use from any thread.
 
     Attributes:
@@ -588,9 +589,9 @@ class Dispatching:
             run: its id.
 
         Returns:
-            The worst first. Each has a ``kind`` ("nan", "stall", "memory", "throttled", "straggler" or "plateau"), says
-            ``who`` it is (``rank``; or ``node``, and ``gpu``), ``since`` when (Unix time by this machine's clock) and
-            what, in ``words``.
+            The worst first. Each has a ``kind`` ("gpu", "nan", "stall", "memory", "throttled", "straggler" or
+            "plateau"), says ``who`` it is (``rank``; or ``node``, and ``gpu``), ``since`` when (Unix
+            time by this machine's clock) and what, in ``words``.
 
         Raises:
             UsageError: the pool has had no such run.

@@ -117,7 +117,8 @@ class RunRecord:
         self.over = False  # of a map: its client has said that there is no more of it
         self.epoch = 0  # of the gang that it was meant for last
         self.nodes: list[int] = []  # that have it, where these are not all
-        self.job = ""  # the job that it is a step of, where another one follows
+        self.job = ""  # the job that it is a step of
+        self.waits = ""  # the same, where another one follows that has not come
         self.ended_at = 0.0  # of its latest outcome, by the monotonic clock
 
     @property
@@ -125,7 +126,7 @@ class RunRecord:
         """The job for whose next step the node is kept; "" for none."""
         went_well = all(each["kind"] == "returned" for each in self.outcomes.values())
         late = self.active or not self.outcomes or time.monotonic() - self.ended_at > KEPT
-        return self.job if went_well and not late else ""
+        return self.waits if went_well and not late else ""
 
     def to_json(self) -> dict[str, Any]:
         told = {
@@ -141,7 +142,7 @@ class RunRecord:
             "returned": self.returned,
             "over": self.over,
         }
-        return told | {"nodes": self.nodes} if self.nodes else told
+        return told | {key: value for key, value in (("nodes", self.nodes), ("job", self.job)) if value}
 
     def count(self, call: Call, outcome: AgentOutcome) -> None:
         """Of a map, which may have endlessly many calls: what a rank has done is told as of a generator."""
@@ -175,16 +176,17 @@ class Register:
             self._forget()
         record.active += 1
         record.epoch, record.nodes = call.header.get("epoch", 0), call.header.get("nodes", [])
-        record.job = call.header.get("job", "") if call.header.get("more") else ""
-        self._begun(call.header.get("job", ""), record)
+        record.job = call.header.get("job", "")
+        record.waits = record.job if call.header.get("more") else ""
+        self._begun(record.job, record)
         self.active += 1
         return first
 
     def _begun(self, job: str, record: RunRecord) -> None:
         """What was kept here for a job's next step is that one's now."""
         for other in self.records.values() if job else ():
-            if other.job == job and other is not record:
-                other.job = ""
+            if other.waits == job and other is not record:
+                other.waits = ""
 
     def end(self, call: Call, outcome: AgentOutcome) -> None:
         call.outcome = outcome

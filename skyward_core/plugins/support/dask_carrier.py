@@ -67,11 +67,8 @@ def begun(run: str) -> bool:
 
 
 def release(run: str) -> None:
-    """A run's work is done; told through Dask."""
-    with _lock:
-        gate = _gates.get(run)
-    if gate is not None:
-        gate.over.set()
+    """A run's work is done; told through Dask, and perhaps before its call stands here."""
+    _gate(run).over.set()
 
 
 def joined() -> None:

@@ -122,21 +122,35 @@ async def _ask(
     if after:
         when["after"] = after
     request = {"t": "written", "patterns": list(patterns)} | when
-    asking = asyncio.ensure_future(link.ask(request))
+    asking = asyncio.ensure_future(_answer(link, request))
     deadline = time.monotonic() + PATIENCE
     while not asking.done() and link.quiet < FROZEN and time.monotonic() < deadline:
         await asyncio.wait([asking], timeout=1.0)
     if not asking.done():
         asking.cancel()
         return _NodesFiles([], why=f"it {link.silence}")
-    answer: WrittenAnswer
     try:
-        answer, _ = asking.result()
+        answer = asking.result()
     except (ConnectionError, WireError) as error:
         return _NodesFiles([], why=str(error))
     if why := answer.get("error"):
         return _NodesFiles([], why=why, forgotten=bool(answer.get("forgotten")))
     return _NodesFiles([_file(each, link) for each in answer["files"]], answer["more"], answer["folder"])
+
+
+async def _answer(link: Link, request: dict[str, object]) -> WrittenAnswer:
+    """What a node says; it is asked once more after each time that its link was down and has come up again."""
+    while True:
+        had = link.welcome
+        try:
+            answer: WrittenAnswer
+            answer, _ = await link.ask(request)
+            return answer
+        except ConnectionError:
+            if not link.returning and link.welcome is had:
+                raise
+        while link.returning:
+            await asyncio.sleep(0.02)
 
 
 def _file(told: WrittenKeys, link: Link) -> WrittenFile:

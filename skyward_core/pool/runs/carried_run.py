@@ -33,6 +33,8 @@ class CarriedRun(MapRun):
         self._raised: Value = b""
 
     def feed(self) -> None:
+        if self.state != "running" or self._stopping:
+            return  # it was over before the pool could take it: nobody would have its calls end
         self._fed = True
         self._given = self.total
         for rank in range(self.total):
@@ -63,8 +65,8 @@ class CarriedRun(MapRun):
         self._check_end()
 
     def standing(self) -> int:
-        """How many of its calls have not ended."""
-        return len(self._shares)
+        """How many of its calls have not ended; all of them, until the pool can take it."""
+        return len(self._shares) if self._fed else self.total
 
     def progress(self, rank: int, items: int, seconds: float, last: Summary) -> None:
         """The engine has done some items on a rank."""

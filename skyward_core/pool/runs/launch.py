@@ -193,7 +193,13 @@ class Launcher:
             self._news.records.placed(run.id, ())
         self._news.emit(
             ev.RunOpened(
-                pool=self._context.name, run=run.id, function=run.name, kind=run.kind, total=run.total, at=now
+                pool=self._context.name,
+                run=run.id,
+                function=run.name,
+                kind=run.kind,
+                total=run.total,
+                at=now,
+                job=run.tasks[0].job,
             )
         )
 

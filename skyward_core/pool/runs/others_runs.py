@@ -170,15 +170,15 @@ class OthersRuns:
 
     def _opened(self, record: Record, link: Link) -> None:
         run, at = record["run"], link.time_of({"at": record["opened_at"]})
-        nodes = tuple(record.get("nodes", ()))
+        nodes, job = tuple(record.get("nodes", ())), record.get("job", "")
         if run in self._totals:
             if nodes:  # it has waited for them
-                self._emit(ev.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at))
+                self._emit(ev.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at, job=job))
             return
         self._news.records.opened(run, record["function"], record["kind"], record["total"], at)
         if nodes:
             self._news.records.placed(run, nodes)
-        self._begin(run, record["function"], record["kind"], record["total"], at, nodes)
+        self._begin(run, record["function"], record["kind"], record["total"], at, nodes, job)
 
     def waits(self, link: Link, queued: QueuedKeys) -> None:
         """A run waits for nodes, as the head tells."""
@@ -189,13 +189,22 @@ class OthersRuns:
             self._begin(queued["run"], queued["name"], "broadcast", total, since, ())
 
     def _begin(
-        self, run: str, function: str, kind: RunKind, total: int, at: float, nodes: tuple[int, ...]
+        self,
+        run: str,
+        function: str,
+        kind: RunKind,
+        total: int,
+        at: float,
+        nodes: tuple[int, ...],
+        job: str = "",
     ) -> None:
         self._totals[run] = total
         self._outcomes[run] = {}
         if kind == "map":
             self._maps[run] = {}
-        self._emit(ev.RunOpened(pool=self._pool, run=run, function=function, kind=kind, total=total, at=at))
+        self._emit(
+            ev.RunOpened(pool=self._pool, run=run, function=function, kind=kind, total=total, at=at, job=job)
+        )
         if nodes:
             self._emit(ev.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at))
 

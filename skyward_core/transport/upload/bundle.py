@@ -177,6 +177,7 @@ STAY = (
     "skyward_core/views/agreement.py",
     "skyward_core/views/collapsed.py",
     "skyward_core/views/held_lines.py",
+    "skyward_core/views/job_steps.py",
     "skyward_core/views/notifications.py",
     "skyward_core/views/prometheus.py",
     "skyward_core/views/trials.py",

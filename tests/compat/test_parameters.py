@@ -1,0 +1,118 @@
+# mypy: ignore-errors
+"""What two generations' values and functions take: each parameter is heeded, told of or refused, and none is swallowed;
+``docs/migration.md`` says which."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.store import home
+from tests.compat.upstream import MEMBERS, PARAMETERS, PROVIDERS
+
+PAGE = Path(__file__).parents[2] / "docs" / "migration.md"
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.read_text(encoding="utf-8").partition("\n## Parameters\n")[2].splitlines()
+    if line.startswith("| `sky.")
+]
+# What each is made of besides.
+BESIDE = {
+    "Compute": {"provider": "sky.AWS(region='r')"},
+    "AWS security_group_id": {"subnet_id": "'subnet-1'"},
+    "Compute.attached": {"ref": "'train'"},
+    "PipIndex": {"url": "'https://p.org'"},
+    "plugins.mig": {"profile": "'3g.40gb'"},
+    "accelerators.Custom": {"name": "'Mine'"},
+}
+POSITIONAL = {"shard": "[1, 2], "}
+
+
+def told() -> dict[str, dict[str, str]]:
+    """Kind, parameter, verdict."""
+    found: dict[str, dict[str, str]] = {}
+    for kind, parameters, verdict in ROWS:
+        of_kind = found.setdefault(kind.strip("`").removeprefix("sky."), {})
+        for name in re.findall(r"`(\w+)`", parameters):
+            assert name not in of_kind, f"{kind} {name} stands there twice"
+            of_kind[name] = verdict
+    return found
+
+
+def what_comes_of(kind: str, name: str) -> str:
+    given = BESIDE.get(kind, {}) | BESIDE.get(f"{kind} {name}", {}) | {name: PARAMETERS[kind][name]}
+    call = ", ".join(f"{word}={value}" for word, value in given.items())
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", FutureWarning)
+        try:
+            eval(f"sky.{kind}({POSITIONAL.get(kind, '')}{call})", {"sky": sky})  # noqa: S307  as a script has it
+        except sky.SkywardError as error:
+            assert "\n" not in str(error)
+            if not isinstance(error, sky.PoolError):  # there is no such pool, which is another matter
+                return "refused"
+    mine = [str(each.message) for each in said if f"{name}=...) goes unheeded" in str(each.message)]
+    others = [each for each in said if issubclass(each.category, FutureWarning)]
+    if kind == "Executor":  # which makes a sky.Worker, and says so
+        mine = [str(each.message) for each in others]
+    assert len(mine) == len(others), [str(each.message) for each in others]
+    return "told" if mine else "heeded"
+
+
+def test_every_parameter_is_told_of_once() -> None:
+    assert {kind: set(of_kind) for kind, of_kind in told().items()} == {
+        kind: set(of_kind) for kind, of_kind in PARAMETERS.items()
+    }
+
+
+@pytest.mark.parametrize("kind", PARAMETERS)
+def test_what_comes_of_each_parameter_is_what_is_told(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = []
+    for name, verdict in told()[kind].items():
+        if name == "provider":
+            monkeypatch.setattr(home, "provider_override", "local")
+        found = what_comes_of(kind, name)
+        monkeypatch.setattr(home, "provider_override", None)
+        here = found == "heeded"
+        if here != verdict.startswith(("same", "ours instead")) or here == verdict.startswith("not, because"):
+            wrong.append(f"{name} is {found}, and told of as: {verdict}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_a_provider_elsewhere_keeps_what_it_is_given_and_says_what_serves(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = PROVIDERS[name].split()
+    made = getattr(sky, name)(**{word: f"of {word}" for word in words})
+    assert [getattr(made, word) for word in words] == [f"of {word}" for word in words]
+    assert made == getattr(sky, name)(**made.parameters)
+    secrets = [word for word in words if re.search("key|token|secret|json", word)]
+    assert not [word for word in secrets if f"of {word}" in repr(made)], "no secret is shown"
+    if name == "Container":
+        assert sky.Compute(provider=made).spec.provider.name == "local"
+    else:
+        with pytest.raises(sky.UsageError, match=rf"sky\.{name} names machines of .*--provider local SCRIPT"):
+            sky.Compute(provider=made)
+    monkeypatch.setattr(home, "provider_override", "local")
+    compute = sky.Compute(provider=made, accelerator="A100", region="x", max_hourly_cost=1.0)
+    assert compute.spec.provider.name == "local"
+    (said,) = compute._said
+    assert all(word in said for word in (*words, "region", "max_hourly_cost")) and "unheeded" in said
+
+
+def test_what_values_have_is_here() -> None:
+    missing = []
+    for kind, names in MEMBERS.items():
+        value = attrgetter(kind)(sky)
+        has = {
+            *dir(value),
+            *getattr(value, "__match_args__", ()),
+            *getattr(value, "__dataclass_fields__", ()),
+        }
+        missing += [f"{kind}.{name}" for name in names.split() if name not in has]
+    assert missing == []
