@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from subprocess import PIPE
+from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
@@ -58,7 +58,8 @@ TASKS = Loaded(
 def run(task: Any) -> Any:
     """What the task gives where neither the script nor its folder is known: in another process."""
     blobs = pickle.dumps((task.fn.read(), task.args.read()))
-    with TASKS.start(["-c"], stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
+    process: Popen[Any] = TASKS.start(["-c"], stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    with process:
         out, err = process.communicate(blobs)
     assert process.returncode == 0, err.decode()
     return pickle.loads(out)
