@@ -246,7 +246,7 @@ if TYPE_CHECKING:
     from nowhere import Thing
 class Mode(enum.Enum):
     FAST = "f"
-    SLOW = enum.auto()
+    SLOW = 1
 class Level(enum.IntEnum):
     LOW = 1
     HIGH = 2

@@ -59,7 +59,7 @@ def test_runs_of_one_process_do_not_mix(spool):
 
 
 def test_whatever_is_a_number_is_taken(spool):
-    import torch
+    torch = pytest.importorskip("torch")
 
     sky.log(a=np.float32(0.5), b=torch.tensor(2.0, requires_grad=True), c=True, d=float("nan"), e=np.int64(7))
     (line,) = spool()
@@ -76,7 +76,7 @@ def test_what_is_no_number_is_named(value, spool):
 
 
 def test_a_tensor_of_several_is_no_number(spool):
-    import torch
+    torch = pytest.importorskip("torch")
 
     with pytest.raises(TypeError, match=r"log\(\) takes numbers; loss is a Tensor"):
         sky.log(step=1, loss=torch.zeros(3))
