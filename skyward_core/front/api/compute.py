@@ -162,6 +162,8 @@ class Compute(Dispatching):
             selection=selection,
             ttl=ttl,
         )
+        if "skyward" in sys.modules and isinstance(self.spec.provider, RunsHere):
+            self._share_as_older()
         super().__init__()
         self.plugins = self.spec.plugins
         self.receipt: Receipt | None = None
@@ -169,6 +171,18 @@ class Compute(Dispatching):
         self._coming: Future[None] | None = None
         self._given_up = False
         self._shown = ComingUp() if self.spec.options.console and is_notebook() else None
+
+    def _share_as_older(self) -> None:
+        """Add the plugin that older generations have no need of."""
+        from ...plugins import shared
+        from .older_shared import shares_by_older_name
+
+        has = any(each.name == shared.name for each in self.spec.plugins)
+        if self.spec.options.cluster and not has and shares_by_older_name():
+            self.spec = replace(self.spec, plugins=(*self.spec.plugins, shared()))
+            self._said.append(
+                "plugins=[sky.plugins.shared()] is added, for the script has sky.dict or its like"
+            )
 
     @classmethod
     def attached(cls, ref: str, **older: Any) -> Attached:
