@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import copy
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..views.logs import About, Line, Ring
+from ..views.logs import About, Line, Ring, text_of
 from ..views.logs import Lines as Splitter
 from ..views.weave import STREAMS, Place, weave
 from .run_logs import Part, RunLogs
@@ -55,8 +55,8 @@ class StoredLines:
         start = parts[0].start if parts else (0, 0)
         self._spots = [_Spot(0, 0, start)]
         self.count = 0
-        for lines, spot in self._from(self._spots[0].kept()):
-            self.count += len(lines)
+        for _, spot in self._from(self._spots[0].kept(), lambda text: False):
+            self.count = spot.number
             if spot.number >= self._spots[-1].number + STRIDE:
                 self._spots.append(spot.kept())
 
@@ -69,13 +69,17 @@ class StoredLines:
         """
         return cls(logs.folder, logs.parts.get(rank, ()), whole=whole)
 
-    def read(self, start: int, stop: int) -> list[Line]:
-        """Lines ``start`` (inclusive) to ``stop`` (exclusive)."""
+    def read(self, start: int, stop: int, may: Callable[[str], bool] | None = None) -> list[Line]:
+        """Lines ``start`` (inclusive) to ``stop`` (exclusive).
+
+        Args:
+            may: whether any line of a text of many lines may be wanted: where it says no, all of these are left out.
+        """
         found: list[Line] = []
         if start >= min(stop, self.count):
             return found
         place = bisect_right(self._spots, start, key=lambda spot: spot.number) - 1
-        for lines, spot in self._from(self._spots[place].kept()):
+        for lines, spot in self._from(self._spots[place].kept(), may):
             if spot.number > start:
                 found += [line for line in lines if start <= line.number < stop]
             if spot.number >= stop:
@@ -93,17 +97,22 @@ class StoredLines:
         # A ring that holds nothing yet of a run under way will hold it from its first line.
         return max(0, self.count - end) if tail or self._whole else 0
 
-    def _from(self, spot: _Spot) -> Iterator[tuple[list[Line], _Spot]]:
-        """Read on from a place, which changes on the way; with every piece the lines that it ended."""
+    def _from(
+        self, spot: _Spot, may: Callable[[str], bool] | None = None
+    ) -> Iterator[tuple[list[Line], _Spot]]:
+        """Read on from a place, which changes on the way; with every piece the lines that it ended, but for those of
+        which ``may`` says no."""
         while spot.part < len(self._parts):
             part = self._parts[spot.part]
             for piece in weave(self._folder, part.stem, spot.place, part.end):
                 spot.about[piece.stream] = about = About(piece.stream, piece.at, piece.run)
                 after = piece.offset + len(piece.data)
                 place = (after, spot.place[1]) if piece.stream == "out" else (spot.place[0], after)
-                texts = spot.begun[piece.stream].split(piece.data)
-                lines = [Line(number, text, about) for number, text in enumerate(texts, spot.number)]
-                spot = _Spot(spot.number + len(lines), spot.part, place, spot.begun, spot.about)
+                texts = spot.begun[piece.stream].take(piece.data)
+                lines: list[Line] = []
+                if may is None or (texts and may(text_of(texts))):
+                    lines = [Line(number, text, about) for number, text in enumerate(texts, spot.number)]
+                spot = _Spot(spot.number + len(texts), spot.part, place, spot.begun, spot.about)
                 yield lines, spot
             lines = self._last_lines(spot)
             following = spot.part + 1

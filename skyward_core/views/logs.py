@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol, overload
 
 from ..wire.safe_text import colored, is_clean
-from .line_store import LARGE, LineStore
+from .line_store import LARGE, LineStore, Room
 from .silence import Rhythms
 
 LINE_LIMIT = 64 * 1024  # bytes of one line kept for showing; the file keeps it whole
@@ -71,10 +71,10 @@ class LogRing:
         "_abouts", "_lines", "_lock", "_partials", "_starts", "capacity", "version",
     )  # fmt: skip
 
-    def __init__(self, capacity: int = 10_000) -> None:
+    def __init__(self, capacity: int = 10_000, room: Room | None = None) -> None:
         self.capacity = capacity
         self.version = 0
-        self._lines = LineStore(capacity)
+        self._lines = LineStore(capacity, room)
         self._partials: dict[str, Lines] = {}
         # Neighbours often have the same: numbers of the lines from which on a line is so, and how it is.
         self._starts: list[int] = []
@@ -218,6 +218,18 @@ class _Unread(Sequence[str]):
         self._count = count
         self._lines: list[str] | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes until it is read."""
+        return len(self._body)
+
+    def text(self) -> str | None:
+        """All of them, where they are as they came: a terminal acts on nothing in them, and none is long."""
+        body = self._body
+        if not body or b"\r" in body or not is_clean(body) or _may_be_long(body):
+            return None
+        return body.decode("ascii")
+
     def __len__(self) -> int:
         return self._count
 
@@ -237,6 +249,13 @@ class _Unread(Sequence[str]):
             self._lines = _texts(body)
             self._body = b""
         return self._lines
+
+
+def text_of(lines: Sequence[str]) -> str:
+    """Whole lines as one text; of many that nobody has read, without reading each."""
+    if isinstance(lines, _Unread) and (text := lines.text()) is not None:
+        return text
+    return "\n".join(lines)
 
 
 def _late(body: bytes) -> Sequence[str]:
@@ -277,9 +296,10 @@ class LogBook:
         version: raised by all that is taken.
     """
 
-    def __init__(self, capacity: int = 10_000) -> None:
+    def __init__(self, capacity: int = 10_000, room: Room | None = None) -> None:
         self.capacity = capacity
         self.version = 0
+        self._room = room or Room()
         self.merged = LogRing(capacity)
         self.ranks: dict[int, LogRing] = {}
         self._runs: dict[str, LogBook] = {}
@@ -290,14 +310,14 @@ class LogBook:
         """The ring of a rank, made when first asked for."""
         ring = self.ranks.get(rank)
         if ring is None:  # a screen may ask for it at this very moment too: both must get the same
-            ring = self.ranks.setdefault(rank, LogRing(self.capacity))
+            ring = self.ranks.setdefault(rank, LogRing(self.capacity, self._room))
         return ring
 
     def of(self, run: str) -> LogBook:
         """What has come of one run, made when first asked for; numbers of lines count from 0 in each."""
         book = self._runs.get(run)
         if book is None:
-            book = self._runs.setdefault(run, LogBook(self.capacity))
+            book = self._runs.setdefault(run, LogBook(self.capacity, self._room))
         return book
 
     def has(self, run: str) -> bool:
@@ -341,7 +361,7 @@ class LogBook:
         """Make room for one more run; those that may still print stay."""
         over = [run for run in self._runs if run not in self._latest.values()]
         for run in over[: max(0, len(self._runs) - RUNS_KEPT + 1)]:
-            del self._runs[run]
+            self._room.leave(len(self._runs.pop(run).ranks))
 
 
 def prefix_of(rank: int) -> str:

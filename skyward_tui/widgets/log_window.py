@@ -15,14 +15,23 @@ from dataclasses import dataclass, replace
 from skyward_core.front.history import StoredLines
 from skyward_core.views.collapsed import CollapsedRing
 from skyward_core.views.logs import Line, Ring, prefix_of
+from skyward_core.wire.safe_text import is_clean
 
 from ..sgr import plain
 
 Span = tuple[int, int, Callable[[int, int], list[Line]]]
-PIECE = 4096  # lines of files that are searched at once
+PIECE = 32_768  # lines of files that are read at once, at most, where each of them is looked at
+SLICES = (
+    8_192,
+    524_288,
+)  # lines of files that are searched before what was found is shown: at first, and at most
 NEAR = (
     64  # lines after one of which nothing tells when it was printed, in which one with a time is looked for
 )
+
+
+# What asks what a line does not have, where it begins or ends, or may go on from one into the next.
+_OF_ONE_LINE = re.compile(r"\(\?(?:[!>(]|<[!=]|[a-zA-Z]*[-s])|\\[AZsWDBnxuUN0-9]|\[\^|[*+?}]\+|\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +40,17 @@ class Matcher:
 
     Attributes:
         among: how a line has to begin, too, where only some ranks' lines are wanted.
+        scan: the same for a text of many lines: it matches wherever a line of it does. None where that is not sure, or
+            would take much longer.
+        small: the same for ASCII in small letters, where capitals match, too: six times as quick.
     """
 
     text: str
     pattern: re.Pattern[str]
     invert: bool = False
     among: re.Pattern[str] | None = None
+    scan: re.Pattern[str] | None = None
+    small: re.Pattern[str] | None = None
 
     @classmethod
     def parse(cls, text: str, *, invertible: bool = False) -> Matcher | None:
@@ -50,13 +64,32 @@ class Matcher:
             pattern = re.compile(body, flags)
         except re.error:
             pattern = re.compile(re.escape(body), flags)
-        return cls(text, pattern, invert)
+        if _OF_ONE_LINE.search(pattern.pattern):
+            return cls(text, pattern, invert)
+        scan = re.compile(pattern.pattern, flags | re.MULTILINE)
+        small = None
+        if flags == re.IGNORECASE and "[" not in pattern.pattern:
+            small = re.compile(pattern.pattern, re.MULTILINE)
+        return cls(text, pattern, invert, scan=scan, small=small)
 
     @classmethod
     def of_ranks(cls, ranks: Iterable[int], within: Matcher | None) -> Matcher:
         """Of merged lines those of some ranks, and of these what ``within`` matches, where there is one."""
         among = re.compile("|".join(re.escape(prefix_of(rank)) for rank in ranks) or "(?!)")
         return replace(within or cls("", re.compile("")), among=among)
+
+    def may(self, text: str) -> bool:
+        """Whether any of many lines may match: one look at all of them, where the pattern allows that."""
+        if self.invert or self.scan is None:
+            return True
+        if text.isascii():
+            if "\t" in text or not is_clean(text.encode()):
+                return True
+            if self.small is not None:
+                return self.small.search(text.lower()) is not None
+        elif not text.replace("\n", "").isprintable():
+            return True
+        return self.scan.search(text) is not None
 
     def hits(self, text: str) -> bool:
         if self.among is not None and self.among.match(text) is None:
@@ -105,18 +138,18 @@ class Hits:
         self.begin += by
         self._seen += by
 
-    def add_earlier(self, numbers: list[int]) -> None:
-        """Take what was found before the place where looking began."""
+    def add_earlier(self, numbers: list[int], begin: int = 0) -> None:
+        """Take what was found before the place where looking began, from ``begin`` on."""
         self.numbers = [*numbers, *self.numbers[bisect_left(self.numbers, self.begin) :]]
-        self.begin = 0
+        self.begin = begin
 
 
-def search_files(stored: StoredLines, matcher: Matcher, stop: int) -> list[int]:
-    """The numbers of the lines that match below ``stop``; may take long."""
+def search_files(stored: StoredLines, matcher: Matcher, start: int, stop: int) -> list[int]:
+    """The numbers of the lines that match from ``start`` until below ``stop``; may take long."""
     return [
         line.number
-        for start in range(0, min(stop, stored.count), PIECE)
-        for line in stored.read(start, min(start + PIECE, stop))
+        for at in range(start, min(stop, stored.count), PIECE)
+        for line in stored.read(at, min(at + PIECE, stop), matcher.may)
         if matcher.hits(line.text)
     ]
 

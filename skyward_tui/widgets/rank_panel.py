@@ -37,6 +37,7 @@ class RankPanel(Roll):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.states: list[RankState] = []
+        self._per_node = 8  # ranks of a node that stand together in the grid
         self._warning = ("", "")
         self._pulse = PulseOnce(self)
 
@@ -48,6 +49,8 @@ class RankPanel(Roll):
         if (states, warning) != (self.states, self._warning):
             self._pulse.look({state.rank: state.state for state in states}, moves=moves)
             self.states, self._warning = states, warning
+            widest = max(Counter(state.node for state in states).values(), default=1)
+            self._per_node = widest if widest > 1 else 8
             self.refresh()
 
     @property
@@ -65,13 +68,6 @@ class RankPanel(Roll):
     @property
     def _card_rows(self) -> int:
         return 3 if self.size.height >= 3 * len(self.states) - 1 else 2
-
-    @property
-    def _per_node(self) -> int:
-        """Ranks of a node that stand together in the grid."""
-        nodes = Counter(state.node for state in self.states)
-        widest = max(nodes.values(), default=1)
-        return widest if widest > 1 else 8
 
     def _per_row(self, width: int) -> int:
         """Ranks in one row of the grid: as many nodes as fit, or as many ranks where one does not."""
@@ -147,10 +143,17 @@ class RankPanel(Roll):
         states = self.states[start : start + per_row]
         per_node = self._per_node
         parts: list[tuple[str, str]] = [(f"{f'r{start}':<{_LABEL}}", "$muted")]
+        # Neighbours that look alike are one part: each costs as much to paint, however long it is.
         for place, state in enumerate(states, 1):
-            mark = look(state.state)
-            parts.append((mark.glyph, _CURSOR if state.rank == self.selected else self._style_of(state)))
-            parts.append(("  " if place % per_node == 0 else " ", ""))
+            mark, gap = look(state.state), "  " if place % per_node == 0 else " "
+            before, style = parts[-1]
+            if state.rank == self.selected or state.rank in self._pulse.lit:
+                shown = _CURSOR if state.rank == self.selected else self._style_of(state)
+                parts += [(mark.glyph, shown), (gap, "")]
+            elif style == mark.style:
+                parts[-1] = (before + mark.glyph + gap, style)
+            else:
+                parts.append((mark.glyph + gap, mark.style))
         return Content.assemble(*parts)
 
     def _style_of(self, state: RankState) -> str:

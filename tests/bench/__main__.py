@@ -16,6 +16,7 @@ NAMES = (
     "startup",
     "idle",
     "machines",
+    "screens",
     "stacks",
     "ssh",
     "outputs",

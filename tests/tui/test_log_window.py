@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from skyward_core.store.run_logs import Part
 from skyward_core.store.stored_lines import StoredLines, tail_of
 from skyward_core.views.logs import Line, LogRing
@@ -98,7 +101,7 @@ def test_what_is_searched_for_is_found_in_the_files_too(tmp_path: Path) -> None:
     assert window.search is not None and window.search.numbers == [450]
     window.open_files(files, 0)
     matcher = window.search.matcher
-    window.search.add_earlier(search_files(files, matcher, window.search.begin))
+    window.search.add_earlier(search_files(files, matcher, 0, window.search.begin))
     assert window.search.numbers == [50, 150, 250, 350, 450]
     assert [window.find(n) for n in (0, 51, 451)] == [50, 150, 50]
     ring.extend([f"line {i}" for i in range(500, 560)])
@@ -149,3 +152,48 @@ def test_a_search_is_kind() -> None:
     assert Matcher.parse("") is None and Matcher.parse("!", invertible=True) is None
     colored = Matcher.parse("loss=2")
     assert colored is not None and colored.hits("\x1b[32mloss\x1b[0m=2")
+
+
+PIECES = (
+    *(
+        "a",
+        "b",
+        "B",
+        "^",
+        "$",
+        ".",
+        "|",
+        "A",
+        "x*",
+        "b+",
+        "[^a]",
+        "[ab]",
+        "[@-_]",
+        "(?!a)",
+        "(?=b)",
+        "(?<!b)",
+        "(?<=a)",
+    ),
+    *(r"\s", r"\d", r"\w", r"\b", r"\B", r"\Z", r"\A"),
+)
+
+
+@given(
+    st.lists(st.sampled_from(PIECES), min_size=1, max_size=5),
+    st.lists(st.text("ab ABx1\té", max_size=6), max_size=6),
+)
+def test_many_lines_are_passed_over_only_where_none_of_them_matches(
+    pattern: list[str], lines: list[str]
+) -> None:
+    matcher = Matcher.parse("".join(pattern), invertible=True)
+    assert matcher is not None
+    if any(map(matcher.hits, lines)):
+        assert matcher.may("\n".join(lines))
+
+
+def test_a_search_that_needs_no_line_of_its_own_looks_at_all_at_once() -> None:
+    quick = [Matcher.parse(text) for text in ("loss 0.777", "^step (1|2)$", "Error", "rank\\d+")]
+    assert all(matcher is not None and not matcher.may("one\nof many") for matcher in quick)
+    for text in ("!x", "[^x]*y", "a(?!b)", "x\\s+y"):
+        matcher = Matcher.parse(text, invertible=True)
+        assert matcher is not None and matcher.may("one\nof many"), "each is looked at"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.views.line_store import LARGE, LineStore
+from skyward_core.views import line_store
+from skyward_core.views.line_store import ALL, LARGE, LEAST, LineStore, Room
 
 
 @given(
@@ -41,3 +43,39 @@ def test_a_small_piece_that_somebody_else_holds_is_not_changed() -> None:
     store.add(["two"])
     assert lines == ["one"]
     assert store.read(0, 9) == ["one", "two"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 2 * LARGE), st.integers(0, 3000)), max_size=40))
+def test_stores_of_one_room_keep_to_their_part_and_the_newest_lines(fed: list[tuple[int, int, int]]) -> None:
+    """However long the lines are; a piece that came last stays, whatever it takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(line_store, "ALL", 6 * 50_000)
+        room = Room()
+        stores = [LineStore(10_000, room) for _ in range(6)]
+        printed: list[list[str]] = [[] for _ in stores]
+        for place, count, length in fed:
+            lines = [f"{number}{'x' * length}" for number in range(count)]
+            stores[place].add(lines)
+            printed[place] += lines
+    for store, lines in zip(stores, printed, strict=True):
+        assert store.end == len(lines)
+        assert store.read(0, store.end) == lines[store.first :]
+        assert store._size == sum(store._sizes) and len(store._sizes) == len(store._pieces)
+        assert store._size <= 50_000 or len(store._pieces) == 1
+
+
+def test_many_stores_hold_less_each_and_none_less_than_a_screen() -> None:
+    room, line = Room(), "x" * 936
+    stores = [LineStore(10_000, room) for _ in range(256)]
+    for store in stores:
+        for _ in range(600):
+            store.add([line])
+    held = [store.end - store.first for store in stores]
+    assert 0.5 * ALL < sum(held) * 1000 < 1.2 * ALL and min(held) >= 100
+    room.leave(255)
+    stores[0].add([line] * 5000)
+    assert stores[0].end - stores[0].first > 5000, "who is alone has all of it"
+    crowded = Room()
+    for _ in range(100_000):
+        crowded.enter()
+    assert crowded.each == LEAST

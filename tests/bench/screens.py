@@ -1,0 +1,589 @@
+"""The app at work: ranks that print, many logs, long logs, memory; beside RichLog and Log of Textual.
+
+Each part runs in an interpreter of its own, the app in its process with a terminal that takes all and shows nothing. Of
+the app processor time is measured, and waits by the clock; the peers are given the same lines by the same thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .fresh import BenchError, fresh
+from .metric import Bar, Metric
+
+if TYPE_CHECKING:
+    from skyward_core.views.views import PoolView, RunView
+    from tests.support.fake_session import FakeSession
+
+SIZE = (160, 48)
+SECONDS = 120.0
+# 64 ranks that print
+NODES, PER_NODE, EACH = 8, 8, 200  # lines a second
+LOOKS = 8.0  # seconds
+KEYS = 40
+# Logs side by side
+PANES, FLOOD = 8, 50_000  # lines a second, of each
+FLOODS = 3.0  # seconds
+MANY = 256
+MILLION = 1_000_000
+GONE_BY = 10_000_000
+LINE = "step {:>9} loss 0.{:06} and what else a training loop says in each of its many steps\n"
+TALKS = """
+import time
+import skyward_core as sky
+
+@sky.function
+def talks(each: int, seconds: float) -> None:
+    ends = time.time() + seconds
+    due, number = time.time(), 0
+    while due < ends:
+        for _ in range(each // 20):
+            print(f"{time.time():.6f} step {number} and what else a training loop says", flush=False)
+            number += 1
+        due += 0.05
+        time.sleep(max(0.0, due - time.time()))
+"""
+
+
+def measure() -> list[Metric]:
+    watched, logs = (
+        fresh("screens:watched"),
+        {each: fresh("screens:log", each) for each in ("RichLog", "Log")},
+    )
+    eight = {each: fresh("screens:eight", each) for each in ("ours", "RichLog", "Log")}
+    grid, table = fresh("screens:grid"), fresh("screens:data_table")
+    million, memory, large = fresh("screens:million"), fresh("screens:memory"), fresh("screens:large")
+    rich, plain = logs["RichLog"], logs["Log"]
+    return [
+        Metric("key_to_paint_p95_ms", watched["key_p95_ms"], rich["key_p95_ms"], Bar(at_most=50)),
+        Metric("source_to_screen_p95_ms", watched["screen_p95_ms"], rich["screen_p95_ms"], Bar(at_most=250)),
+        Metric("app_core_percent", watched["core_percent"], rich["core_percent"], Bar(at_most=35)),
+        Metric("app_core_beside_log_percent", watched["core_percent"], plain["core_percent"]),
+        Metric("lines_a_second_seen", watched["lines_per_s"], rich["lines_per_s"]),
+        Metric("panes_lost_lines", eight["ours"]["lost"], eight["RichLog"]["lost"], Bar(at_most=0)),
+        Metric(
+            "panes_lag_p95_ms", eight["ours"]["lag_p95_ms"], eight["RichLog"]["lag_p95_ms"], Bar(at_most=20)
+        ),
+        Metric("panes_lag_beside_log_p95_ms", eight["ours"]["lag_p95_ms"], eight["Log"]["lag_p95_ms"]),
+        Metric("panes_lines_per_s", eight["ours"]["lines_per_s"], eight["RichLog"]["lines_per_s"]),
+        Metric("panes_lines_beside_log_per_s", eight["ours"]["lines_per_s"], eight["Log"]["lines_per_s"]),
+        Metric("grid_mount_ms", grid["mount_ms"], table["mount_ms"], Bar(at_most=80)),
+        Metric("grid_update_ms", grid["update_ms"], table["update_ms"], Bar(at_most=5)),
+        Metric("filter_first_page_ms", million["page_ms"], None, Bar(at_most=150)),
+        Metric("filter_all_hits_s", million["all_s"]),
+        Metric("memory_mb", memory["mb"], None, Bar(at_most=200)),
+        Metric("memory_lines_per_s", memory["lines_per_s"]),
+        Metric("find_in_1_gb_first_page_s", large["first_s"]),
+        Metric("find_in_1_gb_all_s", large["all_s"]),
+        Metric("find_in_1_gb_grown_mb", large["grown_mb"], None, Bar(at_most=150)),
+    ]
+
+
+# -- 64 ranks that print -------------------------------------------------------------------------------------
+
+
+def watched() -> dict[str, float]:
+    """The run screen on a real pool of 64 ranks of this machine: one rank's log, then keys."""
+    return asyncio.run(_watched())
+
+
+async def _watched() -> dict[str, float]:
+    from skyward_core.front.launch_plan import NICE
+    from skyward_core.front.session import Session
+    from skyward_core.model.spec import Options, PoolSpec, Worker
+    from skyward_core.providers.local.provider import Local
+    from skyward_core.tasks.scripts import build_task
+    from skyward_tui.app import SkywardApp
+    from skyward_tui.screens.run import RunScreen
+    from skyward_tui.widgets.log_pane import LogPane
+
+    session = Session()
+    spec = PoolSpec(
+        name="bench-watch", provider=Local(), nodes=NODES, worker=Worker(ranks_per_node=PER_NODE),
+        options=Options(console=False, nice=NICE),
+    )  # fmt: skip
+    pool = await asyncio.wrap_future(session.create(spec))
+    try:
+        app = SkywardApp(lambda: session)
+        async with app.run_test(size=SIZE) as pilot:
+            while app.session is None:
+                await pilot.pause(0.01)
+            with tempfile.TemporaryDirectory() as folder:
+                script = Path(folder) / "talks.py"
+                script.write_text(TALKS)
+                task = build_task(script, "talks", {"each": EACH, "seconds": LOOKS + 25.0})
+            run = await asyncio.wrap_future(session.launch(pool.key, task))
+            await _until(lambda: sum(len(ring.lines(0, 1)) for ring in list(pool.logs.ranks.values())) >= 64)
+            await app.push_screen(RunScreen(pool.key, run.id))
+            paints = Paints(app)
+            await asyncio.sleep(1.5)
+            pane = app.screen.query_one(LogPane)
+            lags: list[float] = []
+            seen = pane.window.end
+
+            def look() -> None:
+                nonlocal seen
+                now, end = time.time(), pane._shown[-1][0] + 1 if pane._shown else 0
+                lags.extend(
+                    now - float(line.text.split()[0]) for line in pane.window.raw(max(seen, end - 200), end)
+                )
+                seen = max(seen, end)
+
+            paints.then = look
+            before, began = time.process_time(), time.monotonic()
+            there = sum(ring.end for ring in list(pool.logs.ranks.values()))
+            await asyncio.sleep(LOOKS)
+            taken = time.monotonic() - began
+            share = 100 * (time.process_time() - before) / taken
+            rate = (sum(ring.end for ring in list(pool.logs.ranks.values())) - there) / taken
+            paints.then = None
+            screen: Any = app.screen
+            keys = []
+
+            def press() -> None:
+                app.simulate_key("right_square_bracket")
+
+            for _ in range(KEYS):
+                rank = screen.rank
+                keys.append(await paints.after(press, partial(_differs, screen, "rank", rank)))
+                await asyncio.sleep(0.07)
+            await asyncio.wrap_future(session.cancel(pool.key, run.id))
+        return {
+            "key_p95_ms": _p95(keys) * 1000, "screen_p95_ms": _p95(lags) * 1000, "core_percent": share,
+            "lines_per_s": rate,
+        }  # fmt: skip
+    finally:
+        await asyncio.wrap_future(session.down(pool.key))
+        await asyncio.to_thread(session.detach)
+
+
+def log(name: str) -> dict[str, float]:
+    """As many lines as those of all ranks together, into one widget of Textual's in an app that has nothing else."""
+    return asyncio.run(_log(name))
+
+
+async def _log(name: str) -> dict[str, float]:
+    from textual.app import App
+
+    class Bare(App[None]):
+        def compose(self) -> Iterator[Any]:
+            yield _widget(name)
+
+        def key_x(self) -> None:
+            self.presses += 1
+            self.query_one(f"#{name}-0").styles.padding = self.presses % 2
+
+        presses = 0
+
+    app = Bare()
+    async with app.run_test(size=SIZE):
+        paints, widget = Paints(app), app.query_one(f"#{name}-0")
+        lags: list[float] = []
+        came: list[float] = []
+        paints.then = lambda: (lags.extend(time.time() - at for at in came), came.clear())  # type: ignore[func-returns-value]
+        before, began, count = time.process_time(), time.monotonic(), 0
+        while (passed := time.monotonic() - began) < LOOKS:
+            due = int(passed * NODES * PER_NODE * EACH)
+            for number in range(count, due):
+                at = time.time()
+                came.append(at)
+                _write(widget, f"{at:.6f} step {number} and what else a training loop says")
+            count = due
+            await asyncio.sleep(0.05)
+        share = 100 * (time.process_time() - before) / (time.monotonic() - began)
+        keys = []
+
+        def press() -> None:
+            app.simulate_key("x")
+
+        for _ in range(KEYS):
+            presses = app.presses
+            keys.append(await paints.after(press, partial(_differs, app, "presses", presses)))
+            await asyncio.sleep(0.07)
+        return {
+            "key_p95_ms": _p95(keys) * 1000, "screen_p95_ms": _p95(lags) * 1000, "core_percent": share,
+            "lines_per_s": count / LOOKS,
+        }  # fmt: skip
+
+
+# -- logs side by side ---------------------------------------------------------------------------------------
+
+
+def eight(name: str) -> dict[str, float]:
+    """Eight logs of which each is given 50,000 lines a second, and how late the app's loop is."""
+    return asyncio.run(_eight(name))
+
+
+async def _eight(name: str) -> dict[str, float]:
+    from textual.app import App
+    from textual.containers import Grid
+
+    from skyward_core.views.logs import LogRing
+    from skyward_tui.app import SkywardApp
+    from skyward_tui.widgets.log_pane import LogPane
+    from tests.support.fake_session import FakeSession
+
+    class Eight(App[None]):
+        CSS = "Grid { grid-size: 4 2; }"
+
+        def compose(self) -> Iterator[Any]:
+            with Grid():
+                yield from (_widget(name, number) for number in range(PANES))
+
+    rings = [LogRing() for _ in range(PANES)]
+    chunk = "".join(LINE.format(number, number) for number in range(FLOOD // 50)).encode()
+    lines = chunk.decode().splitlines()
+    lags: list[float] = []
+    given = [0] * PANES
+    ours = name == "ours"
+    app: Any = SkywardApp(FakeSession) if ours else Eight()
+    async with app.run_test(size=SIZE) as pilot:
+        if ours:
+            panes = [LogPane() for _ in range(PANES)]
+            grid = Grid(*panes)
+            grid.styles.grid_size_columns, grid.styles.grid_size_rows = 4, 2
+            await app.screen.mount(grid)
+            for pane, ring in zip(panes, rings, strict=True):
+                pane.show(ring)
+            app.screen.set_interval(1 / 15, lambda: [pane.pump() for pane in panes])
+        else:
+            widgets = [app.query_one(f"#{name}-{number}") for number in range(PANES)]
+        await pilot.pause()
+        over = threading.Event()
+        if ours:
+            thread = threading.Thread(target=_flood, args=(rings, chunk, given, over), daemon=True)
+            thread.start()
+        began = time.monotonic()
+        due = began
+        while (passed := time.monotonic() - began) < FLOODS:
+            asked = time.perf_counter()
+            await asyncio.sleep(0.005)
+            lags.append(time.perf_counter() - asked - 0.005)
+            if not ours and time.monotonic() >= due:
+                due += 0.02
+                for number, widget in enumerate(widgets):
+                    _write(widget, *lines)
+                    given[number] += len(lines)
+        over.set()
+        if ours:
+            thread.join()
+        await pilot.pause()
+        lost = sum(ring.end != number for ring, number in zip(rings, given, strict=True)) if ours else 0
+    return {"lag_p95_ms": _p95(lags) * 1000, "lines_per_s": sum(given) / passed, "lost": lost}
+
+
+def _flood(rings: list[Any], chunk: bytes, given: list[int], over: threading.Event) -> None:
+    """As a session's thread takes what nodes send, every 20 ms."""
+    due, count = time.monotonic(), chunk.count(b"\n")
+    while not over.is_set():
+        for number, ring in enumerate(rings):
+            ring.feed(chunk)
+            given[number] += count
+        due += 0.02
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+# -- 256 ranks ---------------------------------------------------------------------------------------------
+
+
+def grid() -> dict[str, float]:
+    """The ranks of a run as a grid: processor time until they are painted, and for what a second brings."""
+    return asyncio.run(_grid())
+
+
+async def _grid() -> dict[str, float]:
+    from skyward_tui.app import SkywardApp
+    from skyward_tui.widgets.rank_panel import RankPanel
+    from skyward_tui.widgets.rank_state import rank_states
+
+    class Still(SkywardApp):
+        def _pump(self) -> None:
+            """Nothing else is painted."""
+
+    session, view, run = _many()
+    app = Still(lambda: session, clock=lambda: session.now)
+    async with app.run_test(size=SIZE) as pilot:
+        await _until(lambda: app.session is not None)
+        await pilot.pause(0.3)
+        mounts, updates = [], []
+        for _ in range(5):
+            board = RankPanel()
+            board.styles.height, board.styles.dock = 30, "top"
+            began = time.process_time()
+            board.update(rank_states(view, run, session.now))
+            await app.screen.mount(board)
+            await _painted(app)
+            mounts.append(time.process_time() - began)
+            if board.mode != "grid":
+                raise BenchError(f"the ranks are shown as {board.mode}")
+            for second in range(10):
+                _second(session, view, run, second)
+                began = time.process_time()
+                board.update(rank_states(view, run, session.now))
+                await _painted(app)
+                updates.append(time.process_time() - began)
+            await board.remove()
+    return {"mount_ms": _median(mounts) * 1000, "update_ms": _median(updates) * 1000}
+
+
+def data_table() -> dict[str, float]:
+    """The same ranks as cells of Textual's DataTable."""
+    return asyncio.run(_data_table())
+
+
+async def _data_table() -> dict[str, float]:
+    from textual.app import App
+    from textual.widgets import DataTable
+
+    from skyward_tui.widgets.rank_state import rank_states
+
+    session, view, run = _many()
+    app: App[None] = App()
+    across = 16
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.pause(0.3)
+        mounts, updates = [], []
+        for _ in range(5):
+            table: DataTable[str] = DataTable()
+            began = time.process_time()
+            states = [f"{state.rank} {state.state}" for state in rank_states(view, run, session.now)]
+            await app.screen.mount(table)
+            table.add_columns(*map(str, range(across)))
+            table.add_rows(states[at : at + across] for at in range(0, MANY, across))
+            await _painted(app)
+            mounts.append(time.process_time() - began)
+            for second in range(10):
+                _second(session, view, run, second)
+                began = time.process_time()
+                for at, state in enumerate(rank_states(view, run, session.now)):
+                    text = f"{state.rank} {state.state} {second % 10}"
+                    table.update_cell_at((at // across, at % across), text)  # type: ignore[arg-type]
+                await _painted(app)
+                updates.append(time.process_time() - began)
+            await table.remove()
+    return {"mount_ms": _median(mounts) * 1000, "update_ms": _median(updates) * 1000}
+
+
+def _many() -> tuple[FakeSession, PoolView, RunView]:
+    from tests.support.fake_session import FakeSession
+
+    session = FakeSession()
+    view = session.pool("many", MANY // 8, 8)
+    run = session.open_run(view)
+    for second in range(20):
+        _second(session, view, run, second)
+    return session, view, run
+
+
+def _second(session: FakeSession, view: PoolView, run: RunView, second: int) -> None:
+    """What a second brings: a line and some numbers of each rank."""
+    session.now += 1
+    for rank in range(MANY):
+        session.print(view, rank, f"step {second} of rank {rank}\n")
+        view.metrics.note(
+            run.id, rank, session.now, {"step": second, "loss": 1 / (second + 1), "step_time": 0.9}
+        )
+
+
+# -- long logs -----------------------------------------------------------------------------------------------
+
+
+def million() -> dict[str, float]:
+    """A filter over a million lines in files: until the newest that match are on the screen; until all are known."""
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(_searched(Path(folder), MILLION, filters=True))
+
+
+def large() -> dict[str, float]:
+    """A search in a log of 1 GB."""
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(_searched(Path(folder), 0, filters=False))
+
+
+async def _searched(folder: Path, lines: int, *, filters: bool) -> dict[str, float]:
+    from skyward_core.front.history import StoredLines
+    from skyward_core.store.run_logs import Part
+    from skyward_core.views.logs import LogRing
+    from skyward_tui.app import SkywardApp
+    from skyward_tui.widgets.log_pane import LogPane
+    from skyward_tui.widgets.log_window import Matcher
+    from tests.support.fake_session import FakeSession
+
+    size = _written(folder / "r000.out", lines)
+    ring = LogRing()
+    with open(folder / "r000.out", "rb") as file:
+        file.seek(max(0, size - 10_000 * 90))
+        file.readline()
+        ring.feed(file.read())
+    app = SkywardApp(FakeSession)
+    async with app.run_test(size=SIZE) as pilot:
+        pane = LogPane()
+        pane.styles.height, pane.styles.dock = 40, "top"
+        await app.screen.mount(pane)
+        parts = [Part("r000", (0, 0), (size, 0))]
+        pane.show(ring, files=lambda: StoredLines(folder, parts, whole=True))
+        await pilot.pause()
+        before = _resident_mb()
+        if filters:
+            pane._look_into_files()
+            await _until(lambda: not pane.is_reading)
+        matcher = Matcher.parse("loss 0.(777|000123)")
+        began, worked = time.perf_counter(), time.process_time()
+        (pane.set_filter if filters else pane.set_search)(matcher)
+        await _painted(app)
+        page = time.process_time() - worked
+        most = 0.0
+
+        def found() -> bool:
+            nonlocal most
+            most = max(most, _resident_mb())
+            return not pane.is_reading
+
+        await _until(found, 600.0)
+        whole = time.perf_counter() - began
+        hits = pane.window.filter if filters else pane.window.search
+        if hits is None or not hits.numbers:
+            raise BenchError("nothing was found")
+    return {"page_ms": page * 1000, "first_s": page, "all_s": whole, "grown_mb": most - before}
+
+
+def _written(path: Path, lines: int) -> int:
+    size = number = 0
+    with open(path, "wb") as file:
+        while number < lines if lines else size < 1_000_000_000:
+            text = "".join(
+                LINE.format(each, each % 1_000_000) for each in range(number, number + 10_000)
+            ).encode()
+            file.write(text)
+            size, number = size + len(text), number + 10_000
+    return size
+
+
+def memory() -> dict[str, float]:
+    """Ten million lines of 256 ranks through the views, while the run screen shows one of them."""
+    return asyncio.run(_memory())
+
+
+async def _memory() -> dict[str, float]:
+    from skyward_tui.app import SkywardApp
+    from skyward_tui.screens.run import RunScreen
+
+    session, view, run = _many()
+    app = SkywardApp(lambda: session, clock=lambda: session.now)
+    async with app.run_test(size=SIZE):
+        await _until(lambda: app.session is not None)
+        await app.push_screen(RunScreen(view.key, run.id))
+        each = 500
+        chunk = "".join(LINE.format(number, number) for number in range(each))
+        began = time.monotonic()
+
+        def flood() -> None:
+            for _ in range(GONE_BY // each // MANY):
+                for rank in range(MANY):
+                    session.print(view, rank, chunk)
+
+        await asyncio.to_thread(flood)
+        taken = time.monotonic() - began
+        await asyncio.sleep(1.0)
+        return {"mb": _resident_mb(), "lines_per_s": GONE_BY / taken}
+
+
+# -- clocks --------------------------------------------------------------------------------------------------
+
+
+class Paints:
+    """Sees when an app has painted.
+
+    Attributes:
+        then: called after each, if anything.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self.then: Callable[[], object] | None = None
+        self._waits: list[asyncio.Event] = []
+        display = app._display
+
+        def noted(*about: Any) -> None:
+            display(*about)
+            if self.then is not None:
+                self.then()
+            for event in self._waits:
+                event.set()
+
+        app._display = noted
+
+    async def after(self, press: Callable[[], Any], done: Callable[[], bool]) -> float:
+        """Seconds from a key until what it has changed is painted."""
+        began = time.perf_counter()
+        painted = asyncio.Event()
+        self._waits.append(painted)
+        try:
+            press()
+            while True:
+                painted.clear()
+                await asyncio.wait_for(painted.wait(), SECONDS)
+                if done():
+                    return time.perf_counter() - began
+        finally:
+            self._waits.remove(painted)
+
+
+async def _painted(app: Any) -> None:
+    """Until all that was asked for is on the screen."""
+    await asyncio.sleep(0)
+    done = asyncio.Event()
+    app.screen.call_after_refresh(done.set)
+    await asyncio.wait_for(done.wait(), SECONDS)
+    app.screen._on_timer_update()
+
+
+async def _until(true: Callable[[], bool], seconds: float = SECONDS) -> None:
+    ends = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > ends:
+            raise BenchError("it has not come to that")
+        await asyncio.sleep(0.01)
+
+
+def _differs(thing: Any, name: str, value: object) -> bool:
+    return bool(getattr(thing, name) != value)
+
+
+def _widget(name: str, number: int = 0) -> Any:
+    from textual.widgets import Log, RichLog
+
+    kind: Any = {"RichLog": RichLog, "Log": Log}[name]
+    return kind(max_lines=10_000, id=f"{name}-{number}")
+
+
+def _write(widget: Any, *lines: str) -> None:
+    from textual.widgets import Log
+
+    if isinstance(widget, Log):
+        widget.write_lines(lines)
+    else:
+        for line in lines:
+            widget.write(line)
+
+
+def _p95(values: list[float]) -> float:
+    if not values:
+        raise BenchError("nothing was painted")
+    return sorted(values)[int(len(values) * 0.95)]
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _resident_mb() -> float:
+    pages = re.match(r"\d+ (\d+)", Path("/proc/self/statm").read_text())
+    return int(pages[1]) * 4096 / 1e6 if pages else 0.0
