@@ -21,6 +21,7 @@ from textual.app import SystemCommand
 from textual.command import CommandPalette
 from textual.screen import Screen
 
+from skyward_core.front import settings
 from skyward_core.front.settings import Notify
 from skyward_core.views.notifications import Notification, NotificationWatch
 
@@ -221,8 +222,7 @@ class SkywardApp(DressedApp):
 
         try:
             self.session = await asyncio.to_thread(self._session_factory)
-            refused = self._take_keys()
-            self._notifier.ways = self.own.notify
+            refused = self._heed()
             self.session.ask_about_budgets()
             if said := "; ".join(filter(None, (self.session.notice, *self.remarks, *refused))):
                 self.flash(said, "error")
@@ -389,13 +389,14 @@ class SkywardApp(DressedApp):
 
     def heed_settings(self) -> None:
         self.dress_again()
-        self._take_keys()
-        self._notifier.ways = self.own.notify
+        self._heed()
 
-    def _take_keys(self) -> list[str]:
-        """Have the person's keys; gives what of them cannot be had, in words."""
+    def _heed(self) -> list[str]:
+        """Have the person's keys, and what else they have set; gives what of the keys cannot be had, in words."""
         self.keys, refused = usable(self.own.keys)
         self.set_keymap(self.keys)
+        self._notifier.ways = self.own.notify
+        settings.hold_logs(self.own.log_memory)
         return refused
 
     def show_errors(self, run: RunView, chosen: Callable[[int | None], None]) -> None:

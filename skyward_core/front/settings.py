@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KEYS", "SETTINGS", "Notify", "OwnSetting", "OwnSettings", "begin_log", "change", "file", "forget", "given",
+    "hold_logs",
     "own_settings", "remember", "remembered",
 ]  # fmt: skip
 
@@ -24,6 +25,13 @@ def file() -> Path:
     from ..store.kept_hosts import own_file
 
     return own_file()
+
+
+def hold_logs(megabytes: float) -> None:
+    """Have the lines of each pool's logs take no more than this in memory, in this process."""
+    from ..views.line_store import Room
+
+    Room.most = int(megabytes * 1e6)
 
 
 def given() -> dict[str, Any]:

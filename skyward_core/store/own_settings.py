@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 KEYS = "keys"  # the table of the app's keys, which knows what they may be
 TABLES = ("app", KEYS, "notify")
 MOST = 1 << 20  # bytes of a file
+MOST_MEGABYTES = 64_000
 
 
 class OwnSetting(NamedTuple):
@@ -22,13 +23,14 @@ class OwnSetting(NamedTuple):
 
     Attributes:
         name: its table and its name in there.
-        kind: "theme" is a theme's name, "flag" true or false, "command" the words of one, "seconds" a number of them.
+        kind: "theme" is a theme's name, "flag" true or false, "command" the words of one, "seconds" and "megabytes" a
+            number of them.
         default: what holds where nothing is set.
         help: what it does, in a sentence.
     """
 
     name: str
-    kind: Literal["theme", "flag", "command", "seconds"]
+    kind: Literal["theme", "flag", "command", "seconds", "megabytes"]
     default: str | bool | float
     help: str
 
@@ -43,6 +45,9 @@ SETTINGS = (
     OwnSetting("app.ascii", "flag", False, "Paint plain ASCII, and nothing else"),
     OwnSetting(
         "app.motion", "flag", True, "What has just changed stands out for a moment, and lists scroll smoothly"
+    ),
+    OwnSetting(
+        "app.log_memory", "megabytes", 64.0, "What lines of a pool's logs may take in memory; files hold all"
     ),
     OwnSetting(
         "notify.command", "command", "", "A command of yours that is run when a run has ended, or needs you"
@@ -83,6 +88,7 @@ class OwnSettings(NamedTuple):
         notify: how the person is notified.
         refused: what is not used of the files, and why, in words; text of others.
         motion: whether what changes may stand out for a moment, and lists scroll smoothly.
+        log_memory: megabytes (10^6) that the lines of a pool's logs may take in the app; files hold them all.
     """
 
     theme: str = ""
@@ -91,6 +97,7 @@ class OwnSettings(NamedTuple):
     notify: Notify = Notify()
     refused: tuple[str, ...] = ()
     motion: bool = True
+    log_memory: float = 64.0
 
 
 def read_own(own: Path, project: Path) -> OwnSettings:
@@ -112,6 +119,7 @@ def read_own(own: Path, project: Path) -> OwnSettings:
         theme=held["app.theme"],
         ascii=held["app.ascii"],
         motion=held["app.motion"],
+        log_memory=held["app.log_memory"],
         keys={name: reader.taken(tables[KEYS], f"{KEYS}.{name}", None, str) for name in list(tables[KEYS])},
         notify=Notify(
             command=held["notify.command"] or (),
@@ -192,8 +200,15 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
+def _megabytes(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= MOST_MEGABYTES:
+        raise ValueError(f"it has to be a number of megabytes, from 1 to {MOST_MEGABYTES:,}")
+    return float(value)
+
+
 _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "theme": str, "flag": bool, "command": _words, "seconds": _seconds,
+    "megabytes": _megabytes,
 }  # fmt: skip
 
 

@@ -10,17 +10,23 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import ClassVar
 
-ALL = 64 << 20  # bytes that all stores of one room may take together
+ALL = 64_000_000  # bytes that all stores of one room may take together, where nobody says otherwise
 LEAST = 16 << 10  # bytes that each of them may have, however many there are
 A_LINE = 64  # bytes that a line takes beside its characters, where it is a text of its own
 LARGE = 64  # lines of a piece that is held as it came; smaller ones are put together
 
 
 class Room:
-    """What several stores may take together, in equal parts."""
+    """What several stores may take together, in equal parts.
+
+    Attributes:
+        most: bytes of each room, in this process.
+    """
 
     __slots__ = ("_stores",)
+    most: ClassVar[int] = ALL
 
     def __init__(self) -> None:
         self._stores = 0
@@ -36,7 +42,7 @@ class Room:
     @property
     def each(self) -> int:
         """Bytes of one store."""
-        return max(LEAST, ALL // max(1, self._stores))
+        return max(LEAST, self.most // max(1, self._stores))
 
 
 class LineStore:

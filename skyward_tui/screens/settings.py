@@ -105,7 +105,9 @@ class SettingsScreen(BaseScreen[None]):
     def _row(self, setting: OwnSetting, refused: tuple[str, ...]) -> SettingRow:
         value = self._given.get(setting.name, setting.default)
         shown = str(value).lower() if isinstance(value, bool) else field(f"{value}")
-        shown = f"{value:g} s" if setting.kind == "seconds" and isinstance(value, float) else shown
+        unit = {"seconds": "s", "megabytes": "MB"}.get(setting.kind)
+        if unit and isinstance(value, int | float) and not isinstance(value, bool):
+            shown = f"{value:g} {unit}"
         empty = SKYWARD.name if setting.kind == "theme" else "none"
         return SettingRow(
             setting.name,
@@ -210,7 +212,7 @@ class SettingsScreen(BaseScreen[None]):
 
 def _value(setting: OwnSetting, text: str) -> str | float:
     """What was typed, as it is written down."""
-    if setting.kind != "seconds":
+    if setting.kind not in ("seconds", "megabytes"):
         return text
     try:
         return float(text)

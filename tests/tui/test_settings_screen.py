@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from skyward_core.front import settings
 from skyward_core.store.own_settings import read_own
+from skyward_core.views.line_store import Room
 from skyward_tui.actions import SCOPES, of
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.ask import AskScreen
@@ -136,6 +137,7 @@ async def test_escape_leaves_a_key_as_it_is(app: SkywardApp) -> None:
         ("notify.after", "soon", "it has to be a number of seconds, 0 or more"),
         ("notify.after", "-1", "it has to be a number of seconds, 0 or more"),
         ("notify.command", "say 'so", "No closing quotation"),
+        ("app.log_memory", "0", "it has to be a number of megabytes, from 1 to 64,000"),
     ],
 )
 async def test_what_cannot_be_is_refused_and_nothing_written(
@@ -152,9 +154,12 @@ async def test_what_cannot_be_is_refused_and_nothing_written(
         assert not settings.file().exists()
 
 
-async def test_a_number_of_seconds_and_a_command_are_taken(app: SkywardApp) -> None:
+async def test_numbers_and_a_command_are_taken_and_hold(
+    app: SkywardApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Room, "most", Room.most)
     async with opened(app) as pilot:
-        for name, text in (("notify.after", "2.5"), ("notify.command", "say done")):
+        for name, text in (("app.log_memory", "5"), ("notify.after", "2.5"), ("notify.command", "say done")):
             await stand_on(app, pilot, name)
             await pilot.press("enter")
             await until(pilot, lambda: isinstance(app.screen, AskScreen))
@@ -163,6 +168,7 @@ async def test_a_number_of_seconds_and_a_command_are_taken(app: SkywardApp) -> N
             await pilot.press("enter")
             await said(app, pilot, f"{name}  {text}", "set by you")
         assert held().notify[0::3] == (("say", "done"), 2.5)
+        assert Room.most == 5_000_000
 
 
 async def test_what_the_file_says_and_cannot_be_used_is_marked(app: SkywardApp) -> None:

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.views import line_store
 from skyward_core.views.line_store import ALL, LARGE, LEAST, LineStore, Room
 
 
@@ -49,7 +48,7 @@ def test_a_small_piece_that_somebody_else_holds_is_not_changed() -> None:
 def test_stores_of_one_room_keep_to_their_part_and_the_newest_lines(fed: list[tuple[int, int, int]]) -> None:
     """However long the lines are; a piece that came last stays, whatever it takes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(line_store, "ALL", 6 * 50_000)
+        patch.setattr(Room, "most", 6 * 50_000)
         room = Room()
         stores = [LineStore(10_000, room) for _ in range(6)]
         printed: list[list[str]] = [[] for _ in stores]
