@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
+    from pathlib import Path
 
     from ..model.machine import Check
     from ..model.spec import PoolSpec
@@ -123,6 +124,9 @@ class Front(Protocol):
 
     def run_logs(self, run: str) -> RunLogs:
         """Where what a run's ranks printed is kept on this machine, as of now."""
+
+    def result_values(self, run: RunView) -> Mapping[int, Path]:
+        """The files that have the values of a run's ranks, or tasks, as they pickled them, as far as these are here."""
 
     def stacks(
         self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False

@@ -103,6 +103,9 @@ class Replay:
     def run_logs(self, run: str) -> RunLogs:
         _refuse()
 
+    def result_values(self, run: RunView) -> dict[int, Path]:
+        _refuse()
+
     def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
         if begun is not None:
             begun.set_exception(UsageError(REFUSAL))

@@ -330,6 +330,17 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
         """
         return RunLogs(self.ledger, run)
 
+    def result_values(self, run: RunView) -> dict[int, Path]:
+        """The files that have the values of a run's ranks, or tasks, as they pickled them.
+
+        Raises:
+            UsageError: they are not all kept here, and why.
+            LedgerError: the ledger cannot be read.
+        """
+        from .history import result_pickles
+
+        return result_pickles(self.ledger, run)
+
     def launch(
         self,
         pool: str,

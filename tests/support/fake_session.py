@@ -61,6 +61,7 @@ class FakeSession:
     auto: bool = True
     now: float = NOW
     stored: dict[str, Any] = field(default_factory=dict)
+    kept_values: dict[str, dict[int, Path]] = field(default_factory=dict)
     ask: Ask | None = None
     written: list[WrittenFile] = field(default_factory=list)
     unfetched: dict[str, Future[Unfetched]] = field(default_factory=dict)
@@ -349,6 +350,11 @@ class FakeSession:
         """A rank prints something in a run, the newest one unless said."""
         newest = next(reversed(view.runs), "")
         view.logs.feed(rank, stream, text.encode(), at or self.now, run or newest)
+
+    def result_values(self, run: RunView) -> dict[int, Path]:
+        if run.id not in self.kept_values:
+            raise UsageError(f"the values of run {run.id} are not all kept here")
+        return self.kept_values[run.id]
 
     def run_logs(self, run: str) -> Any:
         """Files as a test has written them; those of other runs are not known."""

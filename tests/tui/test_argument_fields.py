@@ -119,13 +119,13 @@ async def test_several_values_are_a_sweep(app: SkywardApp, session: FakeSession)
         await until(pilot, lambda: "sweep" in options.chosen and "2 values" in screen_text(app))
         assert line.value == "epochs=3 lr=0.1,0.01" and screen.form().sweep
         line.value = "epochs=1..5 lr=0.1,0.01"
-        await until(pilot, lambda: "as 10 combinations" in screen_text(app))
+        await until(pilot, lambda: "as 10 trials" in screen_text(app))
         assert "--sweep" in screen_text(app)
         line.value = "epochs=1..5 lr=0.1,x"
         await until(pilot, lambda: "✗ wants float, not 'x'" in screen_text(app))
         # What the person switches off stays off, and is then no number.
         line.value = "epochs=1..5 lr=0.1"
-        await until(pilot, lambda: "as 5 combinations" in screen_text(app))
+        await until(pilot, lambda: "as 5 trials" in screen_text(app))
         options.focus()
         await pilot.press("right", "right", "space")
         await until(pilot, lambda: "✗ wants int, not '1..5'" in screen_text(app))
