@@ -160,7 +160,7 @@ async def test_a_sweep_runs_by_gangs_of_as_many_nodes_as_its_field_says(
         await until(pilot, lambda: "each combination is to run on 20 nodes" in screen_text(app))
         assert gang.has_class("-wrong")
         gang.value = "all"
-        await until(pilot, lambda: "one after the other" in screen_text(app))
+        await until(pilot, lambda: "after the other" in screen_text(app))
         gang.value = "2"
         await until(pilot, lambda: "2 at a time" in screen_text(app))
         await pilot.press("ctrl+r")
