@@ -48,6 +48,7 @@ from .trials import TrialRuns
 if TYPE_CHECKING:
     from ..transport.ssh.questions import Ask
     from .base import Front
+    from .kept_jobs import KeptJob
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch
 
@@ -348,7 +349,7 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
         *,
         one: bool = False,
         stays: bool = False,
-        request: LaunchRequest | None = None,
+        request: LaunchRequest | KeptJob | None = None,
         joined: bool = False,
     ) -> Future[RunView]:
         """See :meth:`.base.Front.launch`."""
@@ -391,20 +392,20 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
 
         return self._submit(work())
 
-    def kept_launch(self, run: str) -> Future[KeptLaunch]:
-        """What a run was launched with.
+    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptJob]:
+        """What a run was launched with, or the job that it was a step of.
 
         Raises (through the future):
             UsageError: nothing is kept of it.
             LedgerError: the ledger cannot be read.
         """
 
-        async def work() -> KeptLaunch:
-            from .launches import kept
+        async def work() -> KeptLaunch | KeptJob:
+            from .launches import any_kept
 
             if (row := self.ledger.run(run)) is None:
                 raise UsageError(f"the ledger has no run {run}")
-            return await asyncio.to_thread(kept, self.ledger, row)
+            return await asyncio.to_thread(any_kept, self.ledger, row)
 
         return self._submit(work())
 
