@@ -324,6 +324,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.times", "t", "times", "", "Show when each line was printed, or not"),
     Action("run.wrap", "w", "wrap", "", "Wrap long lines"),
     Action("run.diff", "d", "diff", "", "Compare two ranks' results, value by value"),
+    Action("run.export", "W", "export", "export", "Write the results to a CSV, JSON, Parquet or pickle file"),
     Action(
         "run.trials",
         "p",

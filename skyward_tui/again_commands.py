@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from .command_console import console_of, of_json
-from .shared_options import of_watch
+from .shared_options import of_variables, of_watch
 
 
 @click.command(context_settings={"allow_interspersed_args": True})
@@ -16,6 +18,7 @@ from .shared_options import of_watch
 )
 @click.option("--pool", metavar="NAME", help="Run on this pool, which is up, and not on its own.")
 @click.option("--missing", is_flag=True, help="Of a sweep over arguments: run what has no result yet.")
+@of_variables
 @click.option("--detach", is_flag=True, help="Leave as soon as the function runs; implies --keep.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
 @of_watch
@@ -26,6 +29,8 @@ def rerun(
     arguments: tuple[str, ...],
     pool: str | None,
     missing: bool,
+    env: tuple[str, ...],
+    secrets: tuple[str, ...],
     detach: bool,
     dry_run: bool,
     watch: bool,
@@ -34,16 +39,22 @@ def rerun(
     """Launch a run again, as it was, or with other arguments.
 
     On its pool where that is up, else on a new one made as that one was. What has changed of the script and its git
-    commit since is told.
+    commit since is told. A job runs whole, whichever of its steps is named; values of secrets are not kept, and come
+    from --secret, this shell, or the terminal.
 
     RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
     """
     with console_of(as_json) as console:
         from .commands.rerun import rerun as execute
 
+        said: dict[str, Any] = {}
+        if env or secrets:
+            from skyward_core.front.shell_tasks import said_variables
+
+            said = {"env": said_variables("--env", env), "secrets": said_variables("--secret", secrets)}
         return execute(
             run, arguments, script_args, pool, console,
-            missing=missing, detach=detach, dry_run=dry_run, watch=watch,
+            missing=missing, detach=detach, dry_run=dry_run, watch=watch, **said,
         )  # fmt: skip
 
 

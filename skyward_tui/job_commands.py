@@ -9,26 +9,7 @@ import click
 
 from .command_console import console_of, of_json
 from .number_options import SomeNodes
-from .shared_options import of_place, of_watch
-
-_of_variables = (
-    click.option(
-        "--env", "env", metavar="NAME[=VALUE]", multiple=True, help="A variable of the job; repeatable."
-    ),
-    click.option(
-        "--secret",
-        "secrets",
-        metavar="NAME[=VALUE]",
-        multiple=True,
-        help="One that is blanked in logs; repeatable.",
-    ),
-)
-
-
-def of_variables(command: Any) -> Any:
-    for option in reversed(_of_variables):
-        command = option(command)
-    return command
+from .shared_options import of_place, of_variables, of_watch
 
 
 @click.command()

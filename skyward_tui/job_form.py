@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skyward_core.front.providers import DEFAULT
-from skyward_core.model.errors import JobFileError, SkywardError
+from skyward_core.model.errors import JobFileError, SkywardError, UsageError
 from skyward_core.views.views import PoolView
 from skyward_core.wire.safe_text import field as safe
 
 from .argument_line import given
-from .launch_form import FieldError, Form, path_of, settings_of
+from .launch_form import FieldError, Form, fields_of, path_of, settings_of
 from .words import NO_RUN, between, count
 
 if TYPE_CHECKING:
     from skyward_core.front.job_request import JobFile, JobRequest
+    from skyward_core.front.kept_jobs import KeptJob
     from skyward_core.front.scripts import ArgumentField, Task
     from skyward_core.model.spec import PoolSpec
 
@@ -127,6 +129,39 @@ def job_plan(
     except SkywardError as error:
         raise FieldError("provider" if error.field == "provider" else "script", str(error)) from error
     return JobPlan(job, request, spec, notes, lacks, form.keep)
+
+
+def form_of_job(found: KeptJob, run: str) -> Form:
+    """The form that runs a kept job again: of its file where that says what it said, else of what was kept of it.
+
+    Args:
+        run: the run that it is kept with.
+
+    Raises:
+        UsageError: the form cannot say all of it, or its paths are seen from another folder.
+    """
+    found.check()
+    again = f"skyward-tui rerun {run} runs it again as it was"
+    if found.cwd != Path.cwd():
+        raise UsageError(
+            f"it was launched in {found.cwd}, from where its paths are seen: open the app there, or {again}"
+        )
+    if found.run_alone or not found.setup or found.idle_timeout is not None:
+        what = "exec, without setup" if found.run_alone else "-i" if found.setup else "--no-setup"
+        raise UsageError(f"it was launched with {what}, which the form cannot say: {again}")
+    provider = found.provider or DEFAULT
+    ids = {setting.name: id for id, setting in fields_of(provider).items()}
+    if strange := [name for name in found.settings if name not in ids]:
+        raise UsageError(f"the form has no field for {', '.join(strange)}: {again}")
+    return Form(
+        script=str(found.path if found.is_unchanged else found.file(run)),
+        arguments=shlex.join(f"{name}={text}" for name, text in found.env.items()),
+        provider=provider,
+        settings={ids[name]: text for name, text in found.settings.items()},
+        budget="" if found.budget is None else f"{found.budget:g}",
+        wait=found.wait_for_capacity or "",
+        keep=not found.down,
+    )
 
 
 def _amount(text: str) -> float | None:

@@ -205,14 +205,14 @@ def _call(plan: LaunchPlan) -> str:
 
 
 def _each(plan: LaunchPlan) -> str:
-    """How many combinations of arguments are run, of which the call shows the first."""
+    """How many trials a sweep has, of which the call shows the first."""
     sheet = plan.sheet
     if sheet is None or len(sheet.rows) == len(sheet.tasks) == 1:
         if sheet is not None and sheet.nodes:
             return f"on every rank of {count(sheet.nodes, 'node')}"
         return "on every rank" if sheet is not None and sheet.gang else "on one rank"
     left = "" if len(sheet.tasks) == len(sheet.rows) else f" {len(sheet.tasks):,} of"
-    many = f"and so on, as{left} {count(len(sheet.rows), 'combination')}"
+    many = f"and so on, as{left} {count(len(sheet.rows), 'trial')}"
     if not sheet.gang:
         return f"{many}, each on one rank"
     return f"{many}, {gang_words(sheet.nodes, plan.most_nodes)}"

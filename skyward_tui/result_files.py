@@ -9,8 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from skyward_core.front.history import result_pickles
-from skyward_core.front.session import Session
 from skyward_core.model.errors import UsageError
 from skyward_core.views.views import RunView
 
@@ -35,8 +33,11 @@ def check(output: str) -> None:
         _pyarrow()
 
 
-def write(run: RunView, output: str, session: Session) -> str:
+def write(run: RunView, output: str, values: Callable[[RunView], Mapping[int, Path]]) -> str:
     """Write them, whole or not at all; returns what the person has to know of it.
+
+    Args:
+        values: tells the files that have the run's values as ranks pickled them.
 
     Raises:
         UsageError: their values are not here, and they are to be pickles.
@@ -46,7 +47,7 @@ def write(run: RunView, output: str, session: Session) -> str:
         ".csv": lambda: [results_csv(run).encode("utf-8", "backslashreplace")],
         ".json": lambda: [results_json(run).encode("utf-8", "backslashreplace")],
         ".parquet": lambda: [_parquet(rows_of(run))],
-        ".pickle": lambda: _pickles(run, session),
+        ".pickle": lambda: _pickles(values(run)),
     }
     ending = next(each for each in ENDINGS if output.endswith(each))
     pieces = kinds[ending]()
@@ -69,11 +70,10 @@ def _own(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _pickles(run: RunView, session: Session) -> Iterator[bytes]:
+def _pickles(found: Mapping[int, Path]) -> Iterator[bytes]:
     """The values as ranks pickled them, one behind the other: to load one would run what a rank wrote."""
     import pickle
 
-    found = result_pickles(session.ledger, run)
     return iter([pickle.dumps(list(found)), *(path.read_bytes() for path in found.values())])
 
 

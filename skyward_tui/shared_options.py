@@ -135,3 +135,23 @@ of_offers = _all(
 of_watch = click.option(
     "--watch", is_flag=True, help="Tell how it is in a few lines, in place of all that ranks print."
 )
+
+
+_of_variables = (
+    click.option(
+        "--env", "env", metavar="NAME[=VALUE]", multiple=True, help="A variable of the job; repeatable."
+    ),
+    click.option(
+        "--secret",
+        "secrets",
+        metavar="NAME[=VALUE]",
+        multiple=True,
+        help="One that is blanked in logs; repeatable.",
+    ),
+)
+
+
+def of_variables(command: Any) -> Any:
+    for option in reversed(_of_variables):
+        command = option(command)
+    return command

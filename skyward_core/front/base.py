@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
+    from pathlib import Path
 
     from ..model.machine import Check
     from ..model.spec import PoolSpec
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ..views.trials import TrialBoard
     from ..views.views import PoolView, RunView
     from .comparing import Comparison
+    from .kept_jobs import KeptJob as KeptJob
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch as KeptLaunch
     from .past_runs import PastRun, RunSearch
@@ -70,14 +72,15 @@ class Front(Protocol):
         *,
         one: bool = False,
         stays: bool = False,
-        request: LaunchRequest | None = None,
+        request: LaunchRequest | KeptJob | None = None,
         joined: bool = False,
     ) -> Future[RunView]:
         """Run a task on every rank, or with ``one`` on a single node; done when the run is opened.
 
         Args:
             stays: whether its results are for whoever comes later, though they are told here.
-            request: what asked for it, which is kept before anything begins; see :meth:`keep_launch`.
+            request: what asked for it, or the job that it is a step of, which is kept before anything begins; see
+                :meth:`keep_launch`.
             joined: whether the pool was up before.
         """
 
@@ -109,8 +112,8 @@ class Front(Protocol):
         """Keep all of what a run was launched with, to be launched again: the state of its script's repository, too.
         ``joined`` says that its pool was up before."""
 
-    def kept_launch(self, run: str) -> Future[KeptLaunch]:
-        """What a run was launched with."""
+    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptJob]:
+        """What a run was launched with, or the job that it was a step of."""
 
     def wait(self, pool: str, run: str) -> Future[RunView]:
         """Done when a run has ended, and its logs are here."""
@@ -123,6 +126,9 @@ class Front(Protocol):
 
     def run_logs(self, run: str) -> RunLogs:
         """Where what a run's ranks printed is kept on this machine, as of now."""
+
+    def result_values(self, run: RunView) -> Mapping[int, Path]:
+        """The files that have the values of a run's ranks, or tasks, as they pickled them, as far as these are here."""
 
     def stacks(
         self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import blake2s
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..model.errors import UsageError
 from ..store import kept_launches
@@ -19,6 +19,9 @@ from ..tasks.answers import Silence, answer
 from ..wire.redact import Redactor, secret_values, url_secrets
 from ..wire.safe_text import paragraph
 from .launch_request import LaunchRequest
+
+if TYPE_CHECKING:
+    from .kept_jobs import KeptJob
 
 MOST_CHANGED = 100  # names of files that are kept
 MOST_DIFF = 1 << 18  # bytes of what differed that are kept
@@ -162,12 +165,14 @@ def keep(pool: str, run: str, request: LaunchRequest, *, joined: bool, source: S
         kept_launches.keep_diff(pool, run, source.diff)
 
 
-def keep_before(pool: str, run: str, request: LaunchRequest, *, joined: bool) -> None:
+def keep_before(pool: str, run: str, request: LaunchRequest | KeptJob, *, joined: bool) -> None:
     """Keep what a run is about to be launched with, without asking git: should this process end now, it is known.
 
     What cannot be kept hinders no launch; who keeps all of it afterwards is told.
     """
     with suppress(OSError):
+        if not isinstance(request, LaunchRequest):
+            return kept_launches.keep(pool, run, {"job": request.to_json()})
         keep(pool, run, request, joined=joined, source=ScriptState.of_file(Path(request.script)))
 
 
@@ -187,7 +192,20 @@ def diff_of(ledger: Ledger, row: RunRow) -> Path:
 
 
 def kept(ledger: Ledger, row: RunRow) -> KeptLaunch:
-    """What a run was launched with.
+    """What a run of a script was launched with.
+
+    Raises:
+        UsageError: nothing is kept of it that could be launched again, or it is a step of a job.
+        LedgerError: the ledger cannot be read.
+    """
+    found = any_kept(ledger, row)
+    if not isinstance(found, KeptLaunch):
+        raise UsageError(f"run {row.run} is a step of the job {found.path}, and no run of a script")
+    return found
+
+
+def any_kept(ledger: Ledger, row: RunRow) -> KeptLaunch | KeptJob:
+    """What a run was launched with, or the job that it was a step of.
 
     Raises:
         UsageError: nothing is kept of it that could be launched again.
@@ -204,7 +222,7 @@ def kept(ledger: Ledger, row: RunRow) -> KeptLaunch:
             "and what is kept goes with the logs"
         )
     try:
-        return _launch(told, diff)
+        return _launch(told, diff) if "job" not in told else _job(told["job"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
             f"run {row.run} was launched by another version, in words that this one does not know ({error})"
@@ -229,6 +247,7 @@ _MAY_BE: Mapping[str, Callable[[Any], bool]] = {
     "str | None": lambda value: value is None or _is_text(value),
     "bool": lambda value: isinstance(value, bool),
     "float | None": lambda value: value is None or _is_whole(value) or isinstance(value, float),
+    "int | None": lambda value: value is None or _is_whole(value),
     "int | str | None": lambda value: value is None or _is_whole(value) or _is_text(value),
     "int | Literal['gpu'] | None": lambda value: value is None or _is_whole(value) or value == "gpu",
     "Sequence[str]": _is_texts,
@@ -239,6 +258,12 @@ _MAY_BE: Mapping[str, Callable[[Any], bool]] = {
 
 def _may_be(kind: object, value: Any) -> bool:
     return kind not in _MAY_BE or _MAY_BE[str(kind)](value)
+
+
+def _job(told: Any) -> KeptJob:
+    from .kept_jobs import KeptJob  # most runs are of scripts, which are there sooner without
+
+    return KeptJob.from_json(told)
 
 
 def _launch(told: Mapping[str, Any], diff: bytes) -> KeptLaunch:

@@ -278,6 +278,9 @@ def _launched(pool: str, run: str) -> Launched:
     """As far as that is kept and can be read."""
     try:
         told = kept_launches.kept(pool, run) or {}
+        if "job" in told:
+            variables = tuple(safe(f"{name}={text}") for name, text in dict(told["job"]["env"]).items())
+            return Launched(safe(Path(str(told["job"]["path"])).name), variables)
         asked = dict(told["request"])
         words = asked.get("arguments") or asked.get("script_args") or ()
         return Launched(safe(Path(str(asked["script"])).name), tuple(safe(str(word)) for word in words))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..views.views import PoolView, RunView
     from .base import Ask, Front, Haul, Listing
     from .comparing import Comparison
+    from .kept_jobs import KeptJob
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch
     from .past_runs import PastRun, RunSearch
@@ -103,6 +104,9 @@ class Replay:
     def run_logs(self, run: str) -> RunLogs:
         _refuse()
 
+    def result_values(self, run: RunView) -> dict[int, Path]:
+        _refuse()
+
     def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
         if begun is not None:
             begun.set_exception(UsageError(REFUSAL))
@@ -127,7 +131,7 @@ class Replay:
         *,
         one: bool = False,
         stays: bool = False,
-        request: LaunchRequest | None = None,
+        request: LaunchRequest | KeptJob | None = None,
         joined: bool = False,
     ) -> Future[RunView]:
         return _refused()
@@ -163,7 +167,7 @@ class Replay:
     def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
         return _refused()
 
-    def kept_launch(self, run: str) -> Future[KeptLaunch]:
+    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptJob]:
         return _refused()
 
     def wait(self, pool: str, run: str) -> Future[RunView]:

@@ -48,6 +48,7 @@ from .trials import TrialRuns
 if TYPE_CHECKING:
     from ..transport.ssh.questions import Ask
     from .base import Front
+    from .kept_jobs import KeptJob
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch
 
@@ -330,6 +331,17 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
         """
         return RunLogs(self.ledger, run)
 
+    def result_values(self, run: RunView) -> dict[int, Path]:
+        """The files that have the values of a run's ranks, or tasks, as they pickled them.
+
+        Raises:
+            UsageError: they are not all kept here, and why.
+            LedgerError: the ledger cannot be read.
+        """
+        from .history import result_pickles
+
+        return result_pickles(self.ledger, run)
+
     def launch(
         self,
         pool: str,
@@ -337,7 +349,7 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
         *,
         one: bool = False,
         stays: bool = False,
-        request: LaunchRequest | None = None,
+        request: LaunchRequest | KeptJob | None = None,
         joined: bool = False,
     ) -> Future[RunView]:
         """See :meth:`.base.Front.launch`."""
@@ -380,20 +392,20 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
 
         return self._submit(work())
 
-    def kept_launch(self, run: str) -> Future[KeptLaunch]:
-        """What a run was launched with.
+    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptJob]:
+        """What a run was launched with, or the job that it was a step of.
 
         Raises (through the future):
             UsageError: nothing is kept of it.
             LedgerError: the ledger cannot be read.
         """
 
-        async def work() -> KeptLaunch:
-            from .launches import kept
+        async def work() -> KeptLaunch | KeptJob:
+            from .launches import any_kept
 
             if (row := self.ledger.run(run)) is None:
                 raise UsageError(f"the ledger has no run {run}")
-            return await asyncio.to_thread(kept, self.ledger, row)
+            return await asyncio.to_thread(any_kept, self.ledger, row)
 
         return self._submit(work())
 

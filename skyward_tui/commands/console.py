@@ -55,6 +55,11 @@ class Console:
         self._erase()
         return str(click.prompt(paragraph(question), err=True, default="", show_default=False))
 
+    def ask_secret(self, question: str) -> str:
+        """Ask the person at the terminal for what nobody may read: it is not shown."""
+        self._erase()
+        return str(click.prompt(paragraph(question), err=True, hide_input=True))
+
     def result(self, value: dict[str, Any]) -> None:
         """The object that a program asked for; nothing without ``as_json``."""
         if self.as_json:

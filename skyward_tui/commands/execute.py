@@ -26,6 +26,7 @@ from .run import Job, have_terminal
 
 if TYPE_CHECKING:
     from skyward_core.front.job_request import JobFile
+    from skyward_core.front.kept_jobs import KeptJob
 
 
 def execute(
@@ -55,22 +56,31 @@ def execute(
         if watch:
             runner.watch()
         with TemporaryDirectory(prefix="skyward-job-") as large, runner.follower.signals():
+            kept = None
             if job is None:
                 steps = [replace(shell_task(words, env, secrets), nodes=nodes)]
             else:
                 from skyward_core.front.job_request import tasks_on  # a command is there sooner without
+                from skyward_core.front.kept_jobs import KeptJob
 
                 view = session.look(row.key).result()
                 check_fits(job, view)
                 steps = tasks_on(job, view, Path(large), run_alone=True)
-            return runner.all_of(None, steps, detach=detach)
+                kept = KeptJob.of(job, run_alone=True)
+            return runner.all_of(None, steps, detach=detach, kept=kept)
 
 
 class StepsRun(Job):
     """The calls of a job, one after the other, on one pool."""
 
-    def all_of(self, spec: PoolSpec | None, steps: Sequence[Task], *, detach: bool) -> int:
-        """Run them until one fails, and give its exit status, or that of the last."""
+    def all_of(
+        self, spec: PoolSpec | None, steps: Sequence[Task], *, detach: bool, kept: KeptJob | None = None
+    ) -> int:
+        """Run them until one fails, and give its exit status, or that of the last.
+
+        Args:
+            kept: the job, kept with each of its runs to be launched again.
+        """
 
         told: set[str] = set()
 
@@ -97,7 +107,7 @@ class StepsRun(Job):
                 task = replace(step, job=job, more=number < len(steps))
                 if nodes and isinstance(task.nodes, int):
                     task = replace(task, nodes=nodes)
-                run = self.launch(task, stays=left)
+                run = self.launch(task, stays=left, request=kept)
                 status = self.see_out(run, left)
                 if run.state == "cancelled":
                     self.console.note(f"run {run.id} was cancelled")

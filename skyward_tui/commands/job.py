@@ -11,6 +11,7 @@ from skyward_core.front.job_request import (
     tasks_of,
     tasks_on,
 )
+from skyward_core.front.kept_jobs import KeptJob
 from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
 from skyward_core.model.spec import PoolSpec
@@ -68,7 +69,8 @@ def launch(
                 if found is None
                 else tasks_on(job, found, folder, setup=setup)
             )
-            status = runner.all_of(spec, steps, detach=detach)
+            kept = KeptJob.of(job, request if spec is not None else None, setup=setup, down=down)
+            status = runner.all_of(spec, steps, detach=detach, kept=kept)
         if not job.run.strip() and status == exit_status.OK:
             done = "" if spec is None else f"pool {name} was made"
             console.note(f"{job.path} has no run: {_done(job, done, setup=setup)}")

@@ -93,7 +93,7 @@ def results(run: str, console: Console, sort: str | None, diff: str | None, outp
         if output is not None:
             from ..result_files import write
 
-            remark = write(view, output, session)
+            remark = write(view, output, session.result_values)
             console.note(f"{output}: {count(len(view.tasks), 'result')}" + (f" ({remark})" if remark else ""))
     if diff is not None:
         show_difference(view, diff, console)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from skyward_core.front.history import RunRow
+from skyward_core.front.history import PoolRow, RunRow
 from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.launches import KeptLaunch, ScriptState, diff_of, kept
+from skyward_core.front.launches import KeptLaunch, ScriptState, any_kept, diff_of
 from skyward_core.front.session import Session
 from skyward_core.front.trials import TrialSheet, gangs_of, missing_of
 from skyward_core.model import exit_status
@@ -20,6 +22,9 @@ from .console import Console
 from .reach import fetched, meant, opened, recorded
 from .run import have_terminal
 from .run import run as launch
+
+if TYPE_CHECKING:
+    from skyward_core.front.kept_jobs import KeptJob
 
 
 def rerun(
@@ -33,6 +38,8 @@ def rerun(
     detach: bool = False,
     dry_run: bool = False,
     watch: bool = False,
+    env: Mapping[str, str | None] | None = None,
+    secrets: Mapping[str, str | None] | None = None,
 ) -> int:
     """Launch a run again, in the folder in which it was launched, and give the new run's exit status.
 
@@ -43,6 +50,7 @@ def rerun(
         script_args: a whole script's own words, in place of what it had; none for the same.
         pool: one that is up, to run on in place of its own.
         missing: run of a sweep what has no result.
+        env, secrets: of a job, variables in place of those that are kept, or of those that are not.
     """
     if watch:
         have_terminal(console, detach=detach)
@@ -57,21 +65,33 @@ def rerun(
             )
             console.result({"run": row.run, "missing": 0})
             return exit_status.OK
-        found = kept(session.ledger, row).changed_by(arguments, script_args or None)
+        launched = any_kept(session.ledger, row)
         before = session.ledger.pool(row.token)
+        if not isinstance(launched, KeptLaunch):
+            if arguments or script_args:
+                raise UsageError(
+                    f"run {row.run} is a step of the job {launched.path}: give its variables by --env"
+                )
+            place = _place(row, before, pool, joined=launched.joined)
+            return _job(
+                launched,
+                place,
+                console,
+                env or {},
+                secrets or {},
+                detach=detach,
+                dry_run=dry_run,
+                watch=watch,
+            )
+        if env or secrets:
+            raise UsageError(
+                f"run {row.run} was of a script, and --env and --secret are of job files: leave them out"
+            )
+        found = launched.changed_by(arguments, script_args or None)
         diff = diff_of(session.ledger, row)
-    if pool is not None:
-        request = found.request.on_pool(pool)
-    elif before.ended_at is None:
-        request = found.request.on_pool(before.name)
-    elif found.joined:
-        raise UsageError(
-            f"run {row.run} went to pool {before.name}, which was up already and is not any more: name one that is "
-            "with --pool, or run again the run that made it"
-        )
-    else:
-        request = found.request
-    _enter(found, console)
+    place = _place(row, before, pool, joined=found.joined)
+    request = found.request if place is None else found.request.on_pool(place)
+    _enter(found.cwd, console, _said(found.request))
     told = ScriptState.of(Path(request.script)).since(found.source)
     for said in told:
         console.note(f"run {row.run}: {said}")
@@ -106,14 +126,83 @@ def _left(session: Session, row: RunRow, console: Console) -> TrialSheet:
     return missing_of(session.ledger, recorded(session, row.run))
 
 
-def _enter(found: KeptLaunch, console: Console) -> None:
+def _place(row: RunRow, before: PoolRow, pool: str | None, *, joined: bool) -> str | None:
+    """The pool that a run goes to again; None for a new one.
+
+    Args:
+        before: its own.
+        pool: the one that the person names.
+        joined: whether its own was up before it.
+    """
+    if pool is not None or before.ended_at is None:
+        return pool or before.name
+    if joined:
+        raise UsageError(
+            f"run {row.run} went to pool {before.name}, which was up already and is not any more: name one that is "
+            "with --pool, or run again the run that made it"
+        )
+    return None
+
+
+def _job(
+    found: KeptJob,
+    pool: str | None,
+    console: Console,
+    env: Mapping[str, str | None],
+    secrets: Mapping[str, str | None],
+    *,
+    detach: bool,
+    dry_run: bool,
+    watch: bool,
+) -> int:
+    """Run a job again as it was kept: all of it, whichever of its steps was named.
+
+    Args:
+        pool: one that is up; None for a new one.
+    """
+    from skyward_core.front.job_request import JobRequest
+
+    from .execute import execute
+    from .job import launch as launch_job
+
+    found.check()
+    what = "exec" if found.run_alone else "launch"
+    _enter(found.cwd, console, f"{what} {found.path}" + ("" if found.setup else " --no-setup"))
+    if not found.is_unchanged:
+        console.note(f"{found.path} is not what it was: this runs what was kept of it")
+    given: dict[str, dict[str, str | None]] = {"--env": dict(env), "--secret": dict(secrets)}
+    for name, option in found.lacking(env, secrets).items():
+        if not (sys.stdin.isatty() and console.is_terminal):
+            break  # it says which, and how to give it
+        given[option][name] = console.ask_secret(f"{name} of {found.path}, which is not kept")
+    job = found.job(given["--env"], given["--secret"])
+    for name in (*found.lacks_env, *found.lacks_secrets):
+        if not any(name in each for each in given.values()):
+            console.note(f"{name} is this shell's: no value of a secret is kept")
+    if found.run_alone:
+        if dry_run:
+            raise UsageError("--dry-run tells what a launch would make, and exec makes nothing: leave it out")
+        return execute(pool or "", (), console, job=job, env={}, secrets={}, detach=detach, watch=watch)
+    request = found.again(job, None) if pool is None else JobRequest(job=job, pool=pool)
+    return launch_job(
+        request,
+        console,
+        setup=found.setup,
+        detach=detach,
+        down=found.down and pool is None,
+        dry_run=dry_run,
+        watch=watch,
+    )
+
+
+def _enter(folder: Path, console: Console, what: str) -> None:
     """Go to the folder from which the launch's paths are seen."""
     try:
-        os.chdir(found.cwd)
+        os.chdir(folder)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise UsageError(f"it was launched in {found.cwd}, which cannot be entered: {why}") from error
-    console.note(f"in {found.cwd}: {_said(found.request)}")
+        raise UsageError(f"it was launched in {folder}, which cannot be entered: {why}") from error
+    console.note(f"in {folder}: {what}")
 
 
 def _said(request: LaunchRequest) -> str:

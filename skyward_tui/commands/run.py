@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from signal import SIGINT
+from typing import TYPE_CHECKING
 
 from skyward_core.front.base import Front
 from skyward_core.front.history import Receipt
@@ -40,6 +41,9 @@ from .reach import opened, up
 from .report import receipt_line, show_run, status_of, table
 from .sweep import note_left
 from .trials import GangNotes, TrialNotes, show_trials
+
+if TYPE_CHECKING:
+    from skyward_core.front.kept_jobs import KeptJob
 
 
 def run(
@@ -271,13 +275,13 @@ class Job:
         *,
         one: bool = False,
         stays: bool = False,
-        request: LaunchRequest | None = None,
+        request: LaunchRequest | KeptJob | None = None,
         joined: bool = False,
     ) -> RunView:
         """Start a run on the pool.
 
         Args:
-            request: what it was launched with, to be kept; None where that is no script.
+            request: what it was launched with, or the job that it is a step of, to be kept; None for neither.
             joined: whether the pool was up before.
         """
         if self.follower.live is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from skyward_core.views.views import PoolView, RunView
 from ..actions import first_key
 from ..differing import difference_table, two_of
 from ..hints import words_of
+from ..launch_form import expanded
 from ..widgets.rank_state import FAILURES
 from ..widgets.results import ResultsPane
 from ..widgets.trial_lines import TrialLines
@@ -180,6 +182,40 @@ class ResultsPanel(RunPanel):
         names = [f"r{task.index}" if run.kind == "broadcast" else f"#{task.index}" for task in pair]
         lines = difference_table(names, found, equal)
         self.app.show_differences(f"{names[0]} and {names[1]} of {run.function}", lines)
+
+    def action_export(self) -> None:
+        from ..result_files import ENDINGS
+
+        run = self._pane.run
+        if run is None or not run.ended:
+            return self.app.flash("there is no result yet that could be written")
+        kinds = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
+        self.app.ask(f"Write results to ({kinds})", f"{run.pool}-{run.id}-results{ENDINGS[0]}", self._export)
+        return None
+
+    def _export(self, answer: str | None) -> None:
+        if answer is not None and (run := self._pane.run) is not None:
+            self.run_worker(self._exported(run, answer), exclusive=True, group="export")
+
+    async def _exported(self, run: RunView, name: str) -> None:
+        """Write them, in a thread: large values are copied, and pyarrow is loaded."""
+        from ..result_files import check, write
+
+        session = self.app.session
+        if session is None:
+            return
+
+        def written() -> str:
+            check(str(path))
+            return write(run, str(path), session.result_values)
+
+        try:
+            path = expanded(name)
+            remark = await asyncio.to_thread(written)
+        except (SkywardError, OSError) as error:
+            text = words_of(error) if isinstance(error, SkywardError) else f"could not write: {error}"
+            return self.app.flash(text, "error")
+        return self.app.flash(f"wrote {path}" + (f": {remark}" if remark else ""), "done")
 
     def offers(self, action: str) -> bool:
         return action != "run.fetch" or self._pane.has_files

@@ -73,8 +73,8 @@ PANELS: tuple[Row, ...] = (
     ),
     Row(
         "results", 4, "results", "Go to the results", "skyward_tui.panels.results:ResultsPanel",
-        hints=("run.errors", "run.fetch", "run.save", "run.copy", "run.cancel", "run.zoom"),
-        actions=("run.diff", "run.trials"),
+        hints=("run.errors", "run.fetch", "run.save", "run.copy", "run.cancel", "run.export", "run.zoom"),
+        actions=("run.diff", "run.export", "run.trials"),
     ),
     Row(
         "machines", 6, "machines", "Go to the machines", "skyward_tui.panels.machines:MachinesPanel",

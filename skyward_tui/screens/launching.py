@@ -154,7 +154,10 @@ async def follow_job(
     session = app.session
     if session is None:
         return
+    from skyward_core.front.kept_jobs import KeptJob
+
     job, failed = token_hex(5), ""
+    kept = KeptJob.of(plan.job, plan.request, down=plan.spec is not None and not plan.keep)
     nodes: tuple[int, ...] = ()
     try:
         if begun.created is not None and not await _is_up(app, plan, begun.created):
@@ -163,7 +166,7 @@ async def follow_job(
             task = replace(step, job=job, more=number < len(steps))
             if nodes and isinstance(task.nodes, int):
                 task = replace(task, nodes=nodes)
-            run = await settled(session.launch(begun.key, task))
+            run = await settled(session.launch(begun.key, task, request=kept))
             await settled(session.wait(begun.key, run.id))
             nodes = run.nodes
             if run.state != "done":

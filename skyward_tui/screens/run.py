@@ -511,11 +511,18 @@ class RunScreen(BaseScreen[None]):
         return None
 
     async def _launch_again(self, session: Front, run: RunView) -> None:
+        from skyward_core.front.launches import KeptLaunch
+
         from ..form_of_request import form_of
 
         try:
             found = await settled(session.kept_launch(run.id))
-            form = form_of(found.from_anywhere())
+            if isinstance(found, KeptLaunch):
+                form = form_of(found.from_anywhere())
+            else:
+                from ..job_form import form_of_job
+
+                form = form_of_job(found, run.id)
         except SkywardError as error:
             return self.flash(words_of(error), "error")
         live = self._view is not None and self._view.is_live

@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from tests.support.cli import Cli
+from tests.support.cli import Cli, call
 
 SCRIPT = """
 import os, sys
@@ -101,3 +101,71 @@ def test_a_client_that_dies_as_its_run_starts_has_kept_its_launch(
     assert "product(n=4) on 1 rank" in told.stdout
     assert "the pool stays up" in told.stdout, "it was up before"
     cli("down", "cut", "--yes")
+
+
+JOB = """
+name: tuned
+num_nodes: 2
+workdir: .
+envs: {EPOCHS: 3}
+secrets: {HF_TOKEN: in-the-file-1}
+setup: echo setup $SKYPILOT_SETUP_NODE_RANK
+run: echo "run $EPOCHS ${#HF_TOKEN} $SKYPILOT_NODE_RANK"
+"""
+
+
+def steps_of(stderr: str) -> list[str]:
+    return re.findall(r"^run (\w+): \w+ on \d ranks?$", stderr, re.MULTILINE)
+
+
+def test_a_job_is_run_again_whole_as_it_was_kept(cli: Cli) -> None:
+    cli.env["HOME"] = str(cli.folder / "home")
+    cli.write("task.yaml", JOB)
+    done = cli("launch", "task.yaml", "--env", "EPOCHS=7", "-c", "jobs")
+    setup, run = steps_of(done.stderr)
+    assert "| run 7 13 0" in done.stdout
+    assert not any(b"in-the-file-1" in path.read_bytes() for path in (cli.folder / "home").rglob("*.json"))
+    refused = cli("rerun", setup, status=2)
+    assert (
+        "HF_TOKEN of task.yaml is a secret, of which no value is kept: give --secret HF_TOKEN"
+        in refused.stderr
+    )
+    cli.write("task.yaml", "run: exit 9\n")
+    again = cli("rerun", setup, "--secret", "HF_TOKEN=short-one")
+    assert "task.yaml is not what it was: this runs what was kept of it" in again.stderr
+    assert "| setup 1" in again.stdout and "| run 7 9 1" in again.stdout
+    cli.env["HF_TOKEN"] = "this-shells-own"
+    try:
+        other = call(["rerun", steps_of(again.stderr)[-1], "--env", "EPOCHS=8"], cli.env, cli.folder / "home")
+    finally:
+        del cli.env["HF_TOKEN"]
+    assert f"in {cli.folder}: launch task.yaml" in other.stderr
+    assert "HF_TOKEN is this shell's" in other.stderr and "| run 8 15 0" in other.stdout
+    for words, said in (
+        (["--arg", "n=1"], "give its variables by --env"),
+        (["--missing"], "is no sweep over arguments"),
+    ):
+        assert said in cli("rerun", run, *words, status=2).stderr
+    assert [row["function"] for row in cli.pools()["jobs"]["runs"]].count("setup") == 3
+    cli("down", "jobs", "--yes")
+    anew = cli("rerun", run, "--secret", "HF_TOKEN=in-the-file-2", "--dry-run")
+    assert "2 nodes" in anew.stdout, "its pool is made anew"
+
+
+def test_a_secret_of_a_job_is_asked_for_at_a_terminal(cli: Cli) -> None:
+    import pexpect
+
+    cli.write("task.yaml", JOB)
+    run = steps_of(cli("launch", "task.yaml", "-c", "asked").stderr)[-1]
+    child = cli.terminal("rerun", run)
+    child.expect("HF_TOKEN of task.yaml, which is not kept")
+    child.sendline("typed-secretly-1")
+    child.expect(r"run 3 16 0")
+    child.expect(pexpect.EOF)
+    cli("exec", "asked", "task.yaml")
+    cli("down", "asked", "--yes")
+
+
+def test_variables_of_a_job_are_refused_for_a_script(cli: Cli) -> None:
+    run = run_of(cli("run", "maths.py"))
+    assert "are of job files: leave them out" in cli("rerun", run, "--env", "A=1", status=2).stderr

@@ -260,7 +260,7 @@ def test_what_makes_no_sense_is_refused_before_a_pool_is_made(cli: Cli, words: l
 
 def test_a_plan_says_how_many_combinations(cli: Cli) -> None:
     plan = cli("run", "swept.py:train", "--sweep", "-a", "lr=1,2", "--dry-run").stdout
-    assert "train(lr=1.0) and so on, as 2 combinations, each on one rank" in plan
+    assert "train(lr=1.0) and so on, as 2 trials, each on one rank" in plan
     assert "whole script" in cli("run", "swept.py", "--sweep", "--", "x", status=2).stderr
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.front.comparing import Comparison
+from skyward_core.front.kept_jobs import KeptJob
+from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.launches import KeptLaunch
 from skyward_core.front.past_runs import PastRun, RunSearch
 from skyward_core.front.sweeping import Sweep
@@ -29,7 +31,6 @@ from skyward_core.views.views import PoolView, RunView, apply
 
 if TYPE_CHECKING:
     from skyward_core.front.base import Ask, Front
-    from skyward_core.front.launch_request import LaunchRequest
     from skyward_core.model.machine import Check
 
 NOW = 1_800_000_000.0
@@ -43,6 +44,7 @@ class FakeSession:
     created: list[PoolSpec] = field(default_factory=list)
     launched: list[tuple[str, Task]] = field(default_factory=list)
     kept_launches: dict[str, KeptLaunch] = field(default_factory=dict)
+    kept_jobs: dict[str, KeptJob] = field(default_factory=dict)
     torn_down: list[str] = field(default_factory=list)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
     dismissed: list[str] = field(default_factory=list)
@@ -61,6 +63,7 @@ class FakeSession:
     auto: bool = True
     now: float = NOW
     stored: dict[str, Any] = field(default_factory=dict)
+    kept_values: dict[str, dict[int, Path]] = field(default_factory=dict)
     ask: Ask | None = None
     written: list[WrittenFile] = field(default_factory=list)
     unfetched: dict[str, Future[Unfetched]] = field(default_factory=dict)
@@ -133,12 +136,14 @@ class FakeSession:
         *,
         one: bool = False,
         stays: bool = False,
-        request: LaunchRequest | None = None,
+        request: LaunchRequest | KeptJob | None = None,
         joined: bool = False,
     ) -> Future[RunView]:
         view = self.view(pool)
         self.launched.append((view.name, task))
         run = self.open_run(view, task.name, kind="single" if one else "broadcast", job=task.job)
+        if request is not None and not isinstance(request, LaunchRequest):
+            self.kept_jobs[run.id] = request
         return done(run)
 
     def launch_sweep(
@@ -178,9 +183,11 @@ class FakeSession:
         self.kept_launches[run] = KeptLaunch(request=request, cwd=Path.cwd(), joined=joined)
         return done(None)
 
-    def kept_launch(self, run: str) -> Future[KeptLaunch]:
-        future: Future[KeptLaunch] = Future()
-        if run in self.kept_launches:
+    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptJob]:
+        future: Future[KeptLaunch | KeptJob] = Future()
+        if run in self.kept_jobs:
+            future.set_result(self.kept_jobs[run])
+        elif run in self.kept_launches:
             future.set_result(self.kept_launches[run])
         else:
             future.set_exception(UsageError(f"nothing is kept of how run {run} was launched"))
@@ -349,6 +356,11 @@ class FakeSession:
         """A rank prints something in a run, the newest one unless said."""
         newest = next(reversed(view.runs), "")
         view.logs.feed(rank, stream, text.encode(), at or self.now, run or newest)
+
+    def result_values(self, run: RunView) -> dict[int, Path]:
+        if run.id not in self.kept_values:
+            raise UsageError(f"the values of run {run.id} are not all kept here")
+        return self.kept_values[run.id]
 
     def run_logs(self, run: str) -> Any:
         """Files as a test has written them; those of other runs are not known."""

@@ -187,7 +187,7 @@ async def take_sweep() -> None:
         camera = Camera(app, pilot)
         await camera.until("pools up")
         await camera.launch("sweep.py", "lr=0.1,0.03,0.01 seed=1..3")
-        await camera.until("trials")
+        await camera.until("as 9 trials")
         await camera.all_sizes("launch-sweep")
         await camera.press("ctrl+r")
         await camera.until("#▲")
@@ -218,7 +218,8 @@ async def take_breakpoint() -> None:
         os.environ["SKYWARD_DEBUG_WAIT"] = "60"
         await camera.launch("stop.py")
         await camera.press("ctrl+r")
-        await camera.until("breakpoint")
+        await camera.until(lambda text: text.count("paused") > 2)
+        await camera.press("right_square_bracket", "right_square_bracket")
         await camera.all_sizes("breakpoint")
 
 

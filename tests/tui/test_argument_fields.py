@@ -119,13 +119,13 @@ async def test_several_values_are_a_sweep(app: SkywardApp, session: FakeSession)
         await until(pilot, lambda: "sweep" in options.chosen and "2 values" in screen_text(app))
         assert line.value == "epochs=3 lr=0.1,0.01" and screen.form().sweep
         line.value = "epochs=1..5 lr=0.1,0.01"
-        await until(pilot, lambda: "as 10 combinations" in screen_text(app))
+        await until(pilot, lambda: "as 10 trials" in screen_text(app))
         assert "--sweep" in screen_text(app)
         line.value = "epochs=1..5 lr=0.1,x"
         await until(pilot, lambda: "✗ wants float, not 'x'" in screen_text(app))
         # What the person switches off stays off, and is then no number.
         line.value = "epochs=1..5 lr=0.1"
-        await until(pilot, lambda: "as 5 combinations" in screen_text(app))
+        await until(pilot, lambda: "as 5 trials" in screen_text(app))
         options.focus()
         await pilot.press("right", "right", "space")
         await until(pilot, lambda: "✗ wants int, not '1..5'" in screen_text(app))
@@ -154,13 +154,13 @@ async def test_a_sweep_runs_by_gangs_of_as_many_nodes_as_its_field_says(
         options.focus()
         await pilot.press("tab")
         await typed(app, pilot, "2")
-        await until(pilot, lambda: "2 nodes, 2 at a time" in screen_text(app))
+        await until(pilot, lambda: "nodes, 2 at a time" in screen_text(app))
         assert "--gang-nodes 2" in screen_text(app)
         await typed(app, pilot, "0")
         await until(pilot, lambda: "each combination is to run on 20 nodes" in screen_text(app))
         assert gang.has_class("-wrong")
         gang.value = "all"
-        await until(pilot, lambda: "one after the other" in screen_text(app))
+        await until(pilot, lambda: "after the other" in screen_text(app))
         gang.value = "2"
         await until(pilot, lambda: "2 at a time" in screen_text(app))
         await pilot.press("ctrl+r")

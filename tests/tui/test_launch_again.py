@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, Select
 
+from skyward_core.front.job_request import JobFile, JobRequest
+from skyward_core.front.kept_jobs import KeptJob
 from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.launches import KeptLaunch
 from skyward_core.views import events as ev
@@ -116,3 +118,30 @@ async def test_what_the_form_cannot_do_is_said(
         await pilot.press("A")
         await until(pilot, lambda: said[lacks] in screen_text(app))
         assert isinstance(app.screen, LaunchScreen) == (lacks == "pool")
+
+
+async def test_a_job_is_launched_again_by_its_file_with_the_variables_that_it_had(
+    app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("task.yaml").write_text("name: tuned\nenvs: {EPOCHS: 3}\nsetup: a\nrun: b\n")
+    job = JobFile.from_yaml("task.yaml", env={"EPOCHS": "7"})
+    view = session.pool("jobs", 1)
+    run = session.open_run(view, "setup", job="j1")
+    session.kept_jobs[run.id] = KeptJob.of(job, JobRequest(job=job))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("enter", "A")
+        await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
+        screen = app.screen
+        assert isinstance(screen, LaunchScreen)
+        await until(pilot, lambda: screen.form().arguments == "EPOCHS=7")
+        assert screen.form().script == "task.yaml" and screen.form().pool == view.key
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: [task.name for _, task in session.launched] == ["setup"])
+        again = list(view.runs.values())[-1]
+        assert session.kept_jobs[again.id].env == {"EPOCHS": "7"}
+        # One that the form cannot say is refused, with the command that can.
+        session.kept_jobs[run.id] = KeptJob.of(job, run_alone=True)
+        await until(pilot, lambda: not isinstance(app.screen, LaunchScreen))
+        await pilot.press("left_curly_bracket", "A")
+        await until(pilot, lambda: f"skyward-tui rerun {run.id}" in " ".join(screen_text(app).split()))

@@ -7,6 +7,8 @@ tokens of https://docs.ray.io/en/latest/ray-security/token-auth.html: who reache
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
 import os
 import secrets
 import shutil
@@ -14,7 +16,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ PATIENCE = 120.0  # seconds for the head to be there, and for a node to join it
 WITH_TOKENS = (2, 52)  # Ray's first version that asks for one
 PAUSE = 0.1  # seconds between looks
 SAID, STARTED = "ray-start.log", "Ray runtime started"
+LOCK = "lock"
 GRACE = 10.0  # seconds that Ray's processes have to end
 
 
@@ -86,20 +88,16 @@ class Ray(Plugin):
     @contextmanager
     def around_app(self, info: InstanceInfo) -> Iterator[None]:
         _check_tokens()
-        # Nobody else's, and of a short name: sockets are made in it.
-        folder = Path(tempfile.mkdtemp(prefix="sky-ray-"))
         port = self._port(info)
-        try:
-            if info.node:
-                _await_head(info, port)
-            else:
-                _check_free(info, port)
-            command = self._start(info, port, folder)
-            with _running(command, self._variables(info, port), folder / SAID) as node:
-                _await_start(node, folder / SAID)
+        if info.node:
+            _await_head(info, port)
+        else:
+            _check_free(info, port)
+        with _private_folder(self.token) as folder:
+            said = folder / f"{SAID}.{info.node}"
+            with _running(self._start(info, port, folder), self._variables(info, port), said) as node:
+                _await_start(node, said)
                 yield
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
@@ -137,6 +135,37 @@ class Ray(Plugin):
         words += ["--head", f"--port={port}", f"--temp-dir={folder / 'ray'}"]
         words += [f"--include-dashboard={str(self.dashboard).lower()}"]
         return [*words, "--dashboard-host=127.0.0.1", f"--dashboard-port={port + 1}"]
+
+
+@contextmanager
+def _private_folder(token: str) -> Iterator[Path]:
+    """Where Ray keeps what it keeps on disk: of one name on all nodes, as each writes where the head says; and of a
+    short one, as sockets are made in it. Of several nodes on a host the one that made it removes it, and those that
+    end after it what they have written since."""
+    folder = Path("/tmp", f"sky-ray-{hashlib.sha256(token.encode()).hexdigest()[:12]}")
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if folder.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PoolError(f"{folder} belongs to somebody else: remove it")
+    # Whoever has its lock made it, or took it over from one that was killed.
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    has_it = _locked(lock)
+    try:
+        yield folder
+    finally:
+        if has_it or _locked(lock):
+            shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether we have a lock now."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager

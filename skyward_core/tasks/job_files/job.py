@@ -57,6 +57,7 @@ class JobFile(Value):
         run: commands of the job; "" for none.
         idle_seconds: without use after which the pool ends; None where the file says nothing.
         notes: what stands in it and changes nothing here, in words.
+        text: all that stands in it.
     """
 
     path: Path
@@ -73,6 +74,7 @@ class JobFile(Value):
     run: str = ""
     idle_seconds: float | None = None
     notes: tuple[str, ...] = ()
+    text: str = field(default="", repr=False)
 
     @classmethod
     def from_yaml(
@@ -150,6 +152,7 @@ class JobFile(Value):
             run=_lines(keys.run),
             idle_seconds=idle_seconds(document, keys.resources),
             notes=tuple(notes),
+            text=text,
         )
 
     @property

@@ -1,0 +1,131 @@
+"""Job files that are kept to be launched again: all that they say, and no secret."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from skyward_core.front.job_request import JobFile, JobRequest
+from skyward_core.front.kept_jobs import KeptJob
+from skyward_core.model.errors import JobFileError, UsageError
+from skyward_core.tasks.job_files.without_secrets import without_secrets
+from skyward_tui.job_form import form_of_job
+
+TOKEN, KEY = "hf-7f3e9a1c2d", "sk-live-55a1b2c3"
+TEXT = f"""# a job
+name: tuned
+num_nodes: 2
+envs: {{EPOCHS: 3, OPENAI_API_KEY: {KEY}, WHERE: here}}
+secrets:
+  HF_TOKEN: "{TOKEN}"
+  WANDB: |
+    wandb-secret-1
+    second-line-2
+run: |
+  echo $HF_TOKEN $EPOCHS
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFile:
+    monkeypatch.chdir(tmp_path)
+    for name in ("HF_TOKEN", "WANDB", "OPENAI_API_KEY", "MORE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "task.yaml").write_text(TEXT)
+    return JobFile.from_yaml("task.yaml", env={"EPOCHS": "9"}, secrets={"MORE": "given-beside-it"})
+
+
+def test_nothing_that_is_kept_holds_a_secret_and_all_else_comes_back(job: JobFile) -> None:
+    kept = KeptJob.of(job, JobRequest(job=job, provider="local", budget=None, idle_timeout=60.0), setup=False)
+    written = json.dumps(kept.to_json())
+    for secret in (TOKEN, KEY, "wandb-secret-1", "second-line-2", "given-beside-it"):
+        assert secret not in written
+    assert KeptJob.from_json(json.loads(written)) == kept
+    assert kept.lacks_env == ("OPENAI_API_KEY",) and kept.lacks_secrets == ("HF_TOKEN", "WANDB", "MORE")
+    with pytest.raises(
+        UsageError, match=r"OPENAI_API_KEY of task.yaml is a secret.*give --env OPENAI_API_KEY"
+    ):
+        kept.job({}, {})
+    again = kept.job({"OPENAI_API_KEY": "k" * 9}, {"HF_TOKEN": "t" * 9, "WANDB": "w" * 9, "MORE": "m" * 9})
+    assert (again.name, again.num_nodes) == ("tuned", 2)
+    assert again.envs == {"EPOCHS": "9", "OPENAI_API_KEY": "k" * 9, "WHERE": "here"}
+    assert again.secrets == {"HF_TOKEN": "t" * 9, "WANDB": "w" * 9, "MORE": "m" * 9}
+    assert again.run == "echo $HF_TOKEN $EPOCHS\n" and again.text == kept.text
+    request = kept.again(again, None)
+    assert (request.provider, request.idle_timeout) == ("local", 60.0)
+
+
+def test_what_this_shell_has_is_no_lack(job: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = KeptJob.of(job)
+    for name in (*kept.lacks_env, *kept.lacks_secrets):
+        monkeypatch.setenv(name, f"shells-{name}")
+    assert kept.lacking({}, {}) == {} and kept.joined
+    assert kept.job({}, {}).secrets["WANDB"] == "shells-WANDB"
+    assert kept.job({}, {"WANDB": "said-here"}).secrets["WANDB"] == "said-here"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "secrets: {A: 'aaaaaaaaaa', B: bbbbbbbbbb}\nrun: a\n",
+        "secrets:\n  A: >-\n    aaaaaaaaaa\n    bbbbbbbbbb\nrun: a\n",
+        "secrets: &all\n  A: aaaaaaaaaa\nrun: a\n",
+        'secrets: {A: "aaaaaaaaaa\\tbbbbbbbbbb"}\nrun: a\n',
+        "envs: {C: x}\nsecrets:\n  B: short\nrun: echo short\n",
+        "\ufeffsecrets: {A: aaaaaaaaaa}\nrun: ä\n",
+    ],
+)
+def test_wherever_a_secret_stands_it_is_left_out(text: str) -> None:
+    left = without_secrets(
+        text, [], ["aaaaaaaaaa", "bbbbbbbbbb", "aaaaaaaaaa\tbbbbbbbbbb", "aaaaaaaaaa bbbbbbbbbb"]
+    )
+    assert "aaaaaaaa" not in left and "bbbbbbbb" not in left and "run:" in left
+    job = JobFile.from_text(left, Path("t.yaml"), secrets={"A": "new-value-1", "B": "new-value-2"})
+    assert job.secrets == {"A": "new-value-1", "B": "new-value-2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("envs: {B: &s aaaaaaaaaa}\nsecrets: {A: *s}\n", "left out|another line"),
+        ("secrets: {A: aaaaaaaaaa}\nrun: echo aaaaaaaaaa\n", "another line of it"),
+        ("workdir: {url: 'https://me:pass-word-1@host/x.git'}\nrun: a\n", "a password stands in a URL"),
+    ],
+)
+def test_what_cannot_be_left_out_is_not_kept(text: str, said: str) -> None:
+    with pytest.raises(JobFileError, match=said):
+        without_secrets(text, [], ["aaaaaaaaaa"])
+
+
+def test_a_job_with_a_password_in_a_url_is_refused_in_words(tmp_path: Path) -> None:
+    text = "workdir: {url: 'https://me:pass-word-1@host/x.git'}\nrun: a\n"
+    kept = KeptJob.of(JobFile.from_text(text, tmp_path / "t.yaml"))
+    assert "pass-word-1" not in json.dumps(kept.to_json())
+    with pytest.raises(UsageError, match="launch the file again"):
+        kept.job({}, {})
+
+
+def test_the_form_takes_the_file_or_what_was_kept_of_it(
+    job: JobFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = KeptJob.of(job, JobRequest(job=job))
+    form = form_of_job(kept, "abc123")
+    assert form.script == "task.yaml" and set(shlex.split(form.arguments)) == {"EPOCHS=9", "WHERE=here"}
+    Path("task.yaml").write_text("run: other\n")
+    copy = Path(form_of_job(kept, "abc123").script)
+    assert copy.read_text() == kept.text and copy.suffix == ".yaml" and copy.stat().st_mode & 0o077 == 0
+    with pytest.raises(UsageError, match="--no-setup, which the form cannot say: skyward-tui rerun abc123"):
+        form_of_job(KeptJob.of(job, JobRequest(job=job), setup=False), "abc123")
+    monkeypatch.chdir("/")
+    with pytest.raises(UsageError, match="open the app there"):
+        form_of_job(kept, "abc123")
+
+
+@pytest.mark.parametrize("bent", [{"lacks_env": 3}, {"path": "\0"}, {"env": {"A": 1}}, {"strange": 1}])
+def test_what_is_no_kept_job_is_refused(job: JobFile, bent: dict[str, object]) -> None:
+    told = KeptJob.of(job).to_json() | bent
+    with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
+        KeptJob.from_json(told)
