@@ -64,7 +64,9 @@ class WholeScript:
             __file__=file, __builtins__=__builtins__, __cached__=None, __loader__=SourceFileLoader(MAIN, file)
         )
         sys.argv[:1] = [file.removeprefix(here + "/")]
-        sys.path.insert(0, os.path.realpath(file).rpartition("/")[0])
+        beside = os.path.realpath(file).rpartition("/")[0]
+        if sys.path[:1] != [beside]:
+            sys.path.insert(0, beside)
         return compile(self.source, file, "exec", dont_inherit=True)
 
     def _as_module(self, main: ModuleType) -> CodeType:
