@@ -65,8 +65,7 @@ class WholeScript:
         )
         sys.argv[:1] = [file.removeprefix(here + "/")]
         beside = os.path.realpath(file).rpartition("/")[0]
-        if sys.path[:1] != [beside]:
-            sys.path.insert(0, beside)
+        sys.path[:] = [beside, *(each for each in sys.path if each != beside)]
         return compile(self.source, file, "exec", dont_inherit=True)
 
     def _as_module(self, main: ModuleType) -> CodeType:
