@@ -76,6 +76,7 @@ _WHERE = {
     "CallbackWriter": "runtime.output",
     "redirect_output": "runtime.output",
     "stream": "model.stream",
+    "app": "front.api.older_app",
     "sky": "front.api.active_pool",
     "Info": "runtime.info",
     "DistributedSampler": "runtime.sampler",
@@ -136,6 +137,7 @@ if TYPE_CHECKING:
     from .front.api.compute import Compute as Compute
     from .front.api.executor import Executor as Executor
     from .front.api.fetched_results import results as results
+    from .front.api.older_app import app as app
     from .front.api.older_names import AMD as AMD
     from .front.api.older_names import NVIDIA as NVIDIA
     from .front.api.older_names import Accelerator as Accelerator

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import NoReturn
@@ -51,6 +52,8 @@ def main(argv: list[str] | None = None) -> int:
             signal.signal(number, _leave)
     try:
         exec(code, module.__dict__)  # noqa: S102  running the person's script is what we are for
+        if (commands := sys.modules.get(f"{__package__}.front.api.older_app")) and commands.is_asked():
+            return _told_of(lambda: commands.run(arguments.args))
     except SystemExit:
         if _told:
             _have_streams()
@@ -59,6 +62,15 @@ def main(argv: list[str] | None = None) -> int:
         own = error.__traceback__.tb_next if error.__traceback__ else None  # without this frame
         sys.excepthook(type(error), error.with_traceback(own), own)
         return exit_status.of_error(error)
+    return exit_status.OK
+
+
+def _told_of(work: Callable[[], None]) -> int:
+    try:
+        work()
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return exit_status.USAGE
     return exit_status.OK
 
 

@@ -14,7 +14,7 @@ _WHY = {
     "Retry Lost": "no call is made again by itself: catch sky.RunError, and send it again",
     "Port": "the command `forward POOL PORT` brings a port of a node here",
     "Session Client": "a pool is this process's own, and sky.attach(name) comes to another's",
-    "App app main": "the command `run SCRIPT -a name=value` calls a function by its signature",
+    "App main": "the command `run SCRIPT -a name=value` calls a function by its signature",
     "emit metrics MetricSpec observability": "sky.log(loss=...) tells numbers of a rank, compute.metrics() has all",
     "offers OfferRepository Offer": "the command `offers` lists what can be rented, and compute.plan() what would be",
     "containers DockerImage": "nodes are machines, or processes of this one",

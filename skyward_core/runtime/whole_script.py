@@ -43,6 +43,8 @@ class WholeScript:
         code = self._as_script(main) if self.source else self._as_module(main)
         sys.modules[MAIN] = main
         sys.argv[1:] = self.args
+        # Programs start themselves anew by it, to notice edits or to have another environment.
+        sys.orig_argv[:] = [sys.executable, *(sys.argv[:1] if self.source else ("-m", self.path)), *self.args]
         used_up.say("a script has run in it")
         try:
             exec(code, main.__dict__)  # noqa: S102  the person's own script is what we are for
@@ -62,7 +64,8 @@ class WholeScript:
             __file__=file, __builtins__=__builtins__, __cached__=None, __loader__=SourceFileLoader(MAIN, file)
         )
         sys.argv[:1] = [file.removeprefix(here + "/")]
-        sys.path.insert(0, os.path.realpath(file).rpartition("/")[0])
+        beside = os.path.realpath(file).rpartition("/")[0]
+        sys.path[:] = [beside, *(each for each in sys.path if each != beside)]
         return compile(self.source, file, "exec", dont_inherit=True)
 
     def _as_module(self, main: ModuleType) -> CodeType:

@@ -26,8 +26,16 @@ def scripts() -> list[str]:
 
 def entries() -> tuple[list[str], list[str]]:
     """Those before the standard library, which win over everything, and those behind it."""
-    before = _before_library(tuple(sys.path))
-    return [*_scripts, *sys.path[:before]], sys.path[before:]
+    path = sys.path[1:] if _scripts and _begins_with_commands() else sys.path
+    before = _before_library(tuple(path))
+    return [*_scripts, *path[:before]], path[before:]
+
+
+def _begins_with_commands() -> bool:
+    """Whether Python put there the folder of the installed command that it was started as. What lies in that is no
+    script's to import, and would win over the standard library."""
+    command = Path(sys.argv[0]) if sys.argv else Path()
+    return not command.suffix and sys.path[:1] == [str(command.resolve().parent)]
 
 
 @lru_cache(maxsize=1)  # each node of a pool is told

@@ -281,6 +281,7 @@ def points() -> dict[str, Callable[[], object]]:
         "relative import": lambda: text_of(relative).splitlines()[-1],
         "sys.path[0]": lambda: Path(sys.path[0]) == Path(__file__).parent,
         "sys.argv[0]": lambda: Path(sys.argv[0]).name,
+        "sys.orig_argv": lambda: [sys.orig_argv[0] == sys.executable, Path(sys.orig_argv[1]).name],
         "working folder": lambda: sorted(
             {each.name for each in Path().iterdir()} & {"beside.py", "config.yaml"}
         ),

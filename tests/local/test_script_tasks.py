@@ -44,7 +44,8 @@ def main():
     with multiprocessing.get_context("spawn").Pool(1) as children:
         doubled = children.map(double, [1, 2])
     print(json.dumps({
-        "argv": sys.argv, "file": __file__, "name": __name__, "spec": repr(__spec__), "doc": __doc__,
+        "argv": sys.argv, "again": sys.orig_argv[1:], "twice": sys.path.count(sys.path[0]),
+        "file": __file__, "name": __name__, "spec": repr(__spec__), "doc": __doc__,
         "first": sys.path[0], "cwd": os.getcwd(), "beside": beside.WORD, "doubled": doubled,
         "source": inspect.getsource(Cfg), "main": sys.modules["__main__"].Cfg is Cfg, "package": __package__,
     }))

@@ -36,3 +36,17 @@ def test_the_latest_script_comes_first_and_our_own_path_stays(
         import_path.add_script(tmp_path / folder / "script.py")
     assert import_path.entries() == ([str(tmp_path / "a"), str(tmp_path / "b"), "/mine"], [LIBRARY])
     assert sys.path == ["/mine", LIBRARY]
+
+
+def test_the_folder_of_the_command_that_loads_scripts_is_none_of_theirs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "bin"), "/of-pythonpath", LIBRARY])
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "skyward-tui")])
+    assert import_path.entries() == ([str(tmp_path / "bin"), "/of-pythonpath"], [LIBRARY])
+    import_path.add_script(tmp_path / "script.py")
+    assert import_path.entries() == ([str(tmp_path), "/of-pythonpath"], [LIBRARY])
+    monkeypatch.setattr(
+        sys, "argv", [str(tmp_path / "bin" / "own.py")]
+    )  # a program that has its modules there
+    assert import_path.entries()[0] == [str(tmp_path), str(tmp_path / "bin"), "/of-pythonpath"]

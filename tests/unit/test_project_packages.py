@@ -79,6 +79,60 @@ def test_a_requirements_file_is_read_with_all_that_it_includes(
     assert asked(project, requirements="requirements.txt") == {"pinned": pinned}
 
 
+def test_what_packages_in_folders_depend_on_is_had_too(project: Path) -> None:
+    """As pip has it, which builds them; and a name that one of them has is looked for in no index."""
+    data, lib, old = (Path(package(project.parent / name)) for name in ("data", "lib", "old"))
+    (lib / "pyproject.toml").write_text(
+        '[project]\nname = "My.Lib"\ndependencies = ["tqdm", "data-set[all]>1"]\n[project.optional-dependencies]\n'
+        'Train = ["my-lib[more]"]\nmore = ["rich"]\nnever = ["no"]\n'
+        '[tool.uv.sources]\ndata_set = { path = "../data" }\n'
+    )
+    (data / "pyproject.toml").write_text(
+        '[project]\nname = "data-set"\ndynamic = ["dependencies"]\noptional-dependencies = { all = ["numpy"] }\n'
+        '[tool.setuptools.dynamic]\ndependencies = { file = ["needs.txt"] }\n'
+    )
+    (data / "needs.txt").write_text("# of all\npandas>2  # new\n-e .\n")
+    (old / "setup.cfg").write_text("[options]\ninstall_requires =\n  attrs\n  # no more\n")
+    (old / "setup.py").write_text('from setuptools import setup\nsetup(name="old", version=f"{1}")\n')
+    (project / "requirements.txt").write_text("-e ../lib[train]\nmy_lib\ntorch\nold @ file:../old\nold>=1\n")
+    found = asked(project, requirements="requirements.txt")
+    assert found["pip"] == ["torch", "tqdm", "attrs", "pandas>2", "numpy", "rich"]
+    assert {folder for folder, _ in found["folders"]} == {str(lib), str(old), str(data)}
+    (project / "pyproject.toml").write_text(
+        '[project]\nname = "train"\ndependencies = ["my-lib", "torch"]\n'
+        '[tool.uv.sources]\nmy-lib = { path = "../lib" }\n'
+    )
+    assert asked(project, project=True) == {
+        "pip": ["torch", "tqdm", "pandas>2", "numpy"],
+        "folders": [[str(lib)] * 2, [str(data)] * 2],
+    }
+    # A file with hashes has all that is needed in it, and nothing else can be installed beside that.
+    (project / "requirements.txt").write_text(f"-e ../lib\na==1 --hash={SHA}\n")
+    assert "pip" not in asked(project, requirements="requirements.txt")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('dependencies = ["-r x"]', "'-r x' is no requirement"),
+        (
+            'dependencies = ["x"]\n[tool.uv.sources]\nx = { git = "https://g" }',
+            "from a place that is not known here",
+        ),
+        ('dependencies = ["x @ file:///no/such"]', "from a place that is not known here"),
+        ('dynamic = ["dependencies"]\n[tool.setuptools.dynamic]\ndependencies = { file = "gone" }', "gone"),
+        ("dependencies = [", "is no TOML"),
+        ("", "has no extra train"),
+    ],
+)
+def test_what_a_package_in_a_folder_says_wrong_is_refused(project: Path, text: str, why: str) -> None:
+    (Path(package(project.parent / "lib")) / "pyproject.toml").write_text(
+        f'[project]\nname = "lib"\n{text}\n'
+    )
+    (project / "requirements.txt").write_text("-e ../lib\n" if text else "-e ../lib[train]\n")
+    assert why in refused(project, requirements="requirements.txt")
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

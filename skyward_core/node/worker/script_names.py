@@ -172,6 +172,7 @@ class ScriptNames:
             space["__file__"] = file
         if fn.file and sys.argv == [""]:
             sys.argv[0] = fn.file
+            sys.orig_argv[:] = [sys.executable, fn.file]
 
     def clear(self) -> None:
         self._placed = {}

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...node.boot.indexes import normal, package_of
 from ..inline_metadata import Wrong, read_tables
+from .folder_packages import Extras, extras_of, with_dependencies
 from .packages import Packages, PackagesError, is_package
 from .toml_file import check_python, tables
 
@@ -58,24 +59,27 @@ def read(path: Path, version: str) -> Packages:
     check_python(path, found.requires_python, version)
     places: Mapping[str, Any] = found.environment
     own = [str(path.parent)] if "build-system" in said else []
+    local = with_dependencies(folders)
     return Packages(
         str(path),
-        requirements=tuple(places["pip"]),
+        requirements=local.added_to(places["pip"]),
         constraints=tuple(map(str, limits)),
         indexes=tuple(places.get("pip_indexes", ())),
         index=places.get("index", ""),
         find_links=tuple(places.get("find_links", ())),
         no_index=places.get("no_index", False),
-        folders=(*own, *folders),
+        folders=tuple(dict.fromkeys([*own, *local.folders])),
     )
 
 
-def _without_local(dependencies: Any, uv: dict[str, Any], path: Path) -> tuple[Any, list[str]]:
+def _without_local(dependencies: Any, uv: dict[str, Any], path: Path) -> tuple[Any, dict[str, Extras]]:
     """The dependencies but for those that ``[tool.uv.sources]`` has in a folder, and these folders."""
     sources = uv.get("sources")
     if not isinstance(sources, dict) or not isinstance(dependencies, list):
-        return dependencies, []  # whoever reads them says what they should be
-    folders, local = [], set()
+        return dependencies, {}  # whoever reads them says what they should be
+    folders: dict[str, Extras] = {}
+    local = set()
+    extras = {package_of(each): extras_of(each) for each in dependencies if isinstance(each, str)}
     for name, source in sources.items():
         if not isinstance(source, dict) or not isinstance(source.get("path"), str):
             if isinstance(source, dict) and source.get("workspace"):
@@ -90,7 +94,7 @@ def _without_local(dependencies: Any, uv: dict[str, Any], path: Path) -> tuple[A
                 f"{path}: [tool.uv.sources] {name}: {folder} is no folder with a package in it"
             )
         local.add(normal(name))
-        folders.append(str(folder))
+        folders[str(folder)] = extras.get(normal(name), frozenset())
     uv["sources"] = {name: source for name, source in sources.items() if normal(name) not in local}
     texts = [each for each in dependencies if not (isinstance(each, str) and package_of(each) in local)]
     return texts, folders

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from .folder_packages import Extras, extras_of, with_dependencies
 from .packages import (
     Packages,
     PackagesError,
@@ -59,7 +60,7 @@ class _Reader:
         self._lock = lock
         self._lines: list[tuple[str, tuple[str, ...], str]] = []  # requirement, hashes, where it stands
         self._limits: dict[str, None] = {}
-        self._folders: dict[str, None] = {}
+        self._folders: dict[str, Extras] = {}
         self._extra: dict[str, None] = {}
         self._links: dict[str, None] = {}
         self._index = ""
@@ -83,16 +84,20 @@ class _Reader:
                 pinned.append(("", line(*_split(text), hashes)))
             else:
                 free.append(text)
+        folders, requirements = tuple(self._folders), tuple(free)
+        if not (hashed or self._lock):  # else each package that is needed stands here
+            local = with_dependencies(self._folders)
+            folders, requirements = local.folders, local.added_to(free)
         return Packages(
             source,
-            requirements=tuple(free),
+            requirements=requirements,
             pinned=grouped(pinned),
             constraints=tuple(self._limits),
             indexes=tuple({"url": url, "packages": []} for url in self._extra),
             index=self._index,
             find_links=tuple(self._links),
             no_index=self._no_index,
-            folders=tuple(self._folders),
+            folders=folders,
         )
 
     def read(self, path: Path, *, limits: bool = False) -> None:
@@ -165,12 +170,13 @@ class _Reader:
             self._folder(plain, path, where)
             return
         if (address := address_of(plain)) and local_address(address) is not None:
-            self._folder(address, path, where)
+            self._folder(address, path, where, extras_of(plain))
             return
         self._lines.append((plain, tuple(hashes), where))
 
-    def _folder(self, given: str, path: Path, where: str) -> None:
+    def _folder(self, given: str, path: Path, where: str, extras: Extras = frozenset()) -> None:
         """A package that lies here. Ranks import it from its folder, which travels."""
+        extras |= extras_of(given)
         bare = given.partition("[")[0] if given.endswith("]") else given
         found = local_address(bare)
         if found is None:
@@ -187,7 +193,7 @@ class _Reader:
             raise PackagesError(f"{where}: {given} {there}: name the package, and the index that has it")
         if not is_package(folder):
             raise PackagesError(f"{where}: {folder} has neither pyproject.toml nor setup.py")
-        self._folders[str(folder)] = None
+        self._folders[str(folder)] = self._folders.get(str(folder), frozenset()) | extras
 
 
 def _option(word: str, where: str) -> tuple[str, str]:

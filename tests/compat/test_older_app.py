@@ -1,0 +1,134 @@
+"""``sky.app``: the newest generation's scripts whose functions are commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.front.api import older_app
+
+ROOT = Path(__file__).parents[2]
+# As its first example has it, but for what is asked of a GPU.
+SCRIPT = """
+import skyward as sky
+
+
+@sky.app(
+    provider=sky.RunPod(), accelerator=sky.accelerators.RTX_3090(), nodes=2, image=sky.Image(env={"STAGE": "there"})
+)
+def estimate(n: int = 1000, verbose: bool = False) -> dict:
+    import os
+
+    return {"n": n, "verbose": verbose, "rank": sky.instance_info().rank, "stage": os.environ["STAGE"]}
+"""
+
+
+def test_a_command_runs_on_its_machines(tmp_path: Path) -> None:
+    script = tmp_path / "pi.py"
+    script.write_text(SCRIPT)
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    }
+    command = [sys.executable, "-m", "skyward_core", "--provider", "local", str(script)]
+    done = subprocess.run(
+        [*command, "--n=500", "--verbose", "--node", "all", "-f"],
+        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [
+        {"n": 500, "verbose": True, "rank": rank, "stage": "there"} for rank in (0, 1)
+    ]
+    wrong = subprocess.run(
+        [*command, "--n", "many"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr == "error: argument n of estimate wants int, got 'many'\n"
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Gives what a line of the command line would run."""
+    monkeypatch.setattr(older_app, "_commands", {})
+    monkeypatch.setattr(older_app, "_called", [])
+    made = sky.app(provider=sky.RunPod(), nodes=2)
+
+    @made
+    def train(
+        epochs: int, *, lr: float = 0.1, mode: Literal["fast", "slow"] = "fast", shuffle: bool = True
+    ) -> float:
+        """Train it."""
+        return epochs * lr
+
+    @made
+    def show_it(name="x", layers: list[int] | None = None) -> str:  # type: ignore[no-untyped-def]
+        return f"{name}{layers}"
+
+    assert train(2, lr=0.5) == 1.0 and not older_app.is_asked(), "a script that calls it runs it itself"
+    older_app._called.clear()
+    assert older_app.is_asked()
+
+    def given(line: str) -> Any:
+        name, words = older_app._named(line.split())
+        return name, *older_app._given(name, older_app._commands[name].fn, words)
+
+    return given
+
+
+def test_words_are_values_by_the_functions_signature(commands: Callable[..., Any]) -> None:
+    assert commands("train --epochs 5 --lr=1e-3 --mode slow --no-shuffle") == (
+        "train", {"epochs": 5, "lr": 1e-3, "mode": "slow", "shuffle": False}, False,
+    )  # fmt: skip
+    assert commands("train --shuffle false --epochs=1 --node all") == (
+        "train", {"shuffle": False, "epochs": 1}, True,
+    )  # fmt: skip
+    assert commands("show-it --layers 1,2 --name a=b -f") == (
+        "show_it",
+        {"layers": [1, 2], "name": "a=b"},
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("--epochs 5", "several commands: say which, train or show_it"),
+        ("train", "train wants --epochs, too"),
+        ("train --epochs", "--epochs of train wants a value"),
+        ("train --epochs 1.5", "argument epochs of train wants int, got '1.5'"),
+        ("train --epochs 1 --mode other", "argument mode of train wants "),
+        ("train --epoch 1", r"train takes no '--epoch': it has --epochs, --lr, --mode, --shuffle"),
+        ("train 5", "train takes no '5'"),
+        ("train --epochs 1 --node 3", "--node '3' is not to be had"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_a_machine_is_asked_for(
+    commands: Callable[..., Any], line: str, why: str
+) -> None:
+    with pytest.raises(sky.UsageError, match=why):
+        older_app.run(line.split())
+
+
+def test_help_tells_the_signature(commands: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    older_app.run(["train", "--help"])
+    assert capsys.readouterr().out.startswith("train(epochs: ")
+
+
+def test_machines_that_are_not_rented_here_are_refused_as_in_compute(commands: Callable[..., Any]) -> None:
+    with pytest.raises(sky.UsageError, match=r"sky\.RunPod names machines of RunPod"):
+        older_app.run(["show_it"])
+    with pytest.warns(FutureWarning, match="no call is made again"):
+        sky.app(provider=sky.RunPod(), retry=lambda why, attempt: True)
