@@ -327,7 +327,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.export", "W", "export", "export", "Write the results to a CSV, JSON, Parquet or pickle file"),
     Action(
         "run.trials",
-        "p",
+        "U",
         "turn_trials",
         "",
         "Of a sweep by gangs: all of its trials, or this run's own results",

@@ -56,6 +56,7 @@ def test_the_command_lists_what_there_is() -> None:
         "startup",
         "idle",
         "machines",
+        "screens",
         "stacks",
         "ssh",
         "outputs",

@@ -19,7 +19,7 @@ from textual.widget import Widget
 from skyward_core.model.errors import PoolError
 from skyward_core.model.hint import Hint
 from skyward_core.views.views import PoolView
-from skyward_tui.actions import ACTIONS, SCOPES, keys_page
+from skyward_tui.actions import ACTIONS, SCOPES, keys_page, of
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.ask import ChoiceScreen
 from skyward_tui.dialogs.help import HelpScreen
@@ -41,6 +41,9 @@ def test_actions_are_told_apart() -> None:
     for scope in SCOPES:
         keys = [key for action in ACTIONS if action.scope == scope for key in action.keys.split(",")]
         assert max(Counter(keys).values()) == 1, scope
+    keys_of = {scope: {key for each in of(scope) for key in each.keys.split(",")} for scope in SCOPES}
+    for scope in ("run", "panel", "log", "numbers"):  # which are there in a replay, too
+        assert not keys_of["replay"] & keys_of[scope], scope
     taken = {"ctrl+a", "ctrl+b", "ctrl+s", "ctrl+j", "ctrl+m", "ctrl+i", "ctrl+c"}
     assert not taken & {key for action in ACTIONS for key in action.keys.split(",")}
 

@@ -65,7 +65,7 @@ async def test_all_that_can_be_set_is_there_and_says_whose_wish_it_is(app: Skywa
         ]
         await stand_on(app, pilot, "app.motion")
         await said(app, pilot, "app.motion  false, set by you", "lists scroll smoothly", str(settings.file()))
-        await pilot.press("down")
+        await stand_on(app, pilot, "notify.command")
         await said(app, pilot, "notify.command  none, the default")
 
 

@@ -125,17 +125,17 @@ async def test_of_a_run_by_gangs_its_own_results_are_a_key_away(
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "4", "z", "left_curly_bracket")
         await until(pilot, lambda: "▸1" in screen_text(app) and "p this run's own" in screen_text(app))
-        await pilot.press("p")
+        await pilot.press("U")
         await until(pilot, lambda: "p all trials" in screen_text(app) and "r1" in screen_text(app))
         assert "collateral" in screen_text(app) and "#▲" not in screen_text(app)
         await pilot.press("left_curly_bracket")
         await until(pilot, lambda: "r0" in screen_text(app) and "collateral" not in screen_text(app))
-        await pilot.press("p")
+        await pilot.press("U")
         await until(pilot, lambda: "▸0" in screen_text(app))
 
 
 async def test_a_run_of_no_sweep_has_no_trials_to_turn_to(app: SkywardApp, session: FakeSession) -> None:
     session.open_run(session.pool("plain", 2))
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("enter", "p")
+        await pilot.press("enter", "U")
         await until(pilot, lambda: "none of a sweep by gangs" in screen_text(app))
