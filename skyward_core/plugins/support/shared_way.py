@@ -15,6 +15,7 @@ from ...model.errors import PoolError
 
 SOCKET = "socket"
 PATIENCE = 60.0  # seconds for the server to be there: the head may come up after other nodes
+ON_ITS_HOST = 5.0  # seconds of that where its socket is: there the server comes before all else, and this one is gone
 TIMEOUT = 30.0  # seconds for an answer; longer than a command waits there
 PAUSE = 0.1  # seconds between attempts
 
@@ -63,8 +64,9 @@ class SharedWay:
             from redis import exceptions
         except ModuleNotFoundError as error:
             raise PoolError("the package redis is not installed here: pip install redis") from error
-        until = time.monotonic() + PATIENCE
+        began = time.monotonic()
         while True:
+            patience = ON_ITS_HOST if _is_ours(private_folder(self._token)) else PATIENCE
             client = self._client()
             try:
                 client.ping()
@@ -74,7 +76,7 @@ class SharedWay:
                 raise PoolError(f"the shared state of pool {self.pool} lets nobody in: {error}") from error
             except exceptions.RedisError as error:
                 client.close()
-                if time.monotonic() > until:
+                if time.monotonic() - began > patience:
                     raise PoolError(
                         f"the shared state of pool {self.pool} does not answer: {error}"
                     ) from error
