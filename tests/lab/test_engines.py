@@ -69,6 +69,7 @@ def _counted(compute: sky.Compute, run: str, rank: int) -> set[int]:
     return {int(line.removeprefix("counted ")) for line in lines}
 
 
+@pytest.mark.proof("5 s of a processor")
 def test_nothing_is_left_of_dask_when_its_client_dies(lab: Lab) -> None:
     pytest.importorskip("distributed", reason="distributed is not installed")
     text = """

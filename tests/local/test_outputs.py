@@ -238,6 +238,7 @@ def test_a_run_that_nobody_waits_for_names_and_brings_what_its_ranks_wrote(
     assert running.run in pool.pool.view.runs
 
 
+@pytest.mark.proof("3 s of a processor")
 def test_more_files_than_one_answer_names_are_all_named(pool: sky.Compute) -> None:
     @sky.function
     def scatter(many: int) -> None:
