@@ -212,6 +212,11 @@ def test_files_come_once_whole_and_over_nothing_else(pool: sky.Compute, tmp_path
     with pytest.raises(PoolError, match="is another file"):
         pool.fetch("f/only", to=another)
     assert (another / "f/only").read_bytes() == b"1234567" and not (another / PARTS).exists()
+    write({f"{PARTS}/own": 3}) >> pool
+    settled(pool)
+    with pytest.raises(PoolError, match="give that folder another name"):
+        pool.fetch(PARTS, to=another)
+    assert not (another / PARTS).exists()
     leads_out = tmp_path / "leads"
     leads_out.mkdir()
     (leads_out / "f").symlink_to(tmp_path / "elsewhere")
