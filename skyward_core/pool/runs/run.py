@@ -28,7 +28,7 @@ from .sent_run import SentRun
 from .sent_run import Surroundings as Surroundings
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentItem, AgentOutcome, AgentWant
+    from ...wire.agent_frame_types import AgentItem, AgentOutcome, AgentWant
 
 SETTLE = 0.25  # seconds in which the real failure may still follow what looks like its echo
 

@@ -23,7 +23,7 @@ from .reading import Reading
 from .results import RunResults
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import ClientCall
+    from ...wire.client_frame_types import ClientCall
 
 AHEAD = 32  # tasks in flight per node while they are quick
 QUICK = 0.02  # seconds of a task below which it is quick
