@@ -128,6 +128,7 @@ SELDOM = (
     "skyward_core/runtime/map_items.py",
     "skyward_core/runtime/output.py",
     "skyward_core/runtime/placed_files.py",
+    "skyward_core/runtime/older_emit.py",
     "skyward_core/runtime/post_mortem.py",
     "skyward_core/runtime/sampler.py",
     "skyward_core/runtime/shard.py",
