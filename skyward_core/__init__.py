@@ -117,6 +117,14 @@ _SAME = {  # by older words; not in __all__ either
     "PendingFunctionGroup": "model.function.PendingGroup",
     "Group": "model.function.PendingGroup",
     "TaskFailedError": "model.errors.RunError",
+    "DEFAULT_IMAGE": "model.older_values.DEFAULT_IMAGE",
+    "DockerImage": "model.older_values.DockerImage",
+    "HealthChecker": "model.older_values.HealthChecker",
+    "LogConfig": "model.older_values.LogConfig",
+    "MetricSpec": "model.older_values.MetricSpec",
+    "containers": "model.older_values.containers",
+    "emit": "runtime.older_emit.emit",
+    "metrics": "model.older_values.metrics",
 }
 _MODULES = {"plugins": "plugins", "accelerators": "model.accelerators"}
 
@@ -153,6 +161,7 @@ if TYPE_CHECKING:
     from .front.api.trials import sweep as sweep
     from .model import accelerators as accelerators
     from .model import lengths_of_time
+    from .model import older_values as _older_values
     from .model.errors import Cancelled as Cancelled
     from .model.errors import CredentialsRefused as CredentialsRefused
     from .model.errors import HostKeyError as HostKeyError
@@ -207,6 +216,7 @@ if TYPE_CHECKING:
     from .runtime.info import instance_info as instance_info
     from .runtime.info import is_head as is_head
     from .runtime.metrics import log as log
+    from .runtime.older_emit import emit as _emit
     from .runtime.output import CallbackWriter as CallbackWriter
     from .runtime.output import redirect_output as redirect_output
     from .runtime.output import silent as silent
@@ -226,6 +236,14 @@ if TYPE_CHECKING:
     PendingFunctionGroup = PendingGroup
     TaskFailedError = RunError
     time = lengths_of_time
+    DEFAULT_IMAGE = _older_values.DEFAULT_IMAGE
+    DockerImage = _older_values.DockerImage
+    HealthChecker = _older_values.HealthChecker
+    LogConfig = _older_values.LogConfig
+    MetricSpec = _older_values.MetricSpec
+    containers = _older_values.containers
+    metrics = _older_values.metrics
+    emit = _emit
 
 
 def __getattr__(name: str) -> Any:

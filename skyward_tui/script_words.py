@@ -127,16 +127,19 @@ def _is_flag(param: Any) -> bool:
 
 
 def _described(function: FunctionInfo) -> Iterator[tuple[str, str]]:
+    from skyward_core.front.scripts import argument_fields
+
+    fields = {each.name: each for each in argument_fields(function)}
     for param in function.params:
         if param.kind.startswith("var"):
             yield f"-a NAME=VALUE ({param})", ""
             continue
-        kind = "" if _is_flag(param) else f" {(param.annotation or 'VALUE').upper()}"
+        field = fields[param.name]
+        wants = "|".join(field.choices) or (param.annotation or "VALUE").upper()
+        kind = "" if _is_flag(param) else f" {wants}"
         both = f" / --no-{param.name.replace('_', '-')}" if _is_flag(param) else ""
-        yield (
-            f"{_flag(param.name)}{both}{kind}",
-            "[required]" if param.required else f"[default: {param.default}]",
-        )
+        default = "[required]" if param.required else f"[default: {param.default}]"
+        yield f"{_flag(param.name)}{both}{kind}", f"{field.help}  {default}" if field.help else default
 
 
 def _functions(target: str) -> list[FunctionInfo]:

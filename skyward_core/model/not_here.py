@@ -6,21 +6,30 @@ import sys
 from typing import NoReturn
 
 _WHY = {
+    "observability": "sky.log(loss=...) tells numbers of a rank, compute.metrics() has all",
+    "AllocationStrategy SelectionStrategy WorkerExecutor NodeSpec SpecKwargs": "it is a type of arguments, which are "
+    "texts and numbers where they stand",
+    "Provider ProviderName": "what machines come from is sky.Local, sky.SSH, sky.AWS or sky.Slurm, or a name",
+    "Event EventCallback Metric Log Error Request Fact RequestId ClusterId InstanceId NodeId NodeInstance "
+    "ClusterRequested InstanceRequested ShutdownCompleted ShutdownRequested ClusterProvisioned "
+    "InstanceProvisioned InstanceBootstrapped InstancePreempted InstanceReplaced InstanceDestroyed ClusterReady "
+    "ClusterDestroyed TaskStarted TaskCompleted ComputeAbandoned ComputeAdopted ComputeBound ComputeCreated "
+    "ComputeDegraded ComputeDeleted ComputeDeleting ComputeDeletionFailed ComputeProvisioning ComputeReady "
+    "ComputeState ComputeView ConsoleEvent CostEvent EmittedEvent GenerationApplied GenerationCreated "
+    "LeaseClaimed LeaseReleased MetricEvent NodeEvent NodeState NodeView PhaseEvent PhaseView ProgressEvent "
+    "StraysTerminated TaskEvent TaskState TaskView": "no "
+    "generation's events are another's: sky.attach(name).view shows what a pool is at, and its record has all",
     "Volume Storage storage": "buckets are not mounted: fetch what a rank needs in the function, and "
     "sky.Image(outputs=[...]) brings back what it writes",
     "registry DistributedRegistry Consistency": "what ranks share has one server, and so one order for "
     "all: sky.dict, sky.counter and their like",
-    "HealthChecker": "a node counts as lost where it does not answer; no command of yours is asked",
     "Retry Lost": "no call is made again by itself: catch sky.RunError, and send it again",
     "Port": "the command `forward POOL PORT` brings a port of a node here",
     "Session Client": "a pool is this process's own, and sky.attach(name) comes to another's",
     "App main": "the command `run SCRIPT -a name=value` calls a function by its signature",
-    "emit metrics MetricSpec observability": "sky.log(loss=...) tells numbers of a rank, compute.metrics() has all",
-    "offers OfferRepository Offer": "the command `offers` lists what can be rented, and compute.plan() what would be",
-    "containers DockerImage": "nodes are machines, or processes of this one",
-    "LogConfig": "the variable SKYWARD_LOG has a log written, and says of what",
+    "offers OfferRepository Offer InstanceType": "the command `offers` lists what can be rented, "
+    "and compute.plan() what would be",
     "TaskIndeterminateError": "a call that failed, or was lost with its node, raises sky.RunError",
-    "DEFAULT_IMAGE": "write sky.Image()",
 }  # fmt: skip
 _OF_PLUGINS = {
     "cuml Cuml": 'sky.Image(pip=["cuml-cu12"]) installs it, and cuml.accel.install() in the function sets it up',

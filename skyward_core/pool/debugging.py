@@ -11,7 +11,7 @@ from ..wire.safe_text import field
 from .context import PoolContext
 
 if TYPE_CHECKING:
-    from ..wire.frame_types import DebugAnswer
+    from ..wire.agent_frame_types import DebugAnswer
 
 PATIENCE = 15.0  # seconds for a node's answer, which comes within one
 

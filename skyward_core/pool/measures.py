@@ -15,7 +15,7 @@ from .context import PoolContext
 from .links.link import Link
 
 if TYPE_CHECKING:
-    from ..wire.frame_types import AgentMetrics
+    from ..wire.agent_frame_types import AgentMetrics
 
 PATIENCE = 5.0  # seconds; a node that starts to measure has the first figures within one
 PAUSE = 0.05  # seconds between looks

@@ -24,7 +24,7 @@ from .log_intake import Intake
 from .records import Records
 
 if TYPE_CHECKING:
-    from ..wire.frame_types import AgentPong, AgentWelcome, RankPhaseKeys
+    from ..wire.agent_frame_types import AgentPong, AgentWelcome, RankPhaseKeys
 
 LEASE_MOVED = 3.0  # seconds by which the end of a lease has moved when that is news
 

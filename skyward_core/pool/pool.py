@@ -43,7 +43,7 @@ from .starting import Starting
 from .teardown import check_now
 
 if TYPE_CHECKING:
-    from ..wire.frame_types import FromAgent
+    from ..wire.agent_frame_types import FromAgent
     from .measures import Measures
     from .outputs.outputs import Outputs
 

@@ -9,7 +9,7 @@ from ..model.errors import PoolGone
 from ..store.ledger_rows import PoolRow
 
 if TYPE_CHECKING:
-    from ..wire.frame_types import AgentEnding
+    from ..wire.agent_frame_types import AgentEnding
 
 
 class PoolEnd(NamedTuple):

@@ -11,7 +11,7 @@ from ..wire.safe_text import field
 from .context import PoolContext
 
 if TYPE_CHECKING:
-    from ..wire.frame_types import AgentKnown
+    from ..wire.agent_frame_types import AgentKnown
 
 LONGEST = 600.0  # seconds
 MORE = 30.0  # seconds beside those that a node may take

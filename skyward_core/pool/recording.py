@@ -13,7 +13,7 @@ from ..views import events as ev
 if TYPE_CHECKING:
     from ..store.kept_figures import KeptFigures
     from ..store.record_file import Entry
-    from ..wire.frame_types import AgentMetrics, AgentPong
+    from ..wire.agent_frame_types import AgentMetrics, AgentPong
     from .context import PoolContext
     from .links.link import Link
     from .news import News

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..tasks.packages.packages import Packages
-    from ..wire.frame_types import SetupAnswer
+    from ..wire.agent_frame_types import SetupAnswer
     from .gang.keeper import Keeper
 
 

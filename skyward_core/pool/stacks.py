@@ -13,7 +13,7 @@ from .context import PoolContext
 from .links.link import Link
 
 if TYPE_CHECKING:
-    from ..wire.frame_types import StacksAnswer
+    from ..wire.agent_frame_types import StacksAnswer
     from ..wire.inside_frame_types import RankStacksKeys
 
 PATIENCE = 15.0  # seconds for a node's answer: it gives itself less

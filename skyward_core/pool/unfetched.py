@@ -34,7 +34,7 @@ from .runs.outcome_frame import outcome_of
 from .runs.root_cause import root_cause
 
 if TYPE_CHECKING:
-    from ..wire.frame_types import AgentItem, AgentOutcome, FromAgent
+    from ..wire.agent_frame_types import AgentItem, AgentOutcome, FromAgent
 
 STUCK = 30.0  # seconds without anything new after which a fetch is given up for now
 ENDING = 10.0  # seconds that the agent may take to end once all has been fetched

@@ -12,7 +12,8 @@ from ..model.errors import UsageError
 from ..model.hint import Hint
 from ..views.logs import About, Line, Lines
 from ..views.weave import STREAMS, Piece, Place, place_of_end, weave
-from ..wire.node_paths import ERR, OUT
+from ..wire.marks import BEFORE, decode
+from ..wire.node_paths import ERR, MARKS, OUT
 from ..wire.value_checks import is_log
 from .archive import log_files, rank_of
 from .home import pool_dir
@@ -54,6 +55,8 @@ class RunLogs:
         calls = _calls(ledger, row)
         if row.state == "running":
             calls += self._under_way(ledger, row, calls)
+        else:
+            calls += self._of_lost(ledger, row)
         self.parts: dict[int, list[Part]] = {}
         for part in joined(calls):
             self.parts.setdefault(rank_of(part.stem), []).append(part)
@@ -95,6 +98,33 @@ class RunLogs:
             if end != start:
                 found.append(Part(stem, start, end))
         return found
+
+    def _of_lost(self, ledger: Ledger, row: RunRow) -> list[Part]:
+        """What calls printed whose nodes were lost, and so told nobody how far their logs go: as the marks have it."""
+        lost = {outcome.rank for outcome, _ in ledger.outcomes(row.run) if outcome.kind == "lost"}
+        stems = {path.stem for path in log_files(self.folder)} if lost else set()
+        found = ((stem, self._marked(stem, row.run)) for stem in sorted(stems) if rank_of(stem) in lost)
+        return [Part(stem, *ends) for stem, ends in found if ends is not None]
+
+    def _marked(self, stem: str, run: str) -> tuple[Place, Place] | None:
+        """From where to where a worker's marks say that a run wrote; None where they say nothing of it."""
+        try:
+            marks = decode((self.folder / f"{stem}{MARKS}").read_bytes())
+        except FileNotFoundError:
+            return None
+        start: Place | None = None
+        end = last = (0, 0)
+        follows = False  # whether what comes behind the last mark is the run's
+        for mark in marks:
+            at = (mark.out, mark.err)
+            if mark.run == run:
+                start, end = start or (at if mark.kind == BEFORE else last), at
+            elif follows:
+                end = at
+            follows, last = mark.run == run and mark.kind == BEFORE, at
+        if marks and marks[-1].run == run:
+            end = place_of_end(self.folder, stem)  # nobody came after it
+        return None if start is None else (start, end)
 
 
 def _calls(ledger: Ledger, row: RunRow) -> list[Part]:

@@ -5,21 +5,9 @@ writes down for the agent after it. What else is to be said of types: :mod:`.fra
 # Without annotations from __future__: as text they would not say at run time, to the test, which keys may be missing.
 from typing import Literal, NotRequired, TypedDict
 
-from .frame_types import (
-    AgentOutcome,
-    CallKeys,
-    ClientAck,
-    ClientCall,
-    ClientPeers,
-    Credit,
-    ErrorWords,
-    Feed,
-    Kind,
-    Place,
-    Sizes,
-    Told,
-    Want,
-)
+from .agent_frame_types import AgentOutcome, Want
+from .client_frame_types import CallKeys, ClientAck, ClientCall, ClientPeers, Credit, Feed
+from .frame_types import ErrorWords, Kind, Place, Sizes, Told
 
 
 class Started(TypedDict, total=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from textual.content import Content
 
@@ -24,6 +24,16 @@ class NumbersPanel(RunPanel):
         pane = NumbersPane(id=row.id)
         super().__init__(row, show, pane)
         self._pane = pane
+
+    def kept(self) -> Mapping[str, str | bool]:
+        pane = self._pane
+        return {"log_scale": pane.log_scale, "smooth": pane.smooth, "charts": pane.all}
+
+    def restore(self, kept: Mapping[str, str | bool]) -> None:
+        pane = self._pane
+        pane.log_scale, pane.smooth, pane.all = (
+            kept.get(name) is True for name in ("log_scale", "smooth", "charts")
+        )
 
     def close_one(self) -> bool:
         return self._pane.put_away()

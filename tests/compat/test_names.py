@@ -12,7 +12,7 @@ from skyward_core.plugins.base import enter_late
 from skyward_core.plugins.support import accelerate_config
 from skyward_core.plugins.support.automatic import Automatic
 from skyward_core.runtime import info as place
-from skyward_core.runtime import torchrun
+from skyward_core.runtime import older_emit, torchrun
 from skyward_core.store import home
 from tests.compat.upstream import ACCELERATORS
 
@@ -278,3 +278,22 @@ def test_the_names_of_calls_are_types():
     assert sky.Pending is sky.Streaming is sky.PendingFunction
     assert sky.Group is sky.PendingFunctionGroup is sky.PendingGroup
     assert sky.TaskFailedError is sky.RunError
+
+
+def test_values_that_are_only_handed_on():
+    one, same = sky.HealthChecker(abs, interval=5), sky.HealthChecker(abs, interval=5)
+    assert one == same and hash(one) == hash(same) and one != sky.LogConfig(abs, interval=5)
+    assert pickle.loads(pickle.dumps(one)) == one and repr(sky.LogConfig(level="x")) == "LogConfig(level=…)"
+    assert sky.DockerImage("nvidia/cuda") == "nvidia/cuda" and sky.containers.ubuntu("24.04") == "24.04"
+    assert isinstance(sky.metrics.GPU(index=0), sky.MetricSpec)
+
+
+def test_what_is_emitted_is_a_line_and_its_numbers_are_logged(capsys, monkeypatch):
+    logged = []
+    monkeypatch.setattr(older_emit, "log", lambda **numbers: logged.append(numbers))
+    sky.emit("epoch", {"loss": 0.5, "n": 3, "best": True, "note": "ok"})
+    sky.emit("lr", 0.1)
+    sky.emit("saved")
+    assert logged == [{"epoch.loss": 0.5, "epoch.n": 3}, {"lr": 0.1}]
+    said = 'epoch {"loss": 0.5, "n": 3, "best": true, "note": "ok"}\nlr 0.1\nsaved\n'
+    assert capsys.readouterr().out == said

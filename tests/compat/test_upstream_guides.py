@@ -58,6 +58,11 @@ def test_every_guide_that_needs_no_gpu_runs_as_it_is(tmp_path: Path) -> None:
     assert "r000| out of 0" in done.stdout and "r001| out of 1" not in done.stdout
     assert "r001| err of 1" in done.stderr and "r000| err of 0" not in done.stderr
     assert "said by nobody" not in done.stdout
+    assert (
+        'r000| step {"step": 1, "loss": 0.5, "phase": "warm"}' in done.stdout and "r000| done" in done.stdout
+    )
+    for word in ("health_checker", "logging", "metrics"):
+        assert f"({word}=...) goes unheeded" in done.stderr
     added = [line for line in done.stderr.splitlines() if "plugins=[sky.plugins.shared()] is added" in line]
     assert len(added) == ("g23_collections.py" not in lacks), "only where a script shares something"
     if lacks:

@@ -108,13 +108,14 @@ def fit() -> dict[str, Any]:
     }
 
 
-def test_keras_trains_over_all_devices():
+def test_keras_trains_over_all_devices(proofs):
     plugins = [sky.plugins.jax(), sky.plugins.keras(backend="jax")]
     with sky.Compute(nodes=2, plugins=plugins, options=sky.Options(console=False)) as pool:
         first, second = fit() @ pool
-        fitted, same = keras_fit.fit(epochs=2, samples=512) @ pool
-    assert fitted == same
-    assert fitted["accuracy"] > 0.5
+        if proofs:  # the packaged example, which compiles as much again
+            fitted, same = keras_fit.fit(epochs=2, samples=512) @ pool
+            assert fitted == same
+            assert fitted["accuracy"] > 0.5
     assert first == second
     assert (first["backend"], first["distribution"]) == ("jax", "DataParallel")
     assert first["losses"][-1] < first["losses"][0]
@@ -164,14 +165,14 @@ def test_nothing_listens_where_other_machines_could_come(pool):
 
 @sky.function
 def one_never_computes() -> float:
-    """One rank of three stays away from what all compute together."""
+    """One rank of four stays away from what all compute together."""
     import jax
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     mesh = Mesh(np.array(jax.devices()), ("data",))
     mine = jax.make_array_from_process_local_data(NamedSharding(mesh, PartitionSpec("data")), np.ones(1))
-    if sky.instance_info().rank == 1:
+    if sky.instance_info().rank == 2:
         loads()
     return float(jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))(mine))
 
@@ -182,9 +183,11 @@ def loads() -> None:
 
 
 def test_a_rank_that_never_joins_is_found():
-    worker = sky.Worker(ranks_per_node=3)
+    worker = sky.Worker(ranks_per_node=4)
     with sky.Compute(worker=worker, plugins=PLUGINS, options=sky.Options(console=False, grace=1.0)) as pool:
         (said,) = hang_told(pool, lambda: one_never_computes() @ pool, "loads")
     # Where each of them is within it changes from run to run, and may be told, too.
-    pattern = r"ranks 0,2 are in a computation of all devices \(jax\).*; rank 1 not: loads, test_jax\.py:\d+"
+    pattern = (
+        r"ranks 0-1,3 are in a computation of all devices \(jax\).*; rank 2 not: loads, test_jax\.py:\d+"
+    )
     assert re.fullmatch(pattern, said)

@@ -54,6 +54,7 @@ def test_an_error_reaches_the_caller(pool):
     assert joblib.Parallel()(joblib.delayed(where)(i) for i in range(2))  # the pool is well
 
 
+@pytest.mark.proof("4 s of a processor")
 def test_a_search_runs_on_the_pool(pool):
     import numpy as np
     from sklearn.model_selection import GridSearchCV

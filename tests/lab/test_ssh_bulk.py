@@ -195,6 +195,7 @@ def test_results_go_on_where_a_pulled_cable_stopped_them(pair: Lab) -> None:
         assert received(pair) - before < 2.5 * SIZE  # nothing from its beginning again
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_an_argument_comes_whole_after_a_pulled_cable(pair: Lab) -> None:
     data = os.urandom(2 * SIZE)
     with pool(pair) as compute, ThreadPoolExecutor(1) as beside:

@@ -46,6 +46,7 @@ def write(name: str, word: str) -> None:
     os.utime(path, ns=(0, SECOND + next(EDITS)))
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_the_next_run_uses_what_was_edited(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path.cwd()))
     write("far_helper", "one")

@@ -40,16 +40,17 @@ def checked(lab: Lab, **wishes: Any) -> list[Check]:
     return asyncio.run(ssh(lab, **wishes).check())
 
 
+@pytest.mark.proof("2 s of a processor", after=3)
 @pytest.mark.parametrize(
     "options",
     [
         HostOptions(banner="Welcome.\nBe nice.\n", startup="echo noise; echo more >&2; sleep 2"),
-        HostOptions(max_sessions=2),
-        HostOptions(unix_forwarding=False, tcp_forwarding=False),
         HostOptions(max_sessions=2, max_startups="2", unix_forwarding=False, tcp_forwarding=False),
         HostOptions(names="gone"),
+        HostOptions(max_sessions=2),
+        HostOptions(unix_forwarding=False, tcp_forwarding=False),
     ],
-    ids=["noisy slow shell", "MaxSessions 2", "no forwarding", "all limits", "no names"],
+    ids=["noisy slow shell", "all limits", "no names", "MaxSessions 2", "no forwarding"],
 )
 def test_odd_hosts_work(make_lab: MakeLab, options: HostOptions) -> None:
     lab = make_lab(2, options)

@@ -105,6 +105,7 @@ def sleeps():
 """
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_power_cut_under_the_command_line(lab: Lab, home: Path) -> None:
     """Status and words of ``skyward-tui run``, with hosts by their names in ``~/.ssh/config``."""
     (home / ".ssh").mkdir(mode=0o700)

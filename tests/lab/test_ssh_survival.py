@@ -47,6 +47,7 @@ def test_hosts_clean_themselves_up_when_nobody_comes_back(
     assert "no pools are up" in listed.stdout
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_two_clients_at_once_never_swap_results(pair: Lab, home: Path) -> None:
     def tag(number: int) -> list[Any]:
         return ["ours", number, sky.instance_info().rank]

@@ -123,6 +123,7 @@ def test_no_process_where_no_plugin_has_it(tmp_path: Path) -> None:
     assert not [line for line in lines if b"agent.app" in line]
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize(
     ("how", "words"),
     [

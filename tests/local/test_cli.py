@@ -282,6 +282,7 @@ def test_names_that_nobody_knows(here: Any, arguments: list[str], status: int) -
     assert len([line for line in err.splitlines() if line.lower().startswith("error: ")]) == 1
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_binary_and_endless_lines_come_whole(cli: Cli) -> None:
     cli.write(
         "loud.py",

@@ -73,6 +73,7 @@ async def test_trust_shows_asks_accepts_and_refuses_another_key(host: Host, cli:
     assert host.key.export_public_key().decode().split()[1] in other.read_text()
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_run_on_hosts_and_a_shell_there(host: Host, cli: Cli, tmp_path: Path) -> None:
     name = f"127.0.0.1:{host.port}"
     done = await run(cli, "run", "endings.py:fine", "--hosts", name, status=1)

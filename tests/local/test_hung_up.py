@@ -128,6 +128,7 @@ def test_a_run_takes_its_pool_down_at_any_moment(
     assert cli.pools() == {}
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_pool_that_was_to_be_kept_is_kept_though_we_are_told_more_than_once(
     cli: Cli, begun: Callable[..., Vanishing]
 ) -> None:

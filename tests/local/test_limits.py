@@ -48,6 +48,7 @@ def test_a_full_disk_under_the_spool_is_named_and_leaves_a_pool_that_ends(small_
     assert compute.receipt.ok
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_a_result_of_500_megabytes_arrives(home: Path) -> None:
     def huge() -> bytes:
         return bytes(500_000_000)

@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
+from skyward_core.store.ledger import Ledger
 from tests.support.faults import on_loop
 from tests.support.loss import cut
+from tests.support.pool_logs import last_run, log_of
 from tests.support.waiting import wait_until
 
 
 @sky.function
 def forever() -> None:
+    print("its last words", flush=True)
     while True:
         time.sleep(0.05)
 
@@ -32,7 +35,8 @@ def test_the_only_node_is_suspected_and_then_lost_with_both_times(home: Path) ->
         (link,) = compute.pool.links
         node = compute.pool.view.nodes[0]
         wait = forever() > compute
-        wait_until(lambda: compute.pool.runs, what="the run")
+        log = compute.pool.view.logs.rank(0)
+        wait_until(lambda: "its last words" in log.lines(0, 99), what="what it prints")
         agent = link.welcome["pid"]
         cut(link)
         wait_until(lambda: "suspected" in node.link_detail, what="the suspicion")
@@ -41,6 +45,9 @@ def test_the_only_node_is_suspected_and_then_lost_with_both_times(home: Path) ->
         error = wait.exception(30)
         assert isinstance(error, sky.RunError)
         assert error.root_cause.outcome == "lost"
+        run = last_run(compute)
+        wait_until(lambda: (row := Ledger().run(run)) is not None and row.state == "failed", what="its end")
+        assert log_of(compute, run, 0) == b"its last words\n"  # nobody told how far its log went
         assert error.root_cause.message == f"node 0 is gone: {node.detail}"
         assert node.phase == "gone"
         assert re.search(r"no answer since \d\d:\d\d:\d\d, lost at \d\d:\d\d:\d\d, after 1 s", node.detail)

@@ -111,6 +111,7 @@ def test_of_a_script_that_the_command_line_loads(cli: Cli, method: str) -> None:
     assert cli.json("run", "mp1.py", "--arg", f"method={method}")["ranks"][0]["value"] == FOUND
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_without_any_file_of_the_script(tmp_path: Path, home: Path) -> None:
     found = python(Path("-"), *METHODS, input=SCRIPT + POOL)
     assert len(found) == len(METHODS)

@@ -212,6 +212,11 @@ def test_files_come_once_whole_and_over_nothing_else(pool: sky.Compute, tmp_path
     with pytest.raises(PoolError, match="is another file"):
         pool.fetch("f/only", to=another)
     assert (another / "f/only").read_bytes() == b"1234567" and not (another / PARTS).exists()
+    write({f"{PARTS}/own": 3}) >> pool
+    settled(pool)
+    with pytest.raises(PoolError, match="give that folder another name"):
+        pool.fetch(PARTS, to=another)
+    assert not (another / PARTS).exists()
     leads_out = tmp_path / "leads"
     leads_out.mkdir()
     (leads_out / "f").symlink_to(tmp_path / "elsewhere")
@@ -238,6 +243,7 @@ def test_a_run_that_nobody_waits_for_names_and_brings_what_its_ranks_wrote(
     assert running.run in pool.pool.view.runs
 
 
+@pytest.mark.proof("3 s of a processor")
 def test_more_files_than_one_answer_names_are_all_named(pool: sky.Compute) -> None:
     @sky.function
     def scatter(many: int) -> None:

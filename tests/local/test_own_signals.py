@@ -133,6 +133,7 @@ def leaves_none() -> None:
     asyncio.run(serve())
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("before", [leaves_handler, leaves_none])
 def test_what_one_call_made_of_the_signal_is_undone_for_the_next(
     pool: sky.Compute, tmp_path: Path, before: Callable[[], None]
@@ -192,6 +193,7 @@ def finalizes(begun: Callable[[], None]) -> None:
     time.sleep(600)
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("work, times", [(forks, 4), (forks_when_stopped, 1), (finalizes, 1)])
 def test_a_stop_reaches_code_where_python_discards_exceptions(
     pool: sky.Compute, tmp_path: Path, work: Callable[[Callable[[], None]], None], times: int

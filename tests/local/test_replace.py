@@ -403,6 +403,7 @@ KILLED_HALF_WAY = """
     """.replace("REPOSITORY", repr(str(Path(__file__).parents[2])))
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("where", ["Local.replace", "LocalTransport.prepare"])
 def test_a_client_killed_half_way_leaks_nothing_and_the_next_goes_on(home: Path, where: str) -> None:
     @sky.function

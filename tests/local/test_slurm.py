@@ -151,6 +151,7 @@ def test_a_job_that_somebody_cancels_in_the_queue_is_not_submitted_anew(
     assert cluster.jobs() == []
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize(
     ("how", "why"),
     [
@@ -229,6 +230,7 @@ KILLED = """
 """
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("when", ["after", "meanwhile"])
 def test_a_client_killed_at_its_submission_leaks_nothing(
     cluster: SlurmCluster, home: Path, tmp_path: Path, when: str

@@ -86,6 +86,7 @@ async def test_a_host_out_of_reach_is_a_connection_error(
         await host.start()
 
 
+@pytest.mark.proof("1 s of a processor", after=2)
 @pytest.mark.parametrize("size", [4, SIZE])
 @pytest.mark.parametrize("noise", ["", "echo hello >&2; "])
 async def test_a_host_that_does_not_take_it_says_why(

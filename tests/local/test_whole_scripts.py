@@ -136,6 +136,7 @@ class TestExamples:
         assert losses[-1] < losses[0]
         assert losses[-1] == pytest.approx(values[0]["loss"], abs=1e-4)
 
+    @pytest.mark.proof("1 s of a processor")
     def test_ddp_runs_without_a_pool(self) -> None:
         code = "import ddp; print(ddp.train.local(epochs=1, samples=64)['rank'])"
         done = subprocess.run(
@@ -155,6 +156,7 @@ class TestExamples:
             == 2
         )
 
+    @pytest.mark.proof("1 s of a processor", after=1)
     @pytest.mark.parametrize("first, rank, status", [("raised", 1, 1), ("killed", 2, 137)])
     def test_broken_names_the_root_cause(self, cli: Cli, first: str, rank: int, status: int) -> None:
         options = ("--nodes", 4, "--arg", f"first={first}", "--arg", "after=3.0")
@@ -166,6 +168,7 @@ class TestExamples:
         assert outcomes == expected
         assert found["ranks"][0]["value"] == "done before the trouble began"
 
+    @pytest.mark.proof("1 s of a processor", after=1)
     @pytest.mark.parametrize(
         "name, says", [("hello", "= 499999500000"), ("broken", "root cause: rank 1, loss is nan")]
     )

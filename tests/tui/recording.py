@@ -11,6 +11,7 @@ import json
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -28,6 +29,7 @@ SIZE = (100, 30)
 BACK, FORE = "0f151b", "d8dee6"
 WIDE, HIGH = 7, 15  # points of a cell
 EVERY = 0.25  # seconds between two pictures of the GIF
+CAST_EVERY = 0.1  # the same of the cast
 COLOURS = 24
 
 
@@ -94,6 +96,59 @@ def look_of(line: Any, column: int) -> Any:
     return line[column]._replace(data="")
 
 
+def redrawn(painted: list[tuple[float, str]]) -> list[tuple[float, str]]:
+    """The same to look at, in a fifth of the bytes: for each beat only the cells that are others than before."""
+    screen = pyte.Screen(*SIZE)
+    stream = pyte.Stream(screen)
+    blank = screen.default_char
+    shown = [[blank] * SIZE[0] for _ in range(SIZE[1])]
+    told = [(painted[0][0], "\x1b[?25l\x1b[2J")]
+
+    def tell(at: float) -> None:
+        text = "".join(_changes(screen, shown))
+        if text:
+            told.append((at, text))
+
+    beat = painted[0][0] + CAST_EVERY
+    for at, text in painted:
+        if at > beat:
+            tell(beat)
+            beat = at + CAST_EVERY - (at - beat) % CAST_EVERY
+        stream.feed(text)
+    tell(painted[-1][0])
+    return told
+
+
+def _changes(screen: pyte.Screen, shown: list[list[Any]]) -> Iterator[str]:
+    """What brings a terminal that shows the one to show the other; ``shown`` is so then."""
+    style = ""
+    for row, before in enumerate(shown):
+        line = screen.buffer[row]
+        changed = [column for column in range(SIZE[0]) if line[column] != before[column]]
+        at = -1
+        for column in changed:
+            cell = line[column]
+            before[column] = cell
+            if not cell.data:  # the second half of a wide one
+                continue
+            if column != at:
+                yield f"\x1b[{row + 1};{column + 1}H"
+            if (wanted := _sgr(cell)) != style:
+                style = wanted
+                yield wanted
+            yield cell.data
+            at = column + 1
+
+
+def _sgr(cell: Any) -> str:
+    codes = ["0", *(code for code, on in (("1", cell.bold), ("3", cell.italics), ("4", cell.underscore),
+                                          ("7", cell.reverse)) if on)]  # fmt: skip
+    for plane, name in (("38", cell.fg), ("48", cell.bg)):
+        if (hexes := colour(name, "")) and plane:
+            codes.append(f"{plane};2;" + ";".join(str(int(hexes[at : at + 2], 16)) for at in (0, 2, 4)))
+    return f"\x1b[{';'.join(codes)}m"
+
+
 def picture(screen: pyte.Screen) -> Image.Image:
     """The screen as it looks."""
     wide, high = SIZE[0] * WIDE, SIZE[1] * HIGH
@@ -147,7 +202,8 @@ def main() -> None:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     head = {"version": 2, "width": SIZE[0], "height": SIZE[1], "env": {"TERM": "xterm-256color"}}
-    lines = [json.dumps(head), *(json.dumps([round(at, 3), "o", text]) for at, text in painted)]
+    told = [[round(at, 2), "o", text] for at, text in redrawn(painted)]
+    lines = [json.dumps(head), *(json.dumps(each, ensure_ascii=False) for each in told)]
     (FOLDER / "tour.cast").write_text("\n".join(lines) + "\n", "utf-8")
     shown = frames(painted)
     palette = shown[len(shown) // 2].quantize(COLOURS)

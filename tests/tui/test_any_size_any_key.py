@@ -84,7 +84,7 @@ async def test_at_any_size_the_hints_and_the_focus_are_on_screen(
                 continue  # any key ends it
             await app.push_screen(screen)
             await until(pilot, lambda screen=screen: screen.is_mounted and screen.focused is not None)  # type: ignore[misc]
-            for size in (SMALLEST, *(drawn(sizes) for _ in range(4 if proofs else 1)), LARGEST):
+            for size in (SMALLEST, *(drawn(sizes) for _ in range(4 if proofs else 0)), LARGEST):
                 await pilot.resize_terminal(*size)
                 await well(pilot, screen, size)
                 await pilot.press(sizes.choice(["tab", "shift+tab", "down", "up"]))
@@ -113,7 +113,7 @@ async def test_hundreds_of_keys_do_no_harm(
     view, failed = busy(session), failed_run(session, session.pool("llama-ft"))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session is not None)
-        for number in range((2_000 if proofs else 480) // AT_ONCE):
+        for number in range((2_000 if proofs else 320) // AT_ONCE):
             pressed = fate.choices(keys, k=AT_ONCE)
             for key in pressed:
                 name = next(iter(Binding.make_bindings([(key, "", "")]))).key

@@ -11,8 +11,9 @@ from skyward_core.front import settings
 from skyward_core.views.views import PoolView
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.run import RunScreen
+from skyward_tui.widgets.numbers import NumbersPane
 from tests.support.app_driver import screen_text, until
-from tests.support.fake_session import FakeSession
+from tests.support.fake_session import FakeSession, logged
 from tests.tui.conftest import log_of
 
 
@@ -59,6 +60,24 @@ async def test_what_was_chosen_is_there_again(session: FakeSession, view: PoolVi
         await pilot.press("z", "2", "escape", "a")  # the filter, and back
         await until(pilot, lambda: pane.window.filter is None)
         assert not screen.has_class("-zoom")
+
+
+async def test_charts_are_drawn_as_they_were_left(session: FakeSession, view: PoolView) -> None:
+    logged(view, view.runs["llama-ft-1"], session)
+    app = made(session)
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(app, pilot)
+        await until(pilot, lambda: "tokens/s" in screen_text(app))
+        await pilot.press("5", "b", "x", "c")
+        pane = screen.query_one(NumbersPane)
+        await until(pilot, lambda: pane.log_scale and pane.smooth and pane.all)
+        await pilot.press("q")
+        await until(pilot, lambda: not isinstance(app.screen, RunScreen))
+        pane = (await opened(app, pilot)).query_one(NumbersPane)
+        await until(pilot, lambda: "log scale  smo" in screen_text(app))
+        assert pane.log_scale and pane.smooth and pane.all
+        await pilot.press("b")
+        await until(pilot, lambda: not pane.log_scale)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,14 @@ from typing import Any, get_args, is_typeddict
 import pytest
 
 import skyward_core
-from skyward_core.wire import file_frame_types, frame_types, host_fact_types, node_frame_types
+from skyward_core.wire import (
+    agent_frame_types,
+    client_frame_types,
+    file_frame_types,
+    frame_types,
+    host_fact_types,
+    node_frame_types,
+)
 from tests.support.sources import nodes_of
 
 ROOT = Path(skyward_core.__file__).parent
@@ -215,7 +222,18 @@ def keys_of(made: Any) -> set[str]:
     return {key for one in get_args(made) for key in keys_of(one)}
 
 
-TYPES = vars(frame_types) | vars(file_frame_types) | vars(node_frame_types) | vars(host_fact_types)
+TYPES = {
+    name: value
+    for module in (
+        frame_types,
+        agent_frame_types,
+        client_frame_types,
+        file_frame_types,
+        node_frame_types,
+        host_fact_types,
+    )
+    for name, value in vars(module).items()
+}
 KEYS = {name: keys for name, made in TYPES.items() if (keys := keys_of(made))}
 
 

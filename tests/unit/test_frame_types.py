@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args, get_type_hints
 import pytest
 
 from skyward_core.wire import (
+    agent_frame_types,
+    client_frame_types,
     file_frame_types,
     frame_types,
     host_fact_types,
@@ -22,8 +24,8 @@ from skyward_core.wire.value_checks import Check
 from tests.protocol_page import _words
 
 SIDES: dict[str, tuple[Any, Mapping[str, FrameForm]]] = {
-    "agent": (frame_types.FromAgent, messages.FROM_AGENT),
-    "client": (frame_types.FromClient, messages.FROM_CLIENT),
+    "agent": (agent_frame_types.FromAgent, messages.FROM_AGENT),
+    "client": (client_frame_types.FromClient, messages.FROM_CLIENT),
     "worker": (node_frame_types.FromWorker, messages.FROM_WORKER),
     "files": (file_frame_types.OfFiles, messages.OF_FILES),
     "peers": (node_frame_types.FromPeer, messages.OF_PEERS),
@@ -100,7 +102,7 @@ def compare(made: Any, checks: Mapping[str, Check]) -> None:
 
 @pytest.mark.parametrize("asked", messages.ANSWERS)
 def test_an_answer_has_the_keys_of_its_table(asked: str) -> None:
-    made = getattr(frame_types, f"{asked.capitalize()}Answer")
+    made = getattr(agent_frame_types, f"{asked.capitalize()}Answer")
     assert made.__required_keys__ == {"t", *messages.FROM_AGENT["known"].needs, *messages.ANSWERS[asked]}
     assert made.__optional_keys__ == messages.FROM_AGENT["known"].may.keys()
     compare(made, messages.ANSWERS[asked])
@@ -126,7 +128,7 @@ def test_what_was_done_has_the_keys_of_its_table(what: str) -> None:
         (frame_types.SummaryWords, messages._IS_SUMMARY),
         (frame_types.ErrorWords, messages._IS_ERROR),
         (node_frame_types.PluginErrorWords, messages._IS_PLUGIN_ERROR),
-        (frame_types.Remembered, messages._REMEMBERED),
+        (agent_frame_types.Remembered, messages._REMEMBERED),
     ],
 )
 def test_what_stands_in_frames_has_the_keys_that_are_looked_for(made: Any, check: Any) -> None:
@@ -151,6 +153,14 @@ def test_what_stands_in_frames_has_the_keys_that_are_looked_for(made: Any, check
     ],
 )
 def test_nothing_loads_the_types_when_it_runs(module: str) -> None:
-    types = {made.__name__ for made in (frame_types, file_frame_types, node_frame_types, host_fact_types)}
+    kinds = (
+        frame_types,
+        agent_frame_types,
+        client_frame_types,
+        file_frame_types,
+        node_frame_types,
+        host_fact_types,
+    )
+    types = {made.__name__ for made in kinds}
     code = f"import sys, {module}; sys.exit(not sys.modules.keys().isdisjoint({types}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyward_core.model.errors import RunError
-from skyward_core.pool.runs import run as module
+from skyward_core.pool.runs import sent_run as module
 from skyward_core.views import events as ev
 from tests.support.examples import examples
 from tests.support.runs import broadcast, gather, home_for_runs, kinds

@@ -113,6 +113,14 @@ def test_the_help_of_run_shows_what_a_scripts_function_takes(asked):
     said = " ".join(asked("run one.py --help").split())
     assert "Arguments of train:" in said and "--epochs INT [required]" in said
     assert "--fast / --no-fast [default: False]" in said and "--run-name STR [default: 'x']" in said
+    Path("choices.py").write_text(
+        "import enum\nfrom typing import Literal\nimport skyward_core as sky\n"
+        "class Optimiser(enum.Enum):\n    SGD = 's'\n    ADAM = 'a'\n"
+        "@sky.function\ndef train(how: Literal['fast', 'Well'], by: Optimiser | None = None):\n"
+        "    '''Trains.\n\n    Args:\n        how: to train.\n    '''\n"
+    )
+    said = " ".join(asked("run choices.py --help").split())
+    assert "--how fast|Well to train. [required]" in said and "--by SGD|ADAM|None [default: None]" in said
     assert "Arguments of other" in asked("run two.py -h") and "Arguments of" not in asked("run plain.py -h")
 
 

@@ -23,12 +23,12 @@ from ...transport.background_loop import submit
 from ...views.views import PoolView, RunView
 from .active_pool import closed, opened
 from .console import ScriptConsole
-from .dispatch import Dispatching
 from .ending import down
 from .in_thread import in_thread
+from .over_items import OverItems
 
 
-class Attached(Dispatching):
+class Attached(OverItems):
     """A pool that somebody else brought up, as ``sky.attach`` gives it; works with the same operators as ``Compute``.
 
     Leaving the block, or ``detach``, leaves the pool as it is.

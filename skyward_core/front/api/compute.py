@@ -20,11 +20,11 @@ from ...store import debug_log, home
 from ...tasks import loader
 from ...transport.background_loop import submit
 from .active_pool import closed, opened
-from .dispatch import Dispatching
 from .ending import down, tell
 from .in_thread import in_thread
 from .notebook import ComingUp, asked_by, is_notebook
 from .older_arguments import OlderArguments, taken
+from .over_items import OverItems
 
 if TYPE_CHECKING:
     from ...model.accepted_types import AcceleratorLike, ProviderLike
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .attach import Attached
 
 
-class Compute(Dispatching):
+class Compute(OverItems):
     """A pool that is up inside the ``with`` block and gone after it.
 
         with sky.Compute(provider=sky.Local(), nodes=4) as compute:

@@ -158,6 +158,7 @@ class ByDask:
         pool, run_id = self._work.pool, new_id()
         carry = make_task(PendingFunction(dask_carrier.carry, (run_id, self._client.id)))
         self._run = pool._start_carried(Task(self._call.name, carry.fn, carry.args), run_id)
+        self._run.on_lost = self._lost
         self._work.reading.add(threading.get_ident())
         self.arrivals = self._run.arrivals
         self._share = DaskShare(decorated(pool.plugins, self._call.fn), run_id)
@@ -215,6 +216,18 @@ class ByDask:
         background().call_soon_threadsafe(self.run.progress, rank, items, seconds, summary)
         self.arrivals.put(("values", number, lambda: values, items, seconds))
         self._release_if_done()
+
+    def _lost(self, rank: int) -> None:
+        """A rank's node is lost: Dask, which would find out by silence alone, does its tasks anew now."""
+        name = f"dask-without-rank-{rank}"
+        threading.Thread(target=self._strike, args=(rank, name), name=name, daemon=True).start()
+
+    def _strike(self, rank: int, why: str) -> None:
+        client = self._client
+        with suppress(OSError, RuntimeError):  # it is gone itself, or closed: nobody waits for its tasks
+            for address, worker in client.scheduler_info(n_workers=-1)["workers"].items():
+                if _rank_in(worker["name"]) == rank:
+                    client.sync(client.scheduler.unregister, address=address, stimulus_id=why)
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:

@@ -14,7 +14,8 @@ from .config import AgentConfig
 from .connection import Connection
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentKnown, ClientPeers, ClientPull
+    from ...wire.agent_frame_types import AgentKnown
+    from ...wire.client_frame_types import ClientPeers, ClientPull
 
 _ROOT = str(Path(__file__).parents[3])
 _CODE = (

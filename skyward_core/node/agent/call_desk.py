@@ -22,7 +22,9 @@ from .slow_calls import SlowCalls
 from .yields import Yields
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentBegan, AgentOutcome, ClientCall, ClientClaim, ErrorWords
+    from ...wire.agent_frame_types import AgentBegan, AgentOutcome
+    from ...wire.client_frame_types import ClientCall, ClientClaim
+    from ...wire.frame_types import ErrorWords
     from ...wire.node_frame_types import Ended, WorkerItem, WorkerOutcome, WorkerWant
 
 FREE_SPACE = 1 << 20  # bytes below which a full disk is named as the likely cause of a failure

@@ -12,7 +12,8 @@ from .connection import Connection
 from .yields import Yields
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentBegan, AgentItem, AgentOutcome, ClientCall
+    from ...wire.agent_frame_types import AgentBegan, AgentItem, AgentOutcome
+    from ...wire.client_frame_types import ClientCall
     from ...wire.node_frame_types import Ended, WorkerOutcome, WorkerWant
 
 NUMBERS = 16  # names of numbers of an outcome of a sweep, more of which later clients are not told

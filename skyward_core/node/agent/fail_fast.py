@@ -23,7 +23,7 @@ from .node_state import NodeState
 from .slots import Slots
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import GangLine
+    from ...wire.client_frame_types import GangLine
     from ...wire.node_frame_types import FromPeer, PeerFailed
 
 AWAY = 2.0  # seconds that a client has to come back in; it sees to it itself, then

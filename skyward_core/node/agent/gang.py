@@ -26,7 +26,7 @@ from .config import AgentConfig
 from .connection import Connection
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import ClientGang
+    from ...wire.client_frame_types import ClientGang
     from ...wire.node_frame_types import WorkerHello
 
 PORT_TRIES = 64

@@ -15,7 +15,8 @@ from .node_state import NodeState
 from .slots import Slots
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import (
+    from ...wire.agent_frame_types import QueuedKeys
+    from ...wire.client_frame_types import (
         ClientDequeue,
         ClientEnqueue,
         ClientForm,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
         ClientSetup,
         ClientUnlock,
         ClientWhere,
-        QueuedKeys,
     )
     from .run_queue import RunQueue
 

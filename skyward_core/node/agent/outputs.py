@@ -16,7 +16,8 @@ from ..boot.working_copy import PART, Item, sent
 from .output_file import OutputFile, version_of
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import ClientOutput, ClientWritten, WrittenKeys
+    from ...wire.agent_frame_types import WrittenKeys
+    from ...wire.client_frame_types import ClientOutput, ClientWritten
     from .calls import RunRecord
     from .connection import Connection
     from .node_state import NodeState

@@ -24,8 +24,8 @@ from .slots import Slots
 from .tail import Tail
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import (
-        AgentPong,
+    from ...wire.agent_frame_types import AgentPong
+    from ...wire.client_frame_types import (
         ClientAck,
         ClientCall,
         ClientClaim,

@@ -14,7 +14,8 @@ from .audience import Audience
 from .connection import Connection
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import ClientEnqueue, QueuedKeys
+    from ...wire.agent_frame_types import QueuedKeys
+    from ...wire.client_frame_types import ClientEnqueue
 
 
 class QueueEntry:

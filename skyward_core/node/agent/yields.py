@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ...wire.frames import WINDOW, WireError, decode, lengths
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentItem
+    from ...wire.agent_frame_types import AgentItem
 
 ROOM = 4 << 20  # bytes of values that were taken, before those that were not are written anew
 FEW = 1 << 20  # bytes that are read at once for that

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .keeper import NodesWanted
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import HereOfGang
+    from ...wire.agent_frame_types import HereOfGang
 
 
 class NodeHolds(NamedTuple):

@@ -15,17 +15,17 @@ from .free_nodes import NodeHolds, choose, held
 from .keeper import Keeper, NodesWanted
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import (
+    from ...wire.agent_frame_types import (
         AgentFormed,
-        ClientGang,
         HereOfGang,
         HoldsAnswer,
         NumberAnswer,
         OfLock,
-        Place,
         PortsAnswer,
         WhereAnswer,
     )
+    from ...wire.client_frame_types import ClientGang
+    from ...wire.frame_types import Place
 
 PATIENCE = 1.0  # seconds that a turn may take to come before it is said who has it
 

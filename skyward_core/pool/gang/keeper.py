@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from ..links.link import Link
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import ClientGang, OfLock, Place
+    from ...wire.agent_frame_types import OfLock
+    from ...wire.client_frame_types import ClientGang
+    from ...wire.frame_types import Place
 
 
 NodesWanted = int | tuple[int, ...]  # how many nodes a run wants, or which

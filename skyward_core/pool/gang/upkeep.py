@@ -18,7 +18,8 @@ from .keeper import Keeper
 from .standalone import Standalone
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import OfLock, Place
+    from ...wire.agent_frame_types import OfLock
+    from ...wire.frame_types import Place
 
 
 class Upkeep:

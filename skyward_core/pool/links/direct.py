@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...transport.direct.idle_streams import IdleStreams
     from ...transport.direct.transfer import Transfer
     from ...transport.incoming_output import IncomingOutput
-    from ...wire.frame_types import AgentWelcome, PeersAnswer
+    from ...wire.agent_frame_types import AgentWelcome, PeersAnswer
 
 LARGE = 1 << 20  # bytes below which the existing connection is as good
 # Bytes of results that a node sends through SSH before it is to listen: that takes a process there, which costs

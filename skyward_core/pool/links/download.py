@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentData
+    from ...wire.agent_frame_types import AgentData
 
 
 class Arriving(Protocol):

@@ -26,17 +26,17 @@ from .download import Download
 if TYPE_CHECKING:
     from ...tasks.task import SourceText
     from ...transport.incoming_output import IncomingOutput
-    from ...wire.frame_types import (
+    from ...wire.agent_frame_types import (
         AgentData,
         AgentGang,
         AgentWelcome,
         ClaimAnswer,
-        ClientCall,
         FromAgent,
         HoldsAnswer,
         OfRuns,
-        Timed,
     )
+    from ...wire.client_frame_types import ClientCall
+    from ...wire.frame_types import Timed
 
 _log = logger("link")
 

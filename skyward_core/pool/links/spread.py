@@ -18,7 +18,7 @@ from .direct import LARGE, Direct, OnTrouble
 from .link import Link
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentKnown, AgentWelcome, Fetched
+    from ...wire.agent_frame_types import AgentKnown, AgentWelcome, Fetched
 
 
 @value

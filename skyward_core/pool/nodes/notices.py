@@ -15,7 +15,7 @@ from ..links.link import Link
 from ..news import News
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import NoticeKeys
+    from ...wire.agent_frame_types import NoticeKeys
 
 
 class Notices:

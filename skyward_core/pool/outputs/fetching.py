@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...model.written_file import FetchedFile, WrittenFile
-from ...transport.incoming_output import IncomingOutput, OnItsWay, refuse_others
+from ...transport.incoming_output import PARTS, IncomingOutput, OnItsWay, refuse_others
 from ...wire.output_names import CHANGED
 from ..context import PoolContext
 from ..links.direct import Direct
@@ -280,8 +280,12 @@ def _make_way(target: Path, folder: Path) -> None:
     """Have the folders on the way to a file.
 
     Raises:
-        OSError: they cannot be made, somebody else has made them, or a link leads out of the folder.
+        OSError: they cannot be made, somebody else has made them, a link leads out of the folder, or it is ours.
     """
+    if PARTS in target.relative_to(folder).parts:
+        raise OSError(
+            f"{PARTS} is where files are that are on their way: give that folder another name there"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     if not target.parent.resolve().is_relative_to(folder.resolve()):
         raise OSError(f"a link on the way to {target} leads out of {folder}")

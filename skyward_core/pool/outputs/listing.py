@@ -15,7 +15,7 @@ from ..context import PoolContext
 from ..links.link import Link
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import WrittenAnswer, WrittenKeys
+    from ...wire.agent_frame_types import WrittenAnswer, WrittenKeys
 
 SLACK = 2.0  # seconds between two clocks that count as showing the same time
 PATIENCE = 60.0  # seconds that a node may take to look through its disk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import asdict
@@ -72,10 +73,12 @@ class OutputRecord:
         if left is None:
             return  # removed since
         row = FetchedRow(str(target), file.node, file.path, file.version, left)
-        line = json.dumps(asdict(row)).encode() + b"\n"
+        # What an earlier line lacks, that a crash or a full disk cut short, is not made up of this one.
+        line = b"\n" + json.dumps(asdict(row)).encode() + b"\n"
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            os.write(descriptor, line)
+            if os.write(descriptor, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         finally:
             os.close(descriptor)
 

@@ -29,7 +29,7 @@ from .others_runs import OthersRuns
 from .run import Run, Surroundings
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import OfRuns, QueuedKeys
+    from ...wire.agent_frame_types import OfRuns, QueuedKeys
 
 OVER = 16_384  # runs: more than end between two words to an agent
 

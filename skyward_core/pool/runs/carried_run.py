@@ -16,14 +16,20 @@ from .root_cause import root_cause
 from .run import Surroundings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .results import Value
 
 
 class CarriedRun(MapRun):
     """See the module. Its task is what stands in each rank; its reader gets ("end",) by ``arrivals``, besides what it
-    puts there itself."""
+    puts there itself.
 
-    __slots__ = ("_failure", "_raised")
+    Attributes:
+        on_lost: called with each rank whose node is lost, in the pools' thread: the engine may not have missed it yet.
+    """
+
+    __slots__ = ("_failure", "_raised", "on_lost")
 
     def __init__(
         self, around: Surroundings, run: str, task: Task, ranks: int, bring: Bring, release: Release
@@ -31,6 +37,7 @@ class CarriedRun(MapRun):
         super().__init__(around, run, task, ranks, bring, release)
         self._failure: Outcome | None = None
         self._raised: Value = b""
+        self.on_lost: Callable[[int], None] | None = None
 
     def feed(self) -> None:
         if self.state != "running" or self._stopping:
@@ -60,6 +67,8 @@ class CarriedRun(MapRun):
         tally.log = self.logs.pop(outcome.index, {})
         if outcome.kind != "returned":
             self._failed[outcome.rank] = outcome
+            if outcome.kind == "lost" and self.on_lost is not None:
+                self.on_lost(outcome.rank)
             if not self._stopping and not any(index in self._where for index in self._shares):
                 self.settle(outcome, b"")  # nowhere is anything left of it
         self._check_end()

@@ -11,7 +11,7 @@ from ...model.errors import NotPicklableError, PoolError
 from ...wire.frames import INLINE, Header, Heard
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentWant
+    from ...wire.agent_frame_types import AgentWant
 
 KEPT = 1024  # values that one rank may be ahead of another
 KEPT_BYTES = 64 << 20  # the same in bytes

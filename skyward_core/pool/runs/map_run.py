@@ -22,7 +22,7 @@ from .root_cause import is_failure, root_cause
 from .run import Run, Surroundings
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentOutcome
+    from ...wire.agent_frame_types import AgentOutcome
 
 Bring = Callable[[str, Sequence[Parcel]], Awaitable[frozenset[Link]]]
 Release = Callable[[str], None]

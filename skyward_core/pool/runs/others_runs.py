@@ -21,7 +21,7 @@ from .root_cause import root_cause
 from .unclaimed import Unclaimed
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentOutcome, OfRuns, QueuedKeys, Record, Remembered
+    from ...wire.agent_frame_types import AgentOutcome, OfRuns, QueuedKeys, Record, Remembered
 
 
 class OthersRuns:

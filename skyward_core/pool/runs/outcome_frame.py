@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...model.outcome import ErrorInfo, Outcome, Summary
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentOutcome
+    from ...wire.agent_frame_types import AgentOutcome
 
 
 def outcome_of(header: AgentOutcome) -> Outcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import ClientCall
+    from ...wire.client_frame_types import ClientCall
 
 
 class Reading:

@@ -17,7 +17,8 @@ from .book import RunBook
 from .run import Run
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import ClientEnqueue, OfQueue, QueuedKeys
+    from ...wire.agent_frame_types import OfQueue, QueuedKeys
+    from ...wire.client_frame_types import ClientEnqueue
 
 LOOK = 5.0  # seconds after which nodes are asked again, whatever was heard of them
 

@@ -17,7 +17,7 @@ from ..context import PoolContext
 from ..links.link import Link
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import Remembered
+    from ...wire.agent_frame_types import Remembered
 
 YOUNG = 10.0  # seconds after its dispatch in which an agent may not have heard of a run
 

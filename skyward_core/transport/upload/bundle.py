@@ -93,6 +93,8 @@ SELDOM = (
     "skyward_core/node/boot/markers.py",
     "skyward_core/node/boot/neighbour.py",
     "skyward_core/node/boot/probe.py",
+    "skyward_core/node/machine_metrics/dcgm.py",
+    "skyward_core/node/machine_metrics/nvidia.py",
     "skyward_core/node/stacks/",
     "skyward_core/node/worker/around_app_process.py",
     "skyward_core/node/worker/attempts.py",
@@ -126,6 +128,7 @@ SELDOM = (
     "skyward_core/runtime/map_items.py",
     "skyward_core/runtime/output.py",
     "skyward_core/runtime/placed_files.py",
+    "skyward_core/runtime/older_emit.py",
     "skyward_core/runtime/post_mortem.py",
     "skyward_core/runtime/sampler.py",
     "skyward_core/runtime/shard.py",
@@ -164,6 +167,7 @@ REST_LEVEL = 9  # nobody waits for that
 # What only app and command line use; what scripts use of the same folder lies in one of its own.
 STAYS = "skyward_core/front"
 STAY = (
+    "skyward_core/model/accelerators/stubs.py",
     "skyward_core/store/changed_settings.py",
     "skyward_core/store/dismissed.py",
     "skyward_core/store/edited_list.py",

@@ -1,0 +1,32 @@
+"""What a client remembers to have fetched: nothing of it is lost by a line that a full disk or a crash cut short."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from skyward_core.model.written_file import WrittenFile
+from skyward_core.pool.outputs.record import OutputRecord
+
+
+def test_a_line_that_was_cut_short_takes_no_other_with_it(tmp_path: Path) -> None:
+    target, record = tmp_path / "model.pt", tmp_path / "outputs.jsonl"
+    target.write_text("weights")
+    first, second = (WrittenFile("model.pt", 7, 0.0, node, "v") for node in (0, 1))
+    OutputRecord(record).add(first, target)
+    with record.open("ab") as file:
+        file.write(record.read_bytes().strip()[:40])
+    OutputRecord(record).add(second, target)
+    found = OutputRecord(record)
+    assert found.at(target) is not None and [row.node for row in found.of(second)] == [1]
+
+
+def test_a_full_disk_that_takes_half_a_line_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "model.pt"
+    target.write_text("weights")
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[: len(data) // 2]))
+    with pytest.raises(OSError, match="No space left"):
+        OutputRecord(tmp_path / "outputs.jsonl").add(WrittenFile("model.pt", 7, 0.0, 0, "v"), target)
