@@ -53,21 +53,30 @@ def expected(size: int) -> list[bytes]:
     return [random.Random(rank).randbytes(size) for rank in range(2)]
 
 
-def listens(host: Host) -> set[str]:
-    """Addresses where a host listens for TCP, but for its sshd's."""
-    found = set()
+def listens(host: Host) -> list[str]:
+    """Addresses where a host listens for TCP, but for its sshd's: one for each port."""
+    found = []
     for line in Path(f"/proc/{host.machine}/net/tcp").read_text().splitlines()[1:]:
         local, state = line.split()[1], line.split()[3]
         address, _, port = local.partition(":")
         if state == "0A" and int(port, 16) != 22:
-            found.add(".".join(str(byte) for byte in reversed(bytes.fromhex(address))))
+            found.append(".".join(str(byte) for byte in reversed(bytes.fromhex(address))))
     over_ipv6 = Path(f"/proc/{host.machine}/net/tcp6").read_text().splitlines()[1:]
     assert not [line for line in over_ipv6 if line.split()[3] == "0A"]
     return found
 
 
-def listeners(pair: Lab) -> list[set[str]]:
-    return [listens(host) - {"127.0.0.1"} for host in pair.hosts]
+def listeners(pair: Lab) -> list[list[str]]:
+    return [[address for address in listens(host) if address != "127.0.0.1"] for host in pair.hosts]
+
+
+def only_each_other(pair: Lab) -> list[list[str]]:
+    """What listens where nothing large was sent: agents, for those of their gang."""
+    return [[host.address] for host in pair.hosts]
+
+
+def the_client_too(pair: Lab) -> list[list[str]]:
+    return [2 * [host.address] for host in pair.hosts]
 
 
 def received(pair: Lab) -> int:
@@ -105,16 +114,16 @@ def test_large_files_go_straight_and_small_ones_start_nothing(pair: Lab, ways: W
     with pool(pair) as compute:
         assert digest(data[:500_000]) @ compute == [hashlib.sha256(data[:500_000]).hexdigest()] * 2
         assert noise(2_000_000) @ compute == expected(2_000_000)
-        assert listeners(pair) == [set()] * 2
+        assert listeners(pair) == only_each_other(pair)
         ways.up.clear()
         ways.down.clear()
         assert noise(SIZE) @ compute == expected(SIZE)
         assert digest(data) @ compute == [hashlib.sha256(data).hexdigest()] * 2
         assert list(values(SIZE) >> compute) == [*expected(SIZE), random.Random(2).randbytes(SIZE)]
-        assert listeners(pair) == [{host.address} for host in pair.hosts]
+        assert listeners(pair) == the_client_too(pair)
         assert (ways.up, ways.down) == ([], [])
         assert not [node.detail for node in compute.pool.view.nodes if node.detail]
-    assert listeners(pair) == [set()] * 2
+    assert listeners(pair) == [[], []]
 
 
 def test_a_client_that_dies_leaves_no_listener(pair: Lab) -> None:
@@ -128,9 +137,9 @@ def test_a_client_that_dies_leaves_no_listener(pair: Lab) -> None:
     """
     with Client(pair, text) as client:
         assert client.said() == "done"
-        assert listeners(pair) == [{host.address} for host in pair.hosts]
+        assert listeners(pair) == the_client_too(pair)
         client.kill()
-        until(lambda: listeners(pair) == [set()] * 2, "the end of the listeners")
+        until(lambda: listeners(pair) == only_each_other(pair), "the end of the listeners")
 
 
 def lines(host: Host) -> int:
