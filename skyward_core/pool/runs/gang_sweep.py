@@ -171,6 +171,7 @@ class GangSweep:
                 done, _ = await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
                 for each in done:
                     self._take(*self._under_way.pop(each))
+            self._tell_of_the_rest()
         finally:
             self._stopped, self._prepared = True, _over
             if not self.first.done():
@@ -180,6 +181,14 @@ class GangSweep:
                 self.first.exception()  # whoever has asked for it is told; nobody need
             with suppress(OSError):  # who goes on with it then waits for the end of this process
                 await asyncio.to_thread(over)
+
+    def _tell_of_the_rest(self) -> None:
+        """That some did not begin is told, also where the pool ended, or was left, between two of them."""
+        if not self._left or self.cancelled or self._failure is not None:
+            return
+        ending, many = self._context.ending, len(self._left)
+        said = f"this client left pool {self._context.name}: {many:,} of {len(self.ids):,} combinations did not begin"
+        self._fail(PoolError(said) if ending is None else ending.error())
 
     async def _fill(self) -> None:
         """Begin as many as there is room for."""
