@@ -153,6 +153,10 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
 @click.option("--python", metavar="PATH", help="Load the script with this Python, not with its project's.")
 @of_packages
 @click.option("--one", is_flag=True, help="Run on one node only.")
+@click.option(
+    "--torchrun", is_flag=True,
+    help="Of a whole script: have it find torchrun's variables where there is one rank, too.",
+)  # fmt: skip
 @of_pool
 @click.option("--detach", is_flag=True, help="Leave as soon as the function runs; implies --keep.")
 @click.option(
@@ -248,6 +252,7 @@ def torchrun(
         if not asked["pool"] or shape != ("1", None):
             is_here = not asked["hosts"] and asked["provider"] in (None, DEFAULT)
             asked |= {"nodes": shape[1], "ranks_per_node": ranks_of(nproc_per_node, is_here=is_here)}
+        asked["torchrun"] = shape[1] in (None, 1) and nproc_per_node in ("1", "gpu", "auto", "cpu")
         if as_module:
             asked["module"] = training_script
             training_script = str(file_of(training_script))

@@ -58,6 +58,7 @@ OPTIONS: Mapping[str, str] = {
     "outputs": "--output",
     "pool": "--pool",
     "one": "--one",
+    "torchrun": "--torchrun",
     "keep": "--keep",
     "detach": "--detach",
     "timeout": "--timeout",
@@ -116,6 +117,7 @@ class LaunchRequest:
         project: whether they are what the project's ``pyproject.toml`` depends on.
         outputs: patterns of files that ranks write and that are brought here, such as "out/**".
         one: whether it runs on one node only.
+        torchrun: whether a whole script finds torchrun's variables where there is one rank, too.
         keep: whether the pool stays up afterwards.
         detach: whether to leave as soon as the function runs.
         timeout: seconds that a rank may take.
@@ -148,6 +150,7 @@ class LaunchRequest:
     project: bool = False
     outputs: Sequence[str] = ()
     one: bool = False
+    torchrun: bool = False
     keep: bool = False
     detach: bool = False
     timeout: float | None = None
@@ -261,7 +264,13 @@ class LaunchRequest:
             UsageError: there is no such function, or it takes no such arguments; ``field`` says which.
         """
         if self.script_args is not None:
-            return self._whole(), {"args": list(self.script_args), "module": self.module}
+            more = {"torchrun": True} if self.torchrun else {}
+            return self._whole(), {"args": list(self.script_args), "module": self.module, **more}
+        if self.torchrun:
+            with of_field("torchrun"):
+                raise UsageError(
+                    f"{OPTIONS['torchrun']} is for a script that is run as a whole, and a function of it is called"
+                )
         with of_field("script"):
             function = find_function(Path(self.script), self.function)
         if self.sweep and function.is_generator:

@@ -167,6 +167,7 @@ def _script(plan: LaunchPlan, source: _Source) -> str:
     module, args = plan.values["module"], plan.values["args"]
     given = [source.of(module or str(plan.script)), *([source.of(args)] if args else [])]
     given += ["module=True"] if module else []
+    given += ["torchrun=True"] if plan.values.get("torchrun") else []
     given += [] if plan.timeout is None else [f"timeout={source.of(plan.timeout)}"]
     return f"sky.script({', '.join(given)})"
 

@@ -218,8 +218,8 @@ def any_kept(ledger: Ledger, row: RunRow) -> KeptLaunch | KeptJob:
         raise UsageError(f"what run {row.run} was launched with cannot be read: {error}") from error
     if told is None:
         raise UsageError(
-            f"nothing is kept of how run {row.run} was launched: of runs that a script dispatched itself nothing is, "
-            "and what is kept goes with the logs"
+            f"nothing is kept of how run {row.run} was launched: nothing is of runs that a script dispatched itself, "
+            "nor of commands, and what is kept goes with the logs"
         )
     try:
         return _launch(told, diff) if "job" not in told else _job(told["job"])

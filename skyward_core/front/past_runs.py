@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..store import dismissed, kept_launches
+from ..store import dismissed, kept_launches, kept_trials
 from ..store.home import pool_path
 from ..store.kept_figures import are_kept
 from ..store.ledger import Ledger
@@ -274,6 +274,16 @@ class Launched(NamedTuple):
     arguments: tuple[str, ...] = ()
 
 
+def _combination(pool: str, run: str) -> list[str]:
+    """Of one of a sweep by gangs: its own arguments."""
+    sheet = kept_trials.kept(pool, run)
+    rows = {} if sheet is None else {each: row for row, each in sheet.runs.items()}
+    if sheet is None or run not in rows:
+        return []
+    pairs = zip(sheet.names, sheet.rows[rows[run]], strict=True)
+    return [f"{name}={text}" for name, text in pairs]
+
+
 def _launched(pool: str, run: str) -> Launched:
     """As far as that is kept and can be read."""
     try:
@@ -283,6 +293,8 @@ def _launched(pool: str, run: str) -> Launched:
             return Launched(safe(Path(str(told["job"]["path"])).name), variables)
         asked = dict(told["request"])
         words = asked.get("arguments") or asked.get("script_args") or ()
+        if asked.get("gang") or asked.get("gang_nodes"):
+            words = _combination(pool, run) or words
         return Launched(safe(Path(str(asked["script"])).name), tuple(safe(str(word)) for word in words))
     except (OSError, KeyError, TypeError, ValueError):
         return Launched()

@@ -31,7 +31,7 @@ _TYPES: Mapping[str, str] = {
         _TEXT,
     ),
     **dict.fromkeys(("max_hourly_cost", "budget", "timeout"), _NUMBER),
-    **dict.fromkeys(("project", "one", "keep", "detach", "sweep", "gang"), _FLAG),
+    **dict.fromkeys(("project", "one", "torchrun", "keep", "detach", "sweep", "gang"), _FLAG),
     **dict.fromkeys(("nodes", "ranks_per_node", "gang_nodes"), _COUNT),
     **dict.fromkeys(("arguments", "script_args", "plugins", "outputs"), _TEXTS),
     "settings": _TABLE,

@@ -8,6 +8,7 @@ while it runs a part of a broadcast, and not while it runs a task of its own: th
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -65,6 +66,16 @@ def set_for_good(info: InstanceInfo) -> None:
     _set_by_plugin = True
     os.environ.update(variables(info, claim_port(info)))
     _limit(info)
+
+
+def set_alone(info: InstanceInfo) -> None:
+    """Set the variables, where torchrun would have started this process and no other, and nobody has set them yet."""
+    if _set_by_plugin or info.world_size > 1:
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    os.environ.update(variables(info, port) | {"MASTER_ADDR": "127.0.0.1"})
 
 
 def _limit(info: InstanceInfo) -> None:

@@ -27,6 +27,7 @@ class WholeScript:
     """
 
     is_script = True
+    torchrun = False  # whether it is to find torchrun's variables where there is one rank, too
 
     def __init__(self, path: str, source: bytes, args: Sequence[str]) -> None:
         self.__name__ = path.rpartition("/")[2]
@@ -45,6 +46,10 @@ class WholeScript:
         sys.argv[1:] = self.args
         # Programs start themselves anew by it, to notice edits or to have another environment.
         sys.orig_argv[:] = [sys.executable, *(sys.argv[:1] if self.source else ("-m", self.path)), *self.args]
+        if self.torchrun:
+            from . import info, torchrun
+
+            torchrun.set_alone(info.instance_info())
         used_up.say("a script has run in it")
         try:
             exec(code, main.__dict__)  # noqa: S102  the person's own script is what we are for

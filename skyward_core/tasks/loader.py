@@ -200,7 +200,8 @@ def _serve(request: bytes, folder: Path) -> None:
         from .whole_script import script
 
         (values,) = calls
-        pendings = [script(values["module"] or name, values["args"], module=bool(values["module"]))]
+        how = {"module": bool(values["module"]), "torchrun": bool(values.get("torchrun"))}
+        pendings = [script(values["module"] or name, values["args"], **how)]
     else:
         module = load(Path(name))
         cloudpickle.register_pickle_by_value(module)

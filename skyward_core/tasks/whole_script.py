@@ -16,6 +16,7 @@ def script(
     args: Sequence[object] = (),
     *,
     module: bool = False,
+    torchrun: bool = False,
     timeout: float | None = None,
 ) -> PendingFunction[None]:
     """A whole script as a call: each rank runs it as its main program, with ``sys.argv`` of its own.
@@ -28,6 +29,8 @@ def script(
         path: the script, in the working folder of the pool; of a module, its name.
         args: its own; what is no text is made one.
         module: run it as ``python -m`` does.
+        torchrun: have it find torchrun's variables (``RANK``, ``LOCAL_RANK``, ...) where there is one rank, too, as
+            torchrun does; of several ranks each has them anyway.
         timeout: seconds that one rank may take; None for no limit.
 
     Raises:
@@ -50,4 +53,5 @@ def script(
         run = WholeScript(str(file), file.read_bytes(), words)
         if not run.source:
             run.source = b"\n"  # an empty script is one
+    run.torchrun = bool(torchrun)
     return PendingFunction(run, (), None).with_timeout(timeout)

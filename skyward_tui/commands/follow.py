@@ -159,11 +159,12 @@ class Follower:
         if self.live is not None:
             self._say(self.live.close)
 
-    def ask(self, run: str, *, outlives_us: bool) -> Choice:
+    def ask(self, run: str, *, outlives_us: bool, leaving: str = "") -> Choice:
         """Ask the person at the terminal what becomes of a run; a second ctrl-c answers "down".
 
         Args:
             outlives_us: whether it goes on when we leave.
+            leaving: what it is to leave it, where more is to be said of that.
 
         Raises:
             Interrupted: another signal came, or the terminal is gone.
@@ -173,6 +174,7 @@ class Follower:
         if self.live is not None:
             self._say(self.live.erase)
         state, detaching = "goes on meanwhile", "and leave it running"
+        detaching = leaving or detaching
         if not outlives_us:
             state, detaching = "is on no node yet, and waits meanwhile", "though that cancels it"
         question = (

@@ -23,7 +23,7 @@ from skyward_core.model import exit_status
 from skyward_core.model.capabilities import RunsHere
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError, what_of
 from skyward_core.model.spec import PoolSpec
-from skyward_core.views.events import PoolState
+from skyward_core.views.events import PoolState, RunEnded, RunOpened
 from skyward_core.views.metrics import MetricBook, numbers_line
 from skyward_core.views.trial_sheet import TrialSheet
 from skyward_core.views.trials import TrialTable
@@ -369,7 +369,14 @@ class Job:
         self.console.note(f"{tasks[0].name}: {many}, {gang_words(sheet.nodes, len(view.nodes))}")
         notes = GangNotes(self.console, board, view)
         notes.began(run.id)
-        self.follower.on_run = notes.told
+
+        def told(event: RunOpened | RunEnded) -> None:
+            notes.told(event)
+            # What a live block shows: the newest of those that go on.
+            going = (each for each in reversed(notes.views.values()) if each.state == "running")
+            self.run = next(going, self.run)
+
+        self.follower.on_run = told
         over = self.session.sweep_over(self.key, run.id)
         try:
             self.follower.wait(over)
@@ -383,12 +390,13 @@ class Job:
 
     def _interrupted_gangs(self, run: RunView, over: Future[None], interruption: Interrupted) -> int:
         """A signal came while a sweep by gangs was awaited."""
-        choice = self._chosen("the sweep", interruption, outlives_us=True)
+        leaving = "and leave running what runs: the rest does not begin"
+        choice = self._chosen("the sweep", interruption, outlives_us=True, leaving=leaving)
         if choice == "detach":
             over.cancel()
             self._part(self.run or run)
             self.console.note(
-                f"what of the sweep is not begun is not: skyward-tui rerun {run.id} --missing runs that later"
+                f"what has not begun of the sweep does not: skyward-tui rerun {run.id} --missing runs it later"
             )
             return exit_status.INTERRUPTED
         self.console.note("cancelling the sweep")
@@ -409,11 +417,14 @@ class Job:
         else:
             self._cancel(run, ended)
 
-    def _chosen(self, what: str, interruption: Interrupted, *, outlives_us: bool | None) -> Choice:
+    def _chosen(
+        self, what: str, interruption: Interrupted, *, outlives_us: bool | None, leaving: str = ""
+    ) -> Choice:
         """What becomes of what is awaited, as the person says, where there is one.
 
         Args:
             outlives_us: whether it goes on when we leave; None to ask the session that.
+            leaving: what it is to leave it, where more is to be said of that.
         """
         choice = self.off_terminal
         if interruption.number == SIGINT and self.console.is_terminal:
@@ -421,7 +432,7 @@ class Job:
                 asked = self.session.outlives_us(self.key, self.run.id if self.run is not None else "")
                 outlives_us = self.follower.wait(asked, heed=False)
             with suppress(Interrupted):  # nobody is there any more
-                choice = self.follower.ask(what, outlives_us=outlives_us)
+                choice = self.follower.ask(what, outlives_us=outlives_us, leaving=leaving)
                 self.leave = choice != "down"  # whoever answers has said what becomes of the pool
         return choice
 

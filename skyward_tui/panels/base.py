@@ -122,6 +122,10 @@ class RunPanel(Panel):
         """The run that the key for that cancels while it is looked at; "" for the one that the screen shows."""
         return ""
 
+    def goes_with(self, run: RunView) -> str:
+        """What is cancelled with a run, as far as this panel knows, in words."""
+        return ""
+
     def copied(self) -> tuple[str, str] | None:
         """What the copy key takes while it is looked at, and what that is called."""
         return None

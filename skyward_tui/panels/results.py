@@ -20,6 +20,7 @@ from ..launch_form import expanded
 from ..widgets.rank_state import FAILURES
 from ..widgets.results import ResultsPane
 from ..widgets.trial_lines import TrialLines
+from ..words import count
 from .base import Chosen, RunPanel, Saved
 from .table import Row
 
@@ -134,6 +135,12 @@ class ResultsPanel(RunPanel):
         self._pane.turn(None if self._own else self._trials)
         self._seen = ("", 0, 0)
         return None
+
+    def goes_with(self, run: RunView) -> str:
+        sheet = self._sheet(run)
+        if sheet is None or not sheet.gang:
+            return ""
+        return f"The whole sweep of {count(len(sheet.tasks), 'combination')} is cancelled with it"
 
     def _look_for_files(self, pool: PoolView, run: RunView | None, now: float) -> bool:
         """Have its nodes asked what ranks wrote, now and then while the run goes on, and once when it is over."""

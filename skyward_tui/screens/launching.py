@@ -11,7 +11,7 @@ from shutil import rmtree
 from typing import TYPE_CHECKING, NamedTuple
 
 from skyward_core.model.capabilities import Asks
-from skyward_core.model.errors import Cancelled, PoolError, SkywardError
+from skyward_core.model.errors import Cancelled, PoolError, PoolGone, SkywardError
 from skyward_core.views.views import PoolView, RunView
 
 from ..app_face import AppFace, settled
@@ -98,7 +98,10 @@ async def _see_gangs_out(app: AppFace, session: Front, pool: str, run: RunView) 
     """
     from skyward_core.views.metrics import MetricBook
 
-    await settled(session.sweep_over(pool, run.id))
+    try:
+        await settled(session.sweep_over(pool, run.id))
+    except PoolGone:  # whoever tore it down knows
+        return
     board = await settled(session.trials(pool, run))
     view = next((each for each in session.pools() if each.key == pool), None)
     runs = {} if view is None else view.runs

@@ -476,7 +476,8 @@ class RunScreen(BaseScreen[None]):
 
         waits = pool is not None and any(each.run == run.id for each in pool.waiting)
         what = "It waits for nodes, and is not begun" if waits else "Its ranks are stopped"
-        text = f"Cancel {run.function} ({run.id})? {what}; the pool stays up."
+        more = "".join(f"{said}. " for panel in self.panels.values() if (said := panel.goes_with(run)))
+        text = f"Cancel {run.function} ({run.id})? {more}{what}; the pool stays up."
         choices = [("keep", "Let it go on", False), ("cancel-run", "Cancel the run", True)]
         self.app.push_screen(ChoiceScreen("Cancel the run?", text, choices, escape="keep"), go)
         return None

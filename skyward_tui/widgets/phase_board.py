@@ -17,6 +17,7 @@ from .rank_state import FAILURES, link_note
 from .roll import Roll
 
 _ROAD = PHASES[:-1]
+ROOMY = 90  # cells in which a node's way, and its steps, have room
 
 
 class PhaseBoard(Roll):
@@ -73,13 +74,15 @@ class PhaseBoard(Roll):
         mark = node_look(node.phase)
         reached = len(_ROAD) if node.phase == "gone" else _ROAD.index(node.phase) + 1
         style = "$muted" if node.phase == "gone" else mark.style
-        parts = [
-            (f" n{node.index:<3}", "bold"),
-            ("■" * reached, style),
-            ("□" * (len(_ROAD) - reached), "$muted"),
-            (f" {mark.text:<11}", mark.style),
-            (f"{_lasts(node, now):>6}", "$muted"),
-        ]
+        parts = [(f" n{node.index:<3}", "bold")]
+        # Who is at a job's step is ready; where there is little room, the step is worth more.
+        if node.phase != "ready" or not self._steps.get(node.index) or self.size.width >= ROOMY:
+            parts += [
+                ("■" * reached, style),
+                ("□" * (len(_ROAD) - reached), "$muted"),
+                (f" {mark.text:<11}", mark.style),
+                (f"{_lasts(node, now):>6}", "$muted"),
+            ]
         if node.retry_at is not None and node.retry_at > now:
             parts.append((f"  retry {duration(node.retry_at - now)}", "$text-warning"))
         if said := taken_back(node, now):
@@ -94,8 +97,8 @@ class PhaseBoard(Roll):
 
 
 def _steps(steps: Sequence[StepOnNode]) -> Iterator[tuple[str, str]]:
-    """The steps of a job on a node: those that went well in few words, and since when the one that goes on does."""
-    for step in steps:
+    """The steps of a job on a node, the newest first, which is never cut off, with the time in each."""
+    for step in reversed(steps):
         mark = look(step.state)
         lasts = duration if step.state == "running" else took
         time = "" if step.seconds is None else f" {lasts(step.seconds)}"

@@ -242,7 +242,9 @@ def test_credentials_are_refused_but_where_another_provider_serves(monkeypatch):
         sky.AWS(access_key_id="AKIA", secret_access_key="s")
     monkeypatch.setattr(home, "provider_override", "local")
     with pytest.warns(FutureWarning, match=r"goes unheeded: --provider local serves instead"):
-        made = sky.AWS(access_key_id="AKIA", secret_access_key="s", instance_profile_arn="auto")
+        made = sky.AWS(
+            access_key_id="AKIA", secret_access_key="s", instance_profile_arn="auto", security_group_id="sg-1"
+        )
     assert sky.Compute(provider=made).spec.provider.name == "local"
 
 

@@ -21,6 +21,7 @@ resources:
   accelerators: A100:8
 envs:
   WORD: none
+  OLD_API_KEY: {old}
 secrets:
   HF_TOKEN:
 file_mounts:
@@ -30,11 +31,12 @@ setup: |
   echo "setup $SKYPILOT_SETUP_NODE_RANK of $(echo "$SKYPILOT_SETUP_NODE_IPS" | wc -l)" $SKYPILOT_SETUP_NUM_GPUS_PER_NODE
   ls {there}/data; touch {there}/setup-$SKYPILOT_SETUP_NODE_RANK
 run: |
-  echo "node $SKYPILOT_NODE_RANK/$SKYPILOT_NUM_NODES has $SKYPILOT_NUM_GPUS_PER_NODE, $WORD, $HF_TOKEN"
+  echo "node $SKYPILOT_NODE_RANK/$SKYPILOT_NUM_NODES has $SKYPILOT_NUM_GPUS_PER_NODE, $WORD, $HF_TOKEN $OLD_API_KEY"
   ls {there} | grep -c setup-
   cat {there}/one/word.txt
 """
 TOKEN = "hf_" + "NobodyMayRead"
+OLD = "sk-" + "NobodyEither"  # where others' files have it: among the variables
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,7 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
 
 def written(cli: Cli, text: str, **said: Any) -> str:
     text = (
-        text.format(**{"nodes": 2, "here": cli.folder, "there": cli.folder / "there"} | said)
+        text.format(**{"nodes": 2, "old": OLD, "here": cli.folder, "there": cli.folder / "there"} | said)
         if said
         else text
     )
@@ -70,7 +72,7 @@ def test_files_come_first_then_setup_on_all_then_the_run(cli: Cli, monkeypatch: 
         for line in (
             f"r00{rank}| setup {rank} of 2 8",
             f"r00{rank}| word.txt",
-            f"r00{rank}| node {rank}/2 has 8, said, {'*' * len(TOKEN)}",
+            f"r00{rank}| node {rank}/2 has 8, said, {'*' * len(TOKEN)} {'*' * len(OLD)}",
             f"r00{rank}| 2",  # both nodes were set up before either ran
             f"r00{rank}| brought",
         )

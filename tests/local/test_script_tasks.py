@@ -331,6 +331,19 @@ def test_what_is_no_script_is_refused_before_it_travels(cli, monkeypatch):
         sky.script("train.py/x", module=True)
 
 
+def test_torchrun_tells_the_only_process_its_place_and_run_does_where_it_is_asked_to(cli):
+    """Scripts for torchrun read ``LOCAL_RANK``, whatever the number of processes; others take RANK for a sign."""
+    cli.write(
+        "place.py",
+        "import os\nprint(*[os.environ.get(each) for each in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', "
+        "'GROUP_RANK', 'MASTER_ADDR')], os.environ.get('MASTER_PORT', '0') > '0')\n",
+    )
+    alone = "r000| 0 0 1 0 127.0.0.1 True"
+    assert alone in cli("torchrun", "place.py").stdout.splitlines()
+    assert alone in cli("run", "--torchrun", "place.py").stdout.splitlines()
+    assert "r000| None None None None None False" in cli("run", "place.py").stdout.splitlines()
+
+
 def test_the_command_line_runs_one_with_words_of_its_own(cli):
     found = cli(
         "run", "train.py", "--ranks-per-node", 2, "--json", "--", "--epochs", 3, "--how", "4", status=4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,59 @@ def test_a_client_of_gangs_that_is_killed_leaves_what_runs_and_the_rest_is_run_l
     assert "3 of 5 combinations have no result and are run" in done.stderr
     assert [row["value"] for row in told(cli, gangs_begun(done.stderr)[0])] == [3, 4, 5, 6, 7]
     cli("down", "killed", "--yes")
+
+
+@pytest.fixture(scope="module")
+def held(cli: Cli) -> Iterator[str]:
+    """A pool of four nodes, on which sweeps are stopped."""
+    cli.write("first.py", "import skyward_core as sky\n@sky.function\ndef first() -> int: return 1\n")
+    cli("run", "first.py", "--nodes", 4, "--pool", "held", "--keep")
+    yield "held"
+    cli("down", "held", "--yes")
+
+
+def going(cli: Cli) -> list[str]:
+    """The runs that go on there."""
+    return [row["run"] for row in cli.json("queue", "held")["runs"]]
+
+
+@pytest.mark.parametrize("how", ["cancel", "interrupt"])
+def test_a_sweep_by_gangs_is_stopped_as_a_whole(cli: Cli, held: str, tmp_path: Path, how: str) -> None:
+    words = ["--sweep", "--gang-nodes", 2, "-a", "seed=3..7", "-a", f"gate={tmp_path}/never", "--pool", held]
+    with cli.start("run", "swept.py:waits", *words) as client:
+        wait_until(lambda: len(going(cli)) == 2)
+        runs = going(cli)
+        if how == "cancel":
+            cli("cancel", runs[1])
+        else:
+            client.send_signal(signal.SIGINT)
+        out, said = client.communicate()
+    assert client.returncode == 130, said
+    assert "0 of 5 combinations have results" in said and "; 3 did not begin" in said
+    assert [line.split()[3:5] for line in out.splitlines() if re.match(r"[234] ", line)] == [
+        ["◌", "waiting"]
+    ] * 3
+    assert going(cli) == []
+    listed = {row["run"]: row["arguments"] for row in cli.json("history")["runs"]}
+    assert sorted(listed[run][0] for run in runs) == ["seed=3", "seed=4"], "each its own"
+
+
+def test_who_leaves_a_sweep_by_gangs_is_told_what_becomes_of_it(cli: Cli, held: str, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    words = ["--sweep", "--gang-nodes", 2, "-a", "seed=3..7", "-a", f"gate={gate}", "--pool", held]
+    client = cli.terminal("run", "swept.py:waits", *words)
+    wait_until(lambda: len(going(cli)) == 2)
+    client.expect("2/5 seed=4")
+    client.sendintr()
+    client.expect("leave running what runs: the rest does not begin")
+    client.sendline("d")
+    client.expect(r"skyward-tui rerun (\w+) --missing runs it later")
+    run = client.match[1]
+    client.wait()
+    gate.touch()
+    wait_until(lambda: going(cli) == [])
+    done = cli("rerun", run, "--missing")
+    assert "3 of 5 combinations have no result and are run" in done.stderr
 
 
 def test_more_gangs_than_a_pool_has_in_memory_are_all_told(cli: Cli) -> None:

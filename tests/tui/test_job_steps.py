@@ -35,6 +35,23 @@ async def test_each_node_shows_its_steps_and_who_is_late(app: SkywardApp, sessio
         await until(pilot, lambda: "! others wait for it" in row_of(app, 2))
 
 
+async def test_where_there_is_little_room_the_step_that_goes_on_is_seen(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("wide", 2)
+    for name in ("workdir", "setup", "a-job-of-mine"):
+        session.now += 1
+        run = session.open_run(view, name, job="j1")
+        for rank in range(2 if name != "a-job-of-mine" else 0):
+            session.end_rank(view, run, rank, seconds=12.0)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("enter", "3")
+        await until(
+            pilot,
+            lambda: "n1    ● a-job-of-mine 0:40  ✓ setup 12.0" in screen_text(app),
+        )
+
+
 async def test_a_setup_that_fails_has_its_last_lines_on_top(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("pair", 2)
     setup = session.open_run(view, "setup", job="j1")

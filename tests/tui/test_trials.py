@@ -134,6 +134,20 @@ async def test_of_a_run_by_gangs_its_own_results_are_a_key_away(
         await until(pilot, lambda: "▸0" in screen_text(app))
 
 
+async def test_who_cancels_a_run_by_gangs_is_told_that_it_is_the_whole_sweep(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    _, runs = gangs(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("enter", "4")
+        await until(pilot, lambda: "▸2" in screen_text(app))
+        await pilot.press("C")
+        said = "The whole sweep of 6 combinations is cancelled with it"
+        await until(pilot, lambda: said in " ".join(screen_text(app).replace("│", " ").split()))
+        await pilot.press("escape", "left_curly_bracket", "C")
+        await until(pilot, lambda: f"run {runs[1].id} has ended" in screen_text(app))
+
+
 async def test_a_run_of_no_sweep_has_no_trials_to_turn_to(app: SkywardApp, session: FakeSession) -> None:
     session.open_run(session.pool("plain", 2))
     async with app.run_test(size=(120, 40)) as pilot:

@@ -214,6 +214,13 @@ def test_variables_of_the_command_line_come_first(monkeypatch: pytest.MonkeyPatc
         said_variables("--env", ["=x"])
 
 
+def test_a_secret_among_the_variables_is_told_of_and_blanked_nevertheless() -> None:
+    job = read("envs: {HF_TOKEN: hf_NobodyMayRead, MAX_TOKENS: 4096, TOKENIZER_PATH: ~/tokens}")
+    (note,) = job.notes
+    assert note == "envs: HF_TOKEN is a secret by its name, and blanked in logs: secrets is the place for it"
+    assert job.blanked == ("hf_NobodyMayRead",) and "NobodyMayRead" not in repr(job)
+
+
 def test_secrets_stand_in_no_error_and_no_words() -> None:
     key = "sk-NobodyMayRead"
     assert key not in refused(f"secrets: {{KEY: [{key}]}}")

@@ -161,6 +161,11 @@ def test_torchruns_options(asked):
     request = asked("torchrun --requirements r.txt --output *.pt plain.py --project")
     assert isinstance(request, LaunchRequest), request
     assert (request.requirements, request.outputs, request.project) == ("r.txt", ("*.pt",), False)
+    assert request.torchrun, "it may be one process"
+    assert not asked("torchrun --nnodes 1:4 plain.py").torchrun
+    assert not asked("torchrun --nproc-per-node 2 plain.py").torchrun
+    assert asked("run --torchrun plain.py").words()[-2:] == ["--torchrun", "--"]
+    assert "and a function of it is called" in asked("run --torchrun one.py --epochs 1")
     request = asked("torchrun --nnodes 1:4 plain.py")
     assert isinstance(request, LaunchRequest) and request.nodes == "1:4"
     for line, says in (

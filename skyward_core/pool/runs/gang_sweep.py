@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ...model.errors import PoolError, UsageError
 from ...store import kept_trials
-from ...tasks.task import Blob, Task
+from ...tasks.task import Task
 from ...wire.content_name import BLOB
 from .launch import new_id
 
@@ -74,14 +74,19 @@ async def begin(
         try:
             kept_trials.keep_part(key, ids[place], begun.name)
             keep(ids[place])
-            return with_own_files(tasks[place], folder)
+            return with_own_function(tasks[place], folder)
         except OSError as error:
             raise PoolError(
                 f"combination {place} and those after it were not begun, {NOT_KEPT}: {error}"
             ) from error
 
+    def over() -> None:
+        for task in tasks:
+            discard(task)
+        kept_trials.over(key, begun.name)
+
     sweep = GangSweep(context, launch, ids, nodes, prepared, ended)
-    sweep.start(lambda: kept_trials.over(key, begun.name))
+    sweep.start(over)
     await sweep.first
     return sweep
 
@@ -166,6 +171,7 @@ class GangSweep:
                 done, _ = await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
                 for each in done:
                     self._take(*self._under_way.pop(each))
+            self._tell_of_the_rest()
         finally:
             self._stopped, self._prepared = True, _over
             if not self.first.done():
@@ -175,6 +181,14 @@ class GangSweep:
                 self.first.exception()  # whoever has asked for it is told; nobody need
             with suppress(OSError):  # who goes on with it then waits for the end of this process
                 await asyncio.to_thread(over)
+
+    def _tell_of_the_rest(self) -> None:
+        """That some did not begin is told, also where the pool ended, or was left, between two of them."""
+        if not self._left or self.cancelled or self._failure is not None:
+            return
+        ending, many = self._context.ending, len(self._left)
+        said = f"this client left pool {self._context.name}: {many:,} of {len(self.ids):,} combinations did not begin"
+        self._fail(PoolError(said) if ending is None else ending.error())
 
     async def _fill(self) -> None:
         """Begin as many as there is room for."""
@@ -213,22 +227,18 @@ class GangSweep:
         self._failure = self._failure or error
 
 
-def with_own_files(task: Task, folder: Path) -> Task:
-    """A task of which the next run has parts, too: files are removed once they are on their way.
+def with_own_function(task: Task, folder: Path) -> Task:
+    """A task of which the next run has the function, too: files are removed once they are on their way.
 
     Raises:
-        OSError: they cannot be written.
+        OSError: it cannot be written.
     """
-
-    def own(blob: Blob) -> Blob:
-        if blob.path is None:
-            return blob
-        handle, name = tempfile.mkstemp(prefix=BLOB, dir=folder)
-        os.close(handle)
-        shutil.copyfile(blob.path, name)
-        return replace(blob, path=Path(name))
-
-    return replace(task, fn=own(task.fn), args=own(task.args))
+    if task.fn.path is None:
+        return task
+    handle, name = tempfile.mkstemp(prefix=BLOB, dir=folder)
+    os.close(handle)
+    shutil.copyfile(task.fn.path, name)
+    return replace(task, fn=replace(task.fn, path=Path(name)))
 
 
 def _over(place: int) -> Task:

@@ -15,19 +15,20 @@ def _unless_another_serves(rule: Rule) -> Rule:
     """It matters only where machines are really rented: with ``--provider`` none is."""
 
     def either(kind: str, name: str, value: Any) -> dict[str, Any]:
-        if _another_serves():
+        if another_serves():
             return unheeded(f"--provider {home.provider_override} serves instead")(kind, name, value)
         return rule(kind, name, value)
 
     return either
 
 
-def _another_serves() -> bool:
+def another_serves() -> bool:
+    """Whether ``--provider`` puts another one in the place of this."""
     return home.provider_override not in (None, "aws")
 
 
 def _profile(value: Any) -> Any:
-    if value == "auto" and not _another_serves():
+    if value == "auto" and not another_serves():
         raise ValueError('"auto" is not to be had: name an instance profile of yours, or leave it out')
     return value
 

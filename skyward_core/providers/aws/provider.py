@@ -39,7 +39,7 @@ from .calls import Account, Calls, calls_of, in_thread
 from .failure_scope import is_of_region
 from .launching import MADE_THEN, Attempt, Launch, Wishes, disk_of
 from .offers import DISK, Extras, fitting, known
-from .older_words import OLDER
+from .older_words import OLDER, another_serves
 from .pool_folder import PoolFolder
 from .settings import SETTINGS
 
@@ -123,6 +123,8 @@ class AWS(BlockSales):
             given = getattr(self, several)
             if given is not None:
                 object.__setattr__(self, several, (given,) if isinstance(given, str) else tuple(given))
+        if another_serves():  # what makes no sense is for the one who rents to say
+            return
         if self.security_group and not self.subnet:
             raise UsageError("a security group belongs to one network: name a subnet of it, too")
         if self.subnet and len(self.region or ()) > 1:

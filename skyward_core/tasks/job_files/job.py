@@ -17,7 +17,7 @@ from ...model.errors import JobFileError
 from ...model.function import Dispatcher, PendingFunction
 from ...model.value import Value, value
 from ...runtime.shell_command import ShellCommand
-from ...wire.redact import SHORTEST, secret_values, without_credentials
+from ...wire.redact import SHORTEST, is_secret_name, secret_values, without_credentials
 from ..shell import values_here
 from .document import Document, Place
 from .keys import NOTED, REFUSED, GitKeys, JobKeys, ResourceKeys
@@ -136,6 +136,11 @@ class JobFile(Value):
         notes += [
             f"secrets: {name} has fewer than {SHORTEST} characters, and is not blanked in logs"
             for name in short
+        ]
+        notes += [
+            f"envs: {name} is a secret by its name, and blanked in logs: secrets is the place for it"
+            for name in envs
+            if is_secret_name(name) and secret_values({name: envs[name]})
         ]
         return cls(
             path=path,

@@ -168,6 +168,8 @@ REST_LEVEL = 9  # nobody waits for that
 STAYS = "skyward_core/front"
 STAY = (
     "skyward_core/model/accelerators/stubs.py",
+    "skyward_core/pool/debugging.py",
+    "skyward_core/pool/profiles.py",
     "skyward_core/store/changed_settings.py",
     "skyward_core/store/dismissed.py",
     "skyward_core/store/edited_list.py",
@@ -178,11 +180,13 @@ STAY = (
     "skyward_core/store/stored_lines.py",
     "skyward_core/store/toml_file.py",
     "skyward_core/tasks/argument_fields.py",
+    "skyward_core/tasks/job_files/without_secrets.py",
     "skyward_core/views/agreement.py",
     "skyward_core/views/collapsed.py",
     "skyward_core/views/held_lines.py",
     "skyward_core/views/job_steps.py",
     "skyward_core/views/notifications.py",
+    "skyward_core/views/profile.py",
     "skyward_core/views/prometheus.py",
     "skyward_core/views/trials.py",
 )  # and of other folders; nothing that travels imports them
