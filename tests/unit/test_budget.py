@@ -168,7 +168,9 @@ async def test_a_price_may_come_to_nothing(world: Dear) -> None:
 
 def test_the_runs_of_a_real_pool_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(sky.Local, "price_hourly", HOURLY, raising=False)
+
+    class Dear(sky.Local):
+        price_hourly = HOURLY
 
     @sky.function
     def forever() -> None:
@@ -177,7 +179,7 @@ def test_the_runs_of_a_real_pool_are_told(tmp_path: Path, monkeypatch: pytest.Mo
     options = sky.Options(console=False, grace=0.1, budget=10.0)
     said = r"pool dear ends: its budget of \$10\.00 is spent"
     with (
-        sky.Compute(provider=sky.Local(), name="dear", options=options) as compute,
+        sky.Compute(provider=Dear(), name="dear", options=options) as compute,
         pytest.raises(sky.Cancelled, match=said),
     ):
         forever() @ compute

@@ -205,7 +205,7 @@ def typed(script: Any) -> Any:
     """Parse one argument of a function with one parameter, given as source."""
 
     def parse(parameter: str, *pairs: str) -> Any:
-        enums = "class Mode(enum.Enum):\n    FAST = 'f'\n    SLOW = auto()\n"
+        enums = "class Mode(enum.Enum):\n    SLOW = auto()\n    FAST = 'f'\n"
         enums += "class Level(IntEnum):\n    LOW = 1\n    HIGH = 2\n"
         path = script(f"import skyward_core as sky\n{enums}@sky.function\ndef f({parameter}): ...\n")
         return parse_arguments(find_function(path, None), pairs)
@@ -298,8 +298,8 @@ def test_arguments_are_typed_by_the_signature(typed: Any, parameter: str, text: 
         ("x=3", "many", r"int \| float"),
         ("x=True", "2", "bool"),
         ("x: date", "tomorrow", "a date as 2031-12-24"),
-        ("x: Mode", "nonsense", r"one of FAST, SLOW \(Mode\)"),
-        ("x: Mode | None", "nonsense", r"one of FAST, SLOW \(Mode\) \| None"),
+        ("x: Mode", "nonsense", r"one of SLOW, FAST \(Mode\)"),
+        ("x: Mode | None", "nonsense", r"one of SLOW, FAST \(Mode\) \| None"),
         ("x: list[Mode]", "FAST,nonsense", r"list\[.*Mode\]"),
         ("x: 'Level' = Level.LOW", "7", r"one of LOW, HIGH \(Level\)"),
     ],
