@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..model.errors import ScriptError
 from ..model.interpreter import Interpreter
+from ..wire.module_names import DISTRIBUTIONS
 from .answers import Silence, answer
 from .own_interpreter import is_own
 
@@ -21,7 +22,6 @@ from_metadata = False
 """Whether this process runs in the environment that a script's inline metadata asks for."""
 
 _FIND = "import sys; from importlib.util import find_spec; print(*(n for n in sys.argv[1:] if find_spec(n) is None))"
-_DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow", "cv2": "opencv-python", "yaml": "pyyaml"}
 
 
 def is_missing(module: str) -> bool:
@@ -73,7 +73,7 @@ def advice(module: str, interpreter: Interpreter | None = None) -> str:
     Args:
         interpreter: where it is wanted; None for this process.
     """
-    package = _DISTRIBUTIONS.get(module, module)
+    package = DISTRIBUTIONS.get(module, module)
     if interpreter is not None and not is_own(interpreter.prefix) and not interpreter.base:
         python = interpreter.path
         return f"{package} is not installed for {python}; install it there: {python} -m pip install {package}"

@@ -70,6 +70,7 @@ class RunScreen(BaseScreen[None]):
         self._led = 0  # the rank that nobody but we chose
         self._leads_until = 0.0  # by when its log is to be shown where it failed
         self.panels: dict[str, RunPanel] = {}
+        self._crumbs: Crumbs | None = None
         self._alerts, self._strip = AlertWatch(), AlertStrip()
         self._alerts_of: PoolView | None = None
         self._looked: tuple[object, float] = (None, 0.0)
@@ -171,17 +172,18 @@ class RunScreen(BaseScreen[None]):
         return int(now) if awaited else beat_of([pool], now)
 
     def pulse(self, now: float) -> None:
-        if not self.query(Crumbs):  # a key came before what it is to show, or after that has gone
+        # To look for it each time costs an idle app more than anything else here.
+        if (crumbs := self._crumbs) is None or not crumbs.is_attached:
+            crumbs = self._crumbs = next(iter(self.query(Crumbs)), None)
+        if crumbs is None:  # a key came before what it is to show, or after that has gone
             return None
         pool = self.pool
         if pool is None:
-            self.query_one(Crumbs).show(
-                ["pools", self.key.partition(".")[0]], [Content("no such pool (any more)")]
-            )
+            crumbs.show(["pools", self.key.partition(".")[0]], [Content("no such pool (any more)")])
             return super().pulse(now)
         run = self.run
         name = run.function if run else "no run yet"
-        self.query_one(Crumbs).show(["pools", pool.name, name], pool_status(pool, run, now))
+        crumbs.show(["pools", pool.name, name], pool_status(pool, run, now))
         failed = run if run is not None and run.root_cause is not None and self._told != run.id else None
         if failed is not None:
             self._lead_to(failed)

@@ -124,9 +124,9 @@ async def test_of_a_run_by_gangs_its_own_results_are_a_key_away(
     gangs(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "4", "z", "left_curly_bracket")
-        await until(pilot, lambda: "▸1" in screen_text(app) and "p this run's own" in screen_text(app))
+        await until(pilot, lambda: "▸1" in screen_text(app) and "U this run's own" in screen_text(app))
         await pilot.press("U")
-        await until(pilot, lambda: "p all trials" in screen_text(app) and "r1" in screen_text(app))
+        await until(pilot, lambda: "U all trials" in screen_text(app) and "r1" in screen_text(app))
         assert "collateral" in screen_text(app) and "#▲" not in screen_text(app)
         await pilot.press("left_curly_bracket")
         await until(pilot, lambda: "r0" in screen_text(app) and "collateral" not in screen_text(app))

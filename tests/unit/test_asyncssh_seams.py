@@ -36,6 +36,18 @@ async def test_an_option_that_it_does_not_know_is_read(
     assert route.revoked == (tmp_path / "bad",)
 
 
+@pytest.mark.parametrize(("before", "level"), [("", "WARNING"), ("INFO", "INFO")])
+def test_a_script_that_sets_up_logging_is_not_told_each_command(before: str, level: str) -> None:
+    script = (
+        "import logging\nlogging.basicConfig(level=logging.INFO)\nlogger = logging.getLogger('asyncssh')\n"
+        f"logger.setLevel({before!r} or logging.NOTSET)\n"
+        "import skyward_core.transport.ssh.asyncssh_import\n"
+        "print(logging.getLevelName(logging.getLogger('asyncssh.sftp').getEffectiveLevel()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == level
+
+
 def test_it_comes_without_what_takes_long_and_leaves_no_trace_of_that() -> None:
     script = (
         "import ctypes.util, sys; search = ctypes.util.find_library\n"

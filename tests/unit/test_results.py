@@ -541,6 +541,20 @@ def test_a_package_that_a_node_lacks_comes_with_how_to_install_it() -> None:
     assert header["message"] == "No module named 'no_such_framework'"
     assert f"not installed for {sys.executable} on this node" in header["traceback"]
     assert 'Image(pip=["no_such_framework"])' in header["traceback"]
+    assert (
+        "a module of your own has to lie beside the script, or in the working folder" in header["traceback"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "package"), [("no_such_yaml", "no_such_yaml"), ("sklearn.svm", "scikit-learn")]
+)
+def test_the_package_that_is_named_is_the_one_that_has_the_module(
+    module: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "sklearn", raising=False)
+    header, _ = describe_error(ModuleNotFoundError(f"No module named {module!r}", name=module))
+    assert f'Image(pip=["{package}"])' in header["traceback"]
 
 
 def test_an_exception_that_holds_too_much_is_told_of_by_a_stand_in() -> None:

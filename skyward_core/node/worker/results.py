@@ -287,9 +287,13 @@ def _what_to_install(error: BaseException) -> str:
         or name.endswith("_script")
     ):
         return ""
+    from ...wire.module_names import DISTRIBUTIONS
+
+    package = DISTRIBUTIONS.get(name, name)
     return (
-        f"{name} is not installed for {sys.executable} on this node: "
-        f'name it in Image(pip=["{name}"]), or give the pool the plugin that brings it\n'
+        f"{package} is not installed for {sys.executable} on this node: "
+        f'name it in Image(pip=["{package}"]), or give the pool the plugin that brings it; a module of your own has to '
+        "lie beside the script, or in the working folder\n"
     )
 
 

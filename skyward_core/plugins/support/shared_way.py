@@ -15,7 +15,9 @@ from ...model.errors import PoolError
 
 SOCKET = "socket"
 PATIENCE = 60.0  # seconds for the server to be there: the head may come up after other nodes
-ON_ITS_HOST = 5.0  # seconds of that where its socket is: there the server comes before all else, and this one is gone
+ON_ITS_HOST = (
+    5.0  # seconds of that where its socket is: there the server comes before all else, and this one is gone
+)
 TIMEOUT = 30.0  # seconds for an answer; longer than a command waits there
 PAUSE = 0.1  # seconds between attempts
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes.util
 import gc
+import logging
 import sys
 import typing
 from functools import lru_cache
@@ -46,6 +47,12 @@ finally:
 
 # An option that asyncssh does not know it passes over in silence, and this one says whom not to believe.
 SSHClientConfig._handlers.setdefault("revokedhostkeys", ("RevokedHostKeys", SSHConfig._set_string))
+
+# It tells each command, of pages, to whoever has set up logging, as most scripts that train do; ours tell what matters.
+# Who wants to hear it all gives its logger a level.
+_logger = logging.getLogger("asyncssh")
+if _logger.level == logging.NOTSET:
+    _logger.setLevel(logging.WARNING)
 
 CIPHERS_KEPT = 1024  # two of a connection; others are made anew
 _made = vars(_ciphers).get("AESGCM")
