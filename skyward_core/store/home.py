@@ -11,7 +11,6 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from hashlib import blake2s
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +134,8 @@ def socket_dir(owner: Path) -> Path:
         if not _is_private(root):
             wrong.append(str(root))
             continue
+        from hashlib import blake2s  # OpenSSL comes with it, which the app's first paint need not wait for
+
         path = root / blake2s(str(owner).encode(), digest_size=8).hexdigest()
         path.mkdir(mode=0o700, exist_ok=True)
         return path

@@ -206,3 +206,13 @@ def test_a_client_does_not_wait_for_what_rotates_files() -> None:
 def test_a_client_does_not_wait_for_pydantic() -> None:
     code = ASKED_FOR_AT_THE_TOP + "import skyward_core.pool.pool, skyward_core.transport.ssh.transport"
     assert loaded_by(code).isdisjoint({"pydantic", "pydantic_core"})
+
+
+def test_openssl_is_not_waited_for_before_the_first_paint() -> None:
+    code = (
+        "import sys, textual.app\n"
+        "if 'hashlib' in sys.modules: sys.exit()\n"  # Textual's own, in some release
+        "import skyward_tui.app, skyward_tui.cli, skyward_tui.screens.pools\n"
+        "sys.exit('hashlib' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
