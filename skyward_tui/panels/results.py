@@ -225,6 +225,8 @@ class ResultsPanel(RunPanel):
         return self.app.flash(f"wrote {path}" + (f": {remark}" if remark else ""), "done")
 
     def offers(self, action: str) -> bool:
+        if action == "run.export":
+            return self._pane.run is not None and bool(self._pane.run.ended)
         return action != "run.fetch" or self._pane.has_files
 
     def copied(self) -> tuple[str, str] | None:

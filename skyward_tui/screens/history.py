@@ -12,7 +12,7 @@ from textual.widgets import Input
 from skyward_core.front.past_runs import RunSearch
 from skyward_core.model.errors import SkywardError
 
-from ..actions import bindings, first_key
+from ..actions import bindings, first_key, with_keys
 from ..app_face import settled
 from ..hints import words_of
 from ..styles import beside
@@ -24,6 +24,7 @@ from .base import BaseScreen
 if TYPE_CHECKING:
     from skyward_core.front.past_runs import PastRun
 
+_NO_RUN = "There has been no run yet: {pools.new} on the list of pools launches a script."
 LOOK = 2.0  # seconds between two looks at the ledger, where runs begin and end
 
 
@@ -109,8 +110,10 @@ class HistoryScreen(BaseScreen[None]):
         if self._read_at is None:
             return "reading the ledger …"
         if self._runs:
-            return "no run is like that"
-        return "no failures that nobody has dismissed" if self._inbox else "there has been no run yet"
+            return "no run is like that: other words, or none, show more"
+        if self._inbox:
+            return "No run has failed of which you have not said that you know."
+        return with_keys(_NO_RUN, self.app.keys)
 
     @work(group="history", exclusive=True)
     async def _read(self) -> None:
@@ -157,6 +160,8 @@ class HistoryScreen(BaseScreen[None]):
         if action in ("dismiss_chosen", "dismiss_all") and not self._inbox:
             return False
         if action == "failed" and self._inbox:
+            return False
+        if action in ("find", "failed", "compare", "turn") and not self._runs:
             return False
         if action in ("open", "mark", "dismiss_chosen", "dismiss_all"):
             return self.is_mounted and self.query_one(PastRunList).chosen is not None

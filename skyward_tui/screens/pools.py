@@ -47,11 +47,11 @@ _BESIDE = 120  # columns from which the pool under the cursor shows beside the l
 _WELCOME = """
   No pools yet.
 
-  Press [b $text-accent]{pools.new}[/] to launch a script: one of the packaged examples,
-  or any Python file with a [b]@sky.function[/] in it.
+  Press [b $text-accent]{pools.new}[/] to launch a script: a packaged example, or
+  any Python file with a [b]@sky.function[/] in it.
 
-  [$muted]Pools that scripts and the command line make on this machine
-  show up here too. [b]{app.help}[/b] lists every key.[/]
+  [$muted]Pools of scripts and of the command line show up
+  here, too. [b]{app.help}[/b] lists every key.[/]
 """
 
 

@@ -51,7 +51,7 @@ class LeftoverList(Roll):
         self.refresh()
 
     def render(self) -> Content:
-        return super().render() if self.rows else Content("\n  " + self._note)
+        return super().render() if self.rows else self.blank(self._note)
 
     def _columns(self, width: int) -> list[tuple[str, int]]:
         """Name and width of each that fits; below 0 is right-aligned, 0 takes what is left."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from textual import events
 from textual.content import Content
 from textual.widget import Widget
@@ -43,6 +45,11 @@ class Roll(Widget, can_focus=True):
         self.top = max(0, min(self.top, total - height))
         body = [self.row(i, width) for i in range(self.top, min(total, self.top + height))]
         return Content("\n").join([*head, *body])
+
+    def blank(self, note: str) -> Content:
+        """What stands there where there is no row, on as many lines as it takes."""
+        lines = textwrap.wrap(note, max(20, self.size.width - 4))
+        return Content("\n".join(["", *(f"  {line}" for line in lines)]))
 
     def refresh_if_changed(self) -> None:
         """Paint where the rows are others: to look costs less than to paint, and a terminal gets nothing."""

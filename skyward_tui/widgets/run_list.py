@@ -89,7 +89,7 @@ class PastRunList(Roll):
         self._sort()
 
     def render(self) -> Content:
-        return super().render() if self.rows else Content("\n  " + self._note)
+        return super().render() if self.rows else self.blank(self._note)
 
     def _columns(self, width: int) -> list[tuple[str, int]]:
         """Name and width of each; below 0 is right-aligned, 0 takes what is left."""

@@ -64,7 +64,7 @@ class SettingList(Roll):
         self.refresh()
 
     def render(self) -> Content:
-        return super().render() if self.rows else Content("\n  " + self._note)
+        return super().render() if self.rows else self.blank(self._note)
 
     def row_count(self, width: int) -> int:
         return len(self.rows)

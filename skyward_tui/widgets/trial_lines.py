@@ -26,6 +26,7 @@ class TrialLines:
         self._rows: list[TrialRow] = []
         self._cells: list[list[str]] = []
         self._widths: list[int] = []
+        self._right: set[int] = set()  # columns of figures, which end below each other
 
     def update(self, table: TrialTable, here: str = "") -> None:
         """Take the table as it is now.
@@ -66,6 +67,11 @@ class TrialLines:
         heads = [self._head_of(column) for column in columns]
         everything = [heads, *self._cells]
         self._widths = [min(WIDEST, max(map(cell_len, column))) for column in zip(*everything, strict=True)]
+
+        cells = list(zip(*self._cells, strict=True))
+        self._right = {
+            at for at, column in enumerate(cells) if at and all(map(_is_figure, filter(None, column)))
+        }
 
     def _head_of(self, column: str) -> str:
         return f"{column}{_DOWN if self._falling else _UP}" if column == self._by else column
@@ -116,7 +122,13 @@ class TrialLines:
         if at == len(self._widths) - 1:  # the result has what is left
             return text
         room = self._widths[at]
-        return clip(text, room) + " " * (room - min(room, cell_len(text)) + GAP)
+        blank = " " * (room - min(room, cell_len(text)))
+        return (blank + clip(text, room) if at in self._right else clip(text, room) + blank) + " " * GAP
+
+
+def _is_figure(text: str) -> bool:
+    """Whether it is a number, or a time."""
+    return text[0] in "+-.0123456789" and not text.strip("+-.,:0123456789einf ms")
 
 
 def _cut(parts: list[tuple[str, str]], width: int) -> Content:

@@ -23,10 +23,12 @@ from textual.pilot import Pilot
 
 import skyward_tui
 from skyward_core.front.session import Session
+from skyward_core.store import kept_hosts
 from skyward_tui.app import SkywardApp
 from skyward_tui.record_commands import DEMO
 from skyward_tui.replay_app import ReplayApp
 from tests.support.app_driver import screen_svg, screen_text
+from tests.support.loopback_hosts import Hosts
 
 FOLDER = Path(__file__).parents[2] / "screenshots"
 EXAMPLES = Path(skyward_tui.__file__).parent / "examples"
@@ -223,6 +225,68 @@ async def take_breakpoint() -> None:
         await camera.all_sizes("breakpoint")
 
 
+async def take_queue() -> None:
+    """Jobs of other clients, which share the nodes of a pool or wait for them."""
+    app = SkywardApp()
+    async with app.run_test(size=LARGE) as pilot:
+        camera = Camera(app, pilot)
+        await camera.until(lambda text: "No pools yet" in text or "pools up" in text)
+        await camera.launch("hello.py")
+        await camera.press("ctrl+r")
+        await camera.until("✓ DONE 4/4")
+        jobs = []
+        try:
+            for nodes, seen in (("2", 1), ("1", 2), ("4", 3)):
+                words = ("exec", "--nodes", nodes, "hello", "sleep", "120")
+                jobs.append(await asyncio.create_subprocess_exec(
+                    sys.executable, "-m", "skyward_tui", *words,
+                    stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+                ))  # fmt: skip
+                while len(waiting_or_running(app)) < seen:
+                    await asyncio.sleep(0.1)
+            await camera.press("7")
+            await camera.until("waits for 4 nodes")
+            await camera.all_sizes("queue")
+        finally:
+            for job in jobs:
+                job.terminate()
+                await job.wait()
+
+
+def waiting_or_running(app: SkywardApp) -> list[str]:
+    """The runs of all pools that are not over."""
+    found = [run.id for pool in app.pools() for run in pool.runs.values() if run.state == "running"]
+    return sorted({*found, *(each.run for pool in app.pools() for each in pool.waiting)})
+
+
+async def take_hosts() -> None:
+    """Two hosts on loopback, of the person's ssh configuration, and one that does not answer."""
+    home, before = Path.cwd() / "person", os.environ["HOME"]
+    (home / ".ssh").mkdir(parents=True)
+    hosts = Hosts(Path.cwd() / "hosts")
+    os.environ["HOME"] = str(home)
+    try:
+        known = f"UserKnownHostsFile {hosts.known}\nIdentityFile {hosts.all[0].client_key}\n"
+        told = [
+            f"Host gpu{number}\nHostName 127.0.0.1\nPort {host.port}\n{known}"
+            for number, host in enumerate(hosts.all, 1)
+        ]
+        told.append("Host gpu3\nHostName 127.0.0.1\nPort 9\n")
+        (home / ".ssh" / "config").write_text("".join(told), "utf-8")
+        kept_hosts.save(kept_hosts.own_file(), "lab", ["gpu1", "gpu2"])
+        kept_hosts.save(kept_hosts.own_file(), "desk", ["gpu3"])
+        app = SkywardApp()
+        async with app.run_test(size=LARGE) as pilot:
+            camera = Camera(app, pilot)
+            await camera.until(lambda text: "No pools yet" in text or "pools up" in text)
+            await camera.press("s")
+            await camera.until("there is no NVIDIA driver")
+            await camera.all_sizes("hosts")
+    finally:
+        os.environ["HOME"] = before
+        hosts.stop()
+
+
 async def take_past() -> None:
     """What all the others have left."""
     app = SkywardApp()
@@ -266,7 +330,16 @@ def main() -> None:
         os.environ["SKYWARD_HOME"] = str(folder / "home")
         os.chdir(folder)
         try:
-            scenes = (take_demo, take, take_sweep, take_hang, take_breakpoint, take_past)
+            scenes = (
+                take_demo,
+                take,
+                take_sweep,
+                take_hang,
+                take_breakpoint,
+                take_queue,
+                take_hosts,
+                take_past,
+            )
             wanted = sys.argv[1:]  # names of scenes; none for all
             for scene in scenes:
                 if not wanted or scene.__name__.removeprefix("take_") in wanted:

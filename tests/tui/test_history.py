@@ -93,8 +93,21 @@ async def test_two_are_marked_and_no_more(app: SkywardApp, session: FakeSession)
 
 async def test_no_run_yet(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(60, 15)) as pilot:
+        await until(pilot, lambda: "No pools yet" in screen_text(app))
+        assert "…" not in screen_text(app)
         await pilot.press("H")
-        await until(pilot, lambda: "there has been no run yet" in screen_text(app))
+        await until(pilot, lambda: "There has been no run yet: n on the list of pools" in screen_text(app))
+        await until(pilot, lambda: "esc back" in screen_text(app))
+        shown = screen_text(app)
+        assert "launches a script" in shown and "…" not in shown, "what has no room goes on below"
+        assert not {"find", "compare", "failures"} & set(shown.splitlines()[-1].split()), (
+            "nothing to do it to"
+        )
+        await pilot.press("escape", "s")
+        await until(pilot, lambda: "No groups of hosts yet" in screen_text(app))
+        assert "…" not in screen_text(app)
+        await pilot.press("escape", "n")
+        await until(pilot, lambda: "as a command" in screen_text(app))  # the plan has a line, however small
 
 
 async def test_two_that_are_marked_are_compared(app: SkywardApp, session: FakeSession) -> None:
@@ -138,7 +151,7 @@ async def test_failures_that_nobody_has_dismissed_are_counted_and_shown(
         await until(pilot, lambda: pools(app) == ["5"])
         assert session.dismissed == [past[1].run]
         await pilot.press("D")
-        await until(pilot, lambda: "no failures that nobody has dismissed" in screen_text(app))
+        await until(pilot, lambda: "No run has failed of which you have not said" in screen_text(app))
         await pilot.press("q")
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen) and "failure" not in screen_text(app))
         await pilot.press("H")

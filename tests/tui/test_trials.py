@@ -42,6 +42,20 @@ async def test_trials_are_a_table_that_is_sorted_by_key(app: SkywardApp, session
         await until(pilot, lambda: "outcome▲" in screen_text(app))
 
 
+async def test_figures_end_below_each_other(app: SkywardApp, session: FakeSession) -> None:
+    swept(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("enter", "4", "z")
+        await until(pilot, lambda: "#▲" in screen_text(app))
+        lines = screen_text(app).splitlines()
+        head = next(line for line in lines if "#▲" in line)
+        rows = [line for line in lines if "✓ returned" in line]
+        ends = head.index(" loss ") + len(" loss")
+        assert len(rows) > 1 and all(row[ends - 1].isdigit() and row[ends] == " " for row in rows), rows
+        starts = head.index("outcome")
+        assert {row.index("✓") for row in rows} == {starts}, "words begin below each other"
+
+
 async def test_in_a_narrow_window_the_chosen_column_is_shown(app: SkywardApp, session: FakeSession) -> None:
     swept(session)
     async with app.run_test(size=(60, 20)) as pilot:
