@@ -396,7 +396,7 @@ class SkywardApp(DressedApp):
         self.keys, refused = usable(self.own.keys)
         self.set_keymap(self.keys)
         self._notifier.ways = self.own.notify
-        settings.hold_logs(self.own.log_memory)
+        settings.hold_logs(self.own.memory_of_logs)
         return refused
 
     def show_errors(self, run: RunView, chosen: Callable[[int | None], None]) -> None:

@@ -18,7 +18,6 @@ TOGETHER = (
         for scope in ("pools", "history", "sweep", "hosts", "settings", "run", "errors", "stacks")
     ),
     ("run", "log"),
-    *(("replay", scope) for scope in ("run", "panel", "log", "numbers")),
     *((scope, "numbers") for scope in ("run", "panel")),
     *(("launch", scope) for scope in ("choice", "toggles")),
     *(("dialog", scope) for scope in ("help", "files", "teardown", "hostkey")),

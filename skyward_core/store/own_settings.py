@@ -47,7 +47,10 @@ SETTINGS = (
         "app.motion", "flag", True, "What has just changed stands out for a moment, and lists scroll smoothly"
     ),
     OwnSetting(
-        "app.log_memory", "megabytes", 64.0, "What lines of a pool's logs may take in memory; files hold all"
+        "app.memory_of_logs",
+        "megabytes",
+        64.0,
+        "What lines of a pool's logs may take in memory; files hold all",
     ),
     OwnSetting(
         "notify.command", "command", "", "A command of yours that is run when a run has ended, or needs you"
@@ -88,7 +91,7 @@ class OwnSettings(NamedTuple):
         notify: how the person is notified.
         refused: what is not used of the files, and why, in words; text of others.
         motion: whether what changes may stand out for a moment, and lists scroll smoothly.
-        log_memory: megabytes (10^6) that the lines of a pool's logs may take in the app; files hold them all.
+        memory_of_logs: megabytes (10^6) that the lines of a pool's logs may take in the app; files hold them all.
     """
 
     theme: str = ""
@@ -97,7 +100,7 @@ class OwnSettings(NamedTuple):
     notify: Notify = Notify()
     refused: tuple[str, ...] = ()
     motion: bool = True
-    log_memory: float = 64.0
+    memory_of_logs: float = 64.0
 
 
 def read_own(own: Path, project: Path) -> OwnSettings:
@@ -119,7 +122,7 @@ def read_own(own: Path, project: Path) -> OwnSettings:
         theme=held["app.theme"],
         ascii=held["app.ascii"],
         motion=held["app.motion"],
-        log_memory=held["app.log_memory"],
+        memory_of_logs=held["app.memory_of_logs"],
         keys={name: reader.taken(tables[KEYS], f"{KEYS}.{name}", None, str) for name in list(tables[KEYS])},
         notify=Notify(
             command=held["notify.command"] or (),

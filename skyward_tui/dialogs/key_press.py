@@ -25,6 +25,7 @@ class KeyScreen(Dialog[str | None]):
     def __init__(self, doing: str) -> None:
         super().__init__()
         self._doing = doing
+        self._left = False
 
     def body(self) -> ComposeResult:
         yield _Waiting(
@@ -34,4 +35,7 @@ class KeyScreen(Dialog[str | None]):
     def on_key(self, event: events.Key) -> None:
         event.stop()
         event.prevent_default()
+        if self._left:  # several keys may come before it is gone
+            return
+        self._left = True
         self.dismiss(None if event.key == "escape" else event.key)

@@ -137,7 +137,7 @@ async def test_escape_leaves_a_key_as_it_is(app: SkywardApp) -> None:
         ("notify.after", "soon", "it has to be a number of seconds, 0 or more"),
         ("notify.after", "-1", "it has to be a number of seconds, 0 or more"),
         ("notify.command", "say 'so", "No closing quotation"),
-        ("app.log_memory", "0", "it has to be a number of megabytes, from 1 to 64,000"),
+        ("app.memory_of_logs", "0", "it has to be a number of megabytes, from 1 to 64,000"),
     ],
 )
 async def test_what_cannot_be_is_refused_and_nothing_written(
@@ -159,7 +159,11 @@ async def test_numbers_and_a_command_are_taken_and_hold(
 ) -> None:
     monkeypatch.setattr(Room, "most", Room.most)
     async with opened(app) as pilot:
-        for name, text in (("app.log_memory", "5"), ("notify.after", "2.5"), ("notify.command", "say done")):
+        for name, text in (
+            ("app.memory_of_logs", "5"),
+            ("notify.after", "2.5"),
+            ("notify.command", "say done"),
+        ):
             await stand_on(app, pilot, name)
             await pilot.press("enter")
             await until(pilot, lambda: isinstance(app.screen, AskScreen))

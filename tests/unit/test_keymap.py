@@ -14,7 +14,7 @@ from skyward_tui.panels.table import PANELS
     [
         ({}, {}),
         ({"run.merge": "m"}, {"run.merge": "m"}),
-        ({"run.merge": " m , W,m"}, {"run.merge": "m,W"}),
+        ({"run.merge": " m , Z,m"}, {"run.merge": "m,Z"}),
         ({"run.merge": ","}, {"run.merge": "comma"}),
         ({"run.merge": "+"}, {"run.merge": "plus"}),
         ({"app.help": "?, f1"}, {"app.help": "question_mark,f1"}),
