@@ -37,6 +37,13 @@ from .shared_options import of_place, of_variables, of_watch
 @click.option(
     "--wait-for-capacity", metavar="TIME", help="Try for so long where there are no machines, such as 2h."
 )
+@click.option(
+    "--plugin",
+    "plugins",
+    metavar="NAME",
+    multiple=True,
+    help="A plugin of the pool, such as mpi; repeatable.",
+)
 @click.option("--dry-run", is_flag=True, help="Only tell what would be made and run.")
 @of_watch
 @of_json

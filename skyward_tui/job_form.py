@@ -149,6 +149,8 @@ def form_of_job(found: KeptJob, run: str) -> Form:
     if found.run_alone or not found.setup or found.idle_timeout is not None:
         what = "exec, without setup" if found.run_alone else "-i" if found.setup else "--no-setup"
         raise UsageError(f"it was launched with {what}, which the form cannot say: {again}")
+    if found.plugins:
+        raise UsageError(f"it was launched with --plugin, which the form of a job cannot say: {again}")
     provider = found.provider or DEFAULT
     ids = {setting.name: id for id, setting in fields_of(provider).items()}
     if strange := [name for name in found.settings if name not in ids]:

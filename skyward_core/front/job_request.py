@@ -14,6 +14,7 @@ from ..model.capabilities import Offers, Priced, Rents, RunsHere, settings_of
 from ..model.errors import JobFileError, UsageError
 from ..model.spec import Image, Options, PoolSpec, Spec
 from ..model.wrong_field import of_field
+from ..plugins import by_name as plugin
 from ..providers import DEFAULT, by_name, names
 from ..providers.asked_pool import pool_spec
 from ..providers.making import make
@@ -61,6 +62,7 @@ class JobRequest:
         budget: dollars that the pool may cost.
         wait_for_capacity: how long a start tries again where there are no machines, such as "2h".
         idle_timeout: seconds without use after which the pool ends; None for what the file says.
+        plugins: names of the pool's plugins, in order of entry.
     """
 
     job: JobFile
@@ -70,6 +72,7 @@ class JobRequest:
     budget: float | None = None
     wait_for_capacity: str | None = None
     idle_timeout: float | None = None
+    plugins: Sequence[str] = ()
 
     @property
     def shapes_pool(self) -> list[str]:
@@ -77,6 +80,7 @@ class JobRequest:
         said = {
             "--provider": self.provider, "--set": self.settings, "--budget": self.budget,
             "--wait-for-capacity": self.wait_for_capacity, "-i": self.idle_timeout,
+            "--plugin": self.plugins,
         }  # fmt: skip
         return [name for name, value in said.items() if value]
 
@@ -94,7 +98,9 @@ class JobRequest:
         first = ways[0].provider
         options = Options(**self._said_of(first))
         image = Image(env={}, workdir=self._workdir(first, clone))
-        asked: dict[str, Any] = {"name": self.pool, "image": image, "options": options}
+        with of_field("plugins"):
+            plugins = [plugin(name) for name in self.plugins]
+        asked: dict[str, Any] = {"name": self.pool, "image": image, "options": options, "plugins": plugins}
         if len(ways) == 1 and not isinstance(first, Offers):
             spec = pool_spec(
                 job.name or str(job.path),

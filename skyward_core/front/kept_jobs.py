@@ -32,7 +32,7 @@ class KeptJob:
         env: its variables, but for those that are secret.
         lacks_env, lacks_secrets: variables, and secrets, whose values are not kept.
         joined: whether it went to a pool that was up before.
-        provider, settings, budget, wait_for_capacity, idle_timeout: of the request.
+        provider, settings, budget, wait_for_capacity, idle_timeout, plugins: of the request.
         setup: whether its ``setup`` was run.
         run_alone: whether its ``run`` alone was, as ``exec`` does.
         down: whether the pool was to be torn down behind it.
@@ -52,6 +52,7 @@ class KeptJob:
     budget: float | None = None
     wait_for_capacity: str | None = None
     idle_timeout: float | None = None
+    plugins: tuple[str, ...] = ()
     setup: bool = True
     run_alone: bool = False
     down: bool = False
@@ -68,7 +69,7 @@ class KeptJob:
         """
         hidden = secret_names(job.envs)
         if request is not None:
-            names = ("provider", "settings", "budget", "wait_for_capacity", "idle_timeout")
+            names = ("provider", "settings", "budget", "wait_for_capacity", "idle_timeout", "plugins")
             said |= {name: getattr(request, name) for name in names}
         kept = cls(
             path=str(job.path),
@@ -135,7 +136,7 @@ class KeptJob:
         """What is asked for again, on a pool of that name, or of a name made up."""
         return JobRequest(
             job=job, pool=pool, provider=self.provider, settings=self.settings, budget=self.budget,
-            wait_for_capacity=self.wait_for_capacity, idle_timeout=self.idle_timeout,
+            wait_for_capacity=self.wait_for_capacity, idle_timeout=self.idle_timeout, plugins=self.plugins,
         )  # fmt: skip
 
     def file(self, run: str) -> Path:
@@ -176,7 +177,8 @@ class KeptJob:
         ):
             raise ValueError("a text")
         lacks = {name: tuple(data[name]) for name in ("lacks_env", "lacks_secrets")}
-        return cls(**{**data, **lacks, "cwd": Path(data["cwd"])})
+        plugins = tuple(data.get("plugins", ()))
+        return cls(**{**data, **lacks, "plugins": plugins, "cwd": Path(data["cwd"])})
 
 
 def _digest(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.plugins.built_in.mpi import Mpi
+from tests.support.cli import call
 from tests.support.pool_logs import last_run, log_of
 
 from . import Host, Lab
@@ -109,7 +111,7 @@ def test_a_command_fails_there_as_it_would_here(reached: tuple[Lab, sky.Compute]
     assert told(compute, asked).splitlines() == ["7", "137", "in"]
 
 
-def test_mpirun_of_open_mpi(reached: tuple[Lab, sky.Compute]) -> None:
+def test_mpirun_of_open_mpi(reached: tuple[Lab, sky.Compute], home: Path) -> None:
     if shutil.which("mpirun") is None:
         pytest.skip("mpirun is not installed: apt-get install openmpi-bin")
     lab, compute = reached
@@ -120,8 +122,12 @@ def test_mpirun_of_open_mpi(reached: tuple[Lab, sky.Compute]) -> None:
     by_address = 'mpirun -np 2 -H $(echo "$SKYPILOT_NODE_IPS" | paste -sd,) hostname 2>&1'
     assert sorted(told(compute, by_address).splitlines()) == names
     Path("job.yaml").write_text(JOB)
-    sky.Task.from_yaml("job.yaml").run_on(compute)
-    assert sorted(said(compute).splitlines()) == names
+    (home / ".ssh").mkdir(mode=0o700)
+    (home / ".ssh/config").write_text(lab.ssh_config.read_text())
+    words = ("launch", "job.yaml", "--hosts", ",".join(names), "--plugin", "mpi", "--down")
+    done = call(words, os.environ | {"HOME": str(home)})
+    said_there = [line for line in done.stdout.splitlines() if line.startswith("r000| ")]
+    assert sorted(said_there) == [f"r000| {name}" for name in names], done.stderr
 
 
 def test_what_a_stopped_command_has_started_elsewhere_ends_with_it(reached: tuple[Lab, sky.Compute]) -> None:

@@ -242,6 +242,8 @@ def test_what_would_be_made_is_told(cli: Cli) -> None:
 @pytest.mark.parametrize(
     "words, said",
     [
+        (("launch", "task.yaml", "-c", "job", "--plugin", "mpi"), "leave out --plugin"),
+        (("launch", "task.yaml", "--plugin", "mpy"), "no plugin is named 'mpy'; did you mean mpi?"),
         (("launch", "none.yaml"), "none.yaml cannot be read: No such file or directory"),
         (("launch", "bad.yaml"), "bad.yaml, line 2: there is no key 'nodes'; did you mean num_nodes?"),
         (("launch", "large.yaml", "-c", "job"), "large.yaml runs on 9 nodes, and pool job has 2"),

@@ -39,7 +39,8 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFile:
 
 
 def test_nothing_that_is_kept_holds_a_secret_and_all_else_comes_back(job: JobFile) -> None:
-    kept = KeptJob.of(job, JobRequest(job=job, provider="local", budget=None, idle_timeout=60.0), setup=False)
+    asked = JobRequest(job=job, provider="local", budget=None, idle_timeout=60.0, plugins=("mpi",))
+    kept = KeptJob.of(job, asked, setup=False)
     written = json.dumps(kept.to_json())
     for secret in (TOKEN, KEY, "wandb-secret-1", "second-line-2", "given-beside-it"):
         assert secret not in written
@@ -55,7 +56,10 @@ def test_nothing_that_is_kept_holds_a_secret_and_all_else_comes_back(job: JobFil
     assert again.secrets == {"HF_TOKEN": "t" * 9, "WANDB": "w" * 9, "MORE": "m" * 9}
     assert again.run == "echo $HF_TOKEN $EPOCHS\n" and again.text == kept.text
     request = kept.again(again, None)
-    assert (request.provider, request.idle_timeout) == ("local", 60.0)
+    assert (request.provider, request.idle_timeout, request.plugins) == ("local", 60.0, ("mpi",))
+    assert [plugin.name for plugin in request.spec()[0].plugins] == ["mpi"]
+    with pytest.raises(UsageError, match="launched with --plugin, which the form of a job cannot say"):
+        form_of_job(KeptJob.of(job, JobRequest(job=job, plugins=("mpi",))), "1661b65609")
 
 
 def test_what_this_shell_has_is_no_lack(job: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
