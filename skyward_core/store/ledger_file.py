@@ -211,4 +211,5 @@ def in_words(error: sqlite3.Error) -> str:
         sqlite3.SQLITE_READONLY: "see that the file and its folder are yours to write",
         sqlite3.SQLITE_CANTOPEN: "see that the file and its folder are yours to write",
     }.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "move it away, and a new one begins")
-    return f"{error}: {hint}, or set SKYWARD_HOME to another folder"
+    which = getattr(error, "sqlite_errorname", "")
+    return f"{error} ({which}): {hint}, or set SKYWARD_HOME to another folder"

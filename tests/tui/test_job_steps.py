@@ -71,4 +71,4 @@ async def test_a_setup_that_fails_has_its_last_lines_on_top(app: SkywardApp, ses
         lines = [line.strip("│ ") for line in screen_text(app).splitlines()]
         at = lines.index("n1 setup: ended with status 1")
         assert lines[at + 1 : at + 3] == ["Collecting tensorboard", "ERROR: no such version"]
-        assert "✗ setup" in row_of(app, 1)
+        await until(pilot, lambda: "✗ setup" in row_of(app, 1))
