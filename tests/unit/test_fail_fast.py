@@ -189,3 +189,22 @@ async def test_many_who_say_nothing_keep_nobody_out_and_are_sent_away(
             assert await reader.read() == b""
         writer.close()
     await until(lambda: not gang[0].fail_fast._strangers)
+
+
+async def test_nothing_stays_open_to_a_node_that_does_not_answer(
+    gang: list[Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.3)
+    closed = asyncio.Event()
+
+    async def stand_still(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionResetError):
+            await reader.read()
+        closed.set()
+        writer.close()
+
+    async with await asyncio.start_server(stand_still, "127.0.0.1", 0) as server:
+        place = server.sockets[0].getsockname()
+        said: Any = {"t": "failed", "run": "r1", "epoch": EPOCH, "node": 1, "signature": "s"}
+        assert not await module._tell_one(said, place)
+        await asyncio.wait_for(closed.wait(), 10)

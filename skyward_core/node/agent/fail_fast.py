@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ...wire.messages import from_peer
@@ -181,9 +180,12 @@ async def _tell_one(said: PeerFailed, place: tuple[str, int]) -> bool:
             answer.set_result(False)
 
     connection = Connection(heard, lost, from_peer, of_strangers=True)
-    with suppress(OSError, TimeoutError):  # it is told once more a little later
+    try:
         async with asyncio.timeout(PATIENCE):
             await asyncio.get_running_loop().create_connection(lambda: connection, *place)
             connection.send(said)
             return await answer
-    return False
+    except (OSError, TimeoutError):
+        return False  # it is told once more a little later
+    finally:
+        connection.drop()  # one that stands still, and is asked again and again, would hold one each time
