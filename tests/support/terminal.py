@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -120,7 +121,13 @@ class Terminal:
         return os.waitstatus_to_exitcode(ended[1])
 
     def close(self) -> None:
-        self.child.close(force=True)
+        with suppress(pexpect.ExceptionPexpect):  # on a busy machine, it is not gone as soon as it expects
+            self.child.close(force=True)
+            return
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.child.pid, signal.SIGKILL)
+            os.waitpid(self.child.pid, 0)
+        self.child.ptyproc.terminated = True
 
 
 _KEYS = {

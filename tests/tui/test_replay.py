@@ -110,7 +110,7 @@ async def test_every_key_of_the_transport(app: ReplayApp) -> None:
         await press("minus", lambda: "x1 " in time_of(app))
         await press("E", lambda: time_of(app) == "x1  1:28/2:00")
         await until(pilot, lambda: "step 88 of rank 0" in screen_text(app))
-        assert "RUNNING 0/4" in screen_text(app)
+        await until(pilot, lambda: "RUNNING 0/4" in screen_text(app))
         await press("greater_than_sign", lambda: "■ its end" in screen_text(app))
         await until(pilot, lambda: "FAILED 1/4" in screen_text(app))
         await press("p", lambda: "▶" in screen_text(app) and "x1  0:0" in time_of(app))

@@ -124,7 +124,8 @@ def test_a_ledger_that_another_process_holds_is_a_clear_error(path: Path, ledger
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
         with pytest.raises(
-            LedgerError, match=r"cannot be written: database is locked: another process holds it"
+            LedgerError,
+            match=r"cannot be written: database is locked \(SQLITE_BUSY\): another process holds it",
         ):
             ledger.intend("t1", "fit", LOCAL, SPEC)
     ledger.intend("t1", "fit", LOCAL, SPEC)
