@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from ..model.capabilities import Offers, Priced, Rents, RunsHere, settings_of
+from ..model.capabilities import Offers, RunsHere, costs_money, settings_of
 from ..model.errors import JobFileError, UsageError
 from ..model.spec import Image, Options, PoolSpec, Spec
 from ..model.wrong_field import of_field
@@ -178,7 +178,7 @@ class JobRequest:
         """Options of the pool."""
         said: dict[str, Any] = {"secrets": tuple(each for each in self.job.blanked if len(each) >= SHORTEST)}
         if self.budget is not None:
-            if not isinstance(provider, Rents | Priced):
+            if not costs_money(provider):
                 raise UsageError(f"machines of provider {provider.name} cost nothing: leave the budget out")
             said["budget"] = self.budget
         if self.wait_for_capacity is not None:

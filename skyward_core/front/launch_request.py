@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..model.capabilities import Offers, Priced, Rents, RunsHere, settings_of
+from ..model.capabilities import Offers, RunsHere, costs_money, settings_of
 from ..model.errors import SkywardError, SpecError, UsageError
 from ..model.spec import Image, Options, PoolSpec, Worker
 from ..model.wrong_field import of_field
@@ -345,7 +345,7 @@ class LaunchRequest:
         """
         said: dict[str, Any] = {}
         if self.budget is not None:
-            if not isinstance(provider, Rents | Priced):
+            if not costs_money(provider):
                 with of_field("budget"):
                     raise UsageError(
                         f"machines of provider {provider.name} cost nothing: leave the budget out"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..model.capabilities import Offers, Priced, Rents, settings_of
+from ..model.capabilities import Offers, costs_money, settings_of
 from ..model.errors import SkywardError
 from ..providers import DEFAULT, by_name, names
 
@@ -51,5 +51,5 @@ def _info(name: str) -> ProviderInfo:
         found = by_name(name)
     except SkywardError as error:
         return ProviderInfo(name, trouble=str(error))
-    costs = isinstance(found, Rents | Priced)
+    costs = costs_money(found)
     return ProviderInfo(name, found.about, settings_of(found), isinstance(found, Offers), costs)

@@ -77,6 +77,11 @@ class Rents(Protocol):
     rents: bool
 
 
+def costs_money(provider: object) -> bool:
+    """Whether its machines cost any, be it known how much or not."""
+    return isinstance(provider, Rents | Priced)
+
+
 @runtime_checkable
 class Plans(Protocol):
     """It rents, and says before what it would try and make."""

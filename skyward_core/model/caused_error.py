@@ -75,6 +75,8 @@ def _made(
 def _kinds(kind: type) -> Iterator[type[Exception]]:
     """Those types of a cause that an error can take over, the nearest first."""
     of_all: tuple[type, ...] = RunError.__mro__
+    if kind is RuntimeError:  # of the class there is something to take over all the same: attributes
+        yield RuntimeError
     for each in kind.__mro__:
         if each not in of_all and issubclass(each, Exception) and not issubclass(each, (RunError, *NEVER)):
             yield each

@@ -233,7 +233,7 @@ class RankExit(SkywardError):
         self.signal = signal
 
 
-class RunError(SkywardError):
+class RunError(SkywardError, RuntimeError):
     """A run failed.
 
     Attributes:

@@ -150,6 +150,11 @@ class Pool:
         loggers.pool.set(self.name)
         await self._starting.start(spec)
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether its start goes on, and has not failed."""
+        return self._starting.goes_on
+
     async def _start(self, spec: PoolSpec) -> None:
         await self._startup.start(spec)
         self.upkeep.make(spec.plugins)

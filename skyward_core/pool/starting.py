@@ -78,6 +78,11 @@ class Starting:
                 f"the pool {self._context.name} did not start, and its teardown is not complete: {receipt}"
             )
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether it has begun, and has neither ended nor failed."""
+        return self._task is not None and not self._task.done()
+
     async def stop(self) -> bool:
         """Break it off, and wait until nothing more comes up; says whether there was anything to break off."""
         if self._task is None or self._task.done():

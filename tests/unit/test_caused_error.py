@@ -104,6 +104,16 @@ def test_what_more_a_cause_says_is_said() -> None:
     assert getattr(check(misspelt, AttributeError), "name", "") is None
 
 
+def test_whatever_a_rank_raised_is_a_runtime_error_as_older_scripts_have_it() -> None:
+    assert isinstance(run_error(), RuntimeError)
+    cause = RuntimeError("no")
+    cause.step = 3  # type: ignore[attr-defined]
+    for kind in (check(ValueError("no"), ValueError, RuntimeError), check(cause, RuntimeError)):
+        with pytest.raises(RuntimeError, match="train failed"):
+            raise kind
+    assert getattr(check(cause), "step", 0) == 3
+
+
 class Meta(type):
     pass
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ...model.capabilities import RunsHere, ServedByAnother
+from ...model.capabilities import RunsHere, ServedByAnother, costs_money
 from ...model.errors import Cancelled, TeardownError, UsageError
 from ...model.hint import Hint
 from ...model.older_words import heeded
@@ -308,6 +308,11 @@ class Compute(OverItems):
             sys.stderr.write(f"pool {self.name}: {news}\n")
         if (shown := self._shown) is not None:
             shown.follow(self._pool.view, self._pool.news)
+        stop: Callable[[], None] | None = None
+        if costs_money(self.spec.provider):
+            from .rental_words import tell_rental
+
+            stop = tell_rental(self.spec, self._pool)
         try:
             await self._pool.start(self.spec)
         except Cancelled:
@@ -316,6 +321,8 @@ class Compute(OverItems):
         finally:
             if shown is not None:
                 shown.stop()
+            if stop is not None:
+                stop()
 
     async def _exists(self) -> bool:
         return self._pool is not None
@@ -348,6 +355,8 @@ class Compute(OverItems):
         if receipt.ok:
             if receipt.kept:
                 tell(f"pool {self.name}: {receipt}; sky.results(run) fetches them")
+            elif costs_money(self.spec.provider):
+                tell(f"pool {self.name} is down: {receipt}")
             return
         said = f"pool {self.name}: {receipt}"
         if receipt.unaccounted:

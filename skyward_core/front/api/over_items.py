@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from .dispatch import Dispatching
 
@@ -13,36 +13,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class MapWords(TypedDict, total=False):
+    """What ``map`` takes beside a function and items; it says what each is."""
+
+    ordered: bool
+    timeout: float | None
+
+
 class OverItems(Dispatching):
     """What sends calls to a pool, with ``map``. Safe to use from any thread."""
 
     @overload
     def map(
-        self,
-        fn: Function[..., Coroutine[Any, Any, T]],
-        items: Iterable[Any],
-        *,
-        ordered: bool = ...,
-        timeout: float | None = ...,
+        self, fn: Function[..., Coroutine[Any, Any, T]], items: Iterable[Any], **how: Unpack[MapWords]
     ) -> Iterator[T]: ...
     @overload
-    def map(
-        self,
-        fn: Function[..., T],
-        items: Iterable[Any],
-        *,
-        ordered: bool = ...,
-        timeout: float | None = ...,
-    ) -> Iterator[T]: ...
+    def map(self, fn: Function[..., T], items: Iterable[Any], **how: Unpack[MapWords]) -> Iterator[T]: ...
     @overload
-    def map(
-        self,
-        fn: Callable[..., T],
-        items: Iterable[Any],
-        *,
-        ordered: bool = ...,
-        timeout: float | None = ...,
-    ) -> Iterator[T]: ...
+    def map(self, fn: Callable[..., T], items: Iterable[Any], **how: Unpack[MapWords]) -> Iterator[T]: ...
     def map(
         self,
         fn: Callable[..., Any],
