@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ..pool.pool import Pool
     from .launch_request import LaunchRequest
 
-__all__ = ["TrialRuns", "TrialSheet", "board_of", "gangs_of", "missing_of"]
+__all__ = ["TrialRuns", "TrialSheet", "board_of", "gangs_of", "going_on", "missing_of"]
 
 
 class TrialRuns(SessionPart):
@@ -183,17 +184,68 @@ def missing_of(ledger: Ledger, row: RunRow) -> TrialSheet:
         UsageError: it is no sweep, or its combinations are kept no more.
         LedgerError: the ledger cannot be read.
     """
-    sheet = _sheet_of(ledger.pool(row.token).key, row.run)
+    key, name, sheet = _named(ledger, row)
+    if sheet.gang:
+        found = filter(None, map(ledger.run, sheet.runs.values()))
+        left = sheet.missing_of_gangs({each.run for each in found if each.state == "done"})
+    else:
+        outcomes = (outcome for outcome, _ in ledger.outcomes(row.run))
+        left = sheet.missing(row.run, {outcome.index for outcome in outcomes if outcome.kind == "returned"})
+    return replace(left, after=(key, name))
+
+
+def _named(ledger: Ledger, row: RunRow) -> tuple[str, str, TrialSheet]:
+    """The key of a sweep's pool, the run that its sheet is kept under, and that."""
+    key = ledger.pool(row.token).key
+    sheet = _sheet_of(key, row.run)
     if sheet is None:
         raise UsageError(
             f"run {row.run} of {row.function} is no sweep over arguments, or its combinations are kept no more: run it "
             "again without --missing"
         )
-    if sheet.gang:
-        found = filter(None, map(ledger.run, sheet.runs.values()))
-        return sheet.missing_of_gangs({each.run for each in found if each.state == "done"})
-    outcomes = (outcome for outcome, _ in ledger.outcomes(row.run))
-    return sheet.missing(row.run, {outcome.index for outcome in outcomes if outcome.kind == "returned"})
+    return key, sheet.name if sheet.gang else row.run, sheet
+
+
+@contextmanager
+def going_on(ledger: Ledger, row: RunRow, look: Callable[[str], None]) -> Iterator[RunRow]:
+    """Have what is missing of a sweep for this process alone, and give the run that is to be gone on with: the last
+    one that went on with it before.
+
+    Args:
+        look: has the ledger know what the nodes of a pool hold, by its key; it may raise.
+
+    Raises:
+        UsageError: another process goes on with it just now; or it is no sweep, or what is kept of it cannot be read.
+        LedgerError: the ledger cannot be read.
+    """
+    with ExitStack() as held:
+        while True:
+            key, name, _ = _named(ledger, row)
+            held.close()  # the claim on the one before
+            try:
+                held.enter_context(kept_trials.claimed(key, name))
+                place = kept_trials.gone_on_by(key, name)
+            except kept_trials.Claimed as error:
+                raise UsageError(
+                    f"{error} goes on with what is missing of run {row.run}: it may still come"
+                ) from error
+            except (OSError, ValueError) as error:
+                raise UsageError(
+                    f"it cannot be told whether anybody goes on with run {row.run}: {error}"
+                ) from error
+            later = None if place is None else _begun(ledger, *place, look)
+            if later is None:
+                yield row
+                return
+            row = later
+
+
+def _begun(ledger: Ledger, key: str, run: str, look: Callable[[str], None]) -> RunRow | None:
+    """A run that was to begin, where it has."""
+    pool = ledger.find(key)
+    if ledger.run(run) is None and pool is not None and pool.ended_at is None:
+        look(key)  # its client may have died before it wrote down what the nodes know
+    return ledger.run(run)
 
 
 def gangs_of(ledger: Ledger, row: RunRow) -> tuple[list[RunRow], bool]:

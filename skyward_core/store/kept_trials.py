@@ -1,13 +1,19 @@
 """Sheets of trials (``views.trial_sheet``), kept beside the logs of the pool: a file for each run that is a sweep.
 
 Of a sweep by gangs, of which each trial is a run, the first one's is the sheet, and those of the others name that.
+
+Where a run goes on with what a sweep has no results of, that is kept beside the sweep's sheet before it begins: of
+several processes that want to, one at a time may (:func:`claimed`), and the next one sees what went before it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +36,9 @@ def keep(pool: str, run: str, sheet: TrialSheet) -> None:
         OSError: it cannot be written.
     """
     write_whole(_folder(pool) / f"{run}.json", json.dumps(sheet.to_json()).encode())
+    if sheet.after is not None:
+        before, sweep = sheet.after
+        write_whole(_folder(before) / f"{sweep}.next", json.dumps([pool, run]).encode())
 
 
 def keep_part(pool: str, run: str, sweep: str) -> None:
@@ -63,6 +72,53 @@ def goes_on(pool: str, sheet: TrialSheet) -> bool:
     """
     marked = (pool_path(pool) / FOLDER / f"{sheet.name}.over").exists()
     return not marked and process_lives(sheet.client)
+
+
+class Claimed(Exception):
+    """Another process of this machine has it; says which, and since when, in words."""
+
+
+@contextmanager
+def claimed(pool: str, sweep: str) -> Iterator[None]:
+    """Have what is missing of a sweep alone: until then, or the end of this process, however it ends.
+
+    Args:
+        pool: its key.
+        sweep: the run that its sheet is kept under.
+
+    Raises:
+        Claimed: another process has it.
+        OSError: it cannot be written.
+    """
+    path = pool_path(pool) / FOLDER / f"{sweep}.claim"
+    with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Claimed(file.read(100).strip() or "another process") from None
+        file.truncate()
+        file.write(f"another client (process {os.getpid()}, since {time.strftime('%H:%M:%S')})")
+        file.flush()
+        yield
+
+
+def gone_on_by(pool: str, sweep: str) -> tuple[str, str] | None:
+    """The run that was to go on with a sweep, and may have begun: the key of its pool, and its id; None for none.
+
+    Args:
+        pool: the key of the sweep's.
+        sweep: the run that its sheet is kept under.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
+    try:
+        told = json.loads((pool_path(pool) / FOLDER / f"{sweep}.next").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    if not (isinstance(told, list) and len(told) == 2 and all(isinstance(each, str) for each in told)):
+        raise ValueError("it is no run")
+    return told[0], told[1]
 
 
 def _folder(pool: str) -> Path:

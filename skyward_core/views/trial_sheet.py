@@ -24,6 +24,7 @@ class TrialSheet(Value):
         nodes: how many nodes each of its runs has; 0 for all of the pool.
         runs: which run each of its tasks' rows is: known before any of them begins.
         client: the process that begins them, one after the other; 0 where that is not known.
+        after: the sweep whose rest this is: the key of its pool, and the run that its sheet is kept under.
     """
 
     names: tuple[str, ...]
@@ -34,6 +35,7 @@ class TrialSheet(Value):
     nodes: int = 0
     runs: Mapping[int, str] = field(default_factory=dict)
     client: int = 0
+    after: tuple[str, str] | None = None
 
     @classmethod
     def of_texts(
@@ -91,6 +93,8 @@ class TrialSheet(Value):
     def to_json(self) -> dict[str, Any]:
         before = [[row, *place] for row, place in sorted(self.before.items())]
         told = {"names": self.names, "rows": self.rows, "tasks": self.tasks, "before": before}
+        if self.after is not None:
+            told["after"] = self.after
         if not self.gang:
             return told
         runs = [[row, run] for row, run in sorted(self.runs.items())]
@@ -110,7 +114,8 @@ class TrialSheet(Value):
             before = {int(row): (str(run), int(task)) for row, run, task in data["before"]}
             runs = {int(row): str(run) for row, run in data.get("runs", ())}
             nodes, client = int(data.get("nodes", 0)), int(data.get("client", 0))
-        except (KeyError, TypeError, ValueError) as error:
+            after = None if (place := data.get("after")) is None else (str(place[0]), str(place[1]))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ValueError(f"it is no sheet of trials: {error!r}") from error
         known = range(len(rows))
         if (
@@ -119,4 +124,4 @@ class TrialSheet(Value):
             or (runs and runs.keys() != set(tasks))
         ):
             raise ValueError("it is no sheet of trials: its rows do not fit")
-        return cls(names, rows, tasks, before, data.get("gang") is True, nodes, runs, client)
+        return cls(names, rows, tasks, before, data.get("gang") is True, nodes, runs, client, after)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ from skyward_core.front.history import PoolRow, RunRow
 from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.launches import KeptLaunch, ScriptState, any_kept, diff_of
 from skyward_core.front.session import Session
-from skyward_core.front.trials import TrialSheet, gangs_of, missing_of
+from skyward_core.front.trials import TrialSheet, gangs_of, going_on, missing_of
 from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
 
@@ -56,17 +58,24 @@ def rerun(
         have_terminal(console, detach=detach)
     if missing and (arguments or script_args):
         raise UsageError("--missing goes on with the same arguments: leave other ones out")
-    with opened(console) as session:
-        row = meant(session, run)
-        sheet = _left(session, row, console) if missing else None
-        if sheet is not None and not sheet.tasks:
-            console.note(
-                f"nothing is missing of run {row.run}: all {len(sheet.rows):,} combinations have results"
-            )
-            console.result({"run": row.run, "missing": 0})
-            return exit_status.OK
-        launched = any_kept(session.ledger, row)
-        before = session.ledger.pool(row.token)
+    with ExitStack() as held:
+        with opened(console) as session:
+            row, sheet = meant(session, run), None
+            if missing:
+                asked = row
+                row = held.enter_context(going_on(session.ledger, row, partial(_look, session)))
+                if row.run != asked.run:
+                    console.note(f"run {row.run} went on with what was missing of run {asked.run}")
+                sheet = _left(session, row, console)
+                if not sheet.tasks:
+                    console.note(
+                        f"nothing is missing of run {row.run}: all {len(sheet.rows):,} combinations have results"
+                    )
+                    console.result({"run": row.run, "missing": 0})
+                    return exit_status.OK
+            launched = any_kept(session.ledger, row)
+            before = session.ledger.pool(row.token)
+            diff = diff_of(session.ledger, row)
         if not isinstance(launched, KeptLaunch):
             if arguments or script_args:
                 raise UsageError(
@@ -88,22 +97,27 @@ def rerun(
                 f"run {row.run} was of a script, and --env and --secret are of job files: leave them out"
             )
         found = launched.changed_by(arguments, script_args or None)
-        diff = diff_of(session.ledger, row)
-    place = _place(row, before, pool, joined=found.joined)
-    request = found.request if place is None else found.request.on_pool(place)
-    _enter(found.cwd, console, _said(found.request))
-    told = ScriptState.of(Path(request.script)).since(found.source)
-    for said in told:
-        console.note(f"run {row.run}: {said}")
-    if told and found.source.diff:
-        cut = ", of which the end is cut off" if found.source.cut else ""
-        console.note(f"run {row.run}: how they differed: {diff}{cut}")
-    if sheet is not None:
-        console.note(
-            f"{len(sheet.tasks):,} of {count(len(sheet.rows), 'combination')} have no result and are run"
-        )
-    request = replace(request, detach=detach or request.detach)
-    return launch(request, console, dry_run=dry_run, watch=watch, missing=sheet)
+        place = _place(row, before, pool, joined=found.joined)
+        request = found.request if place is None else found.request.on_pool(place)
+        _enter(found.cwd, console, _said(found.request))
+        told = ScriptState.of(Path(request.script)).since(found.source)
+        for said in told:
+            console.note(f"run {row.run}: {said}")
+        if told and found.source.diff:
+            cut = ", of which the end is cut off" if found.source.cut else ""
+            console.note(f"run {row.run}: how they differed: {diff}{cut}")
+        if sheet is not None:
+            console.note(
+                f"{len(sheet.tasks):,} of {count(len(sheet.rows), 'combination')} have no result and are run"
+            )
+        request = replace(request, detach=detach or request.detach)
+        return launch(request, console, dry_run=dry_run, watch=watch, missing=sheet)
+
+
+def _look(session: Session, pool: str) -> None:
+    """What the nodes of a pool hold is written down."""
+    session.attach(pool).result()
+    session.leave(pool).result()
 
 
 def _left(session: Session, row: RunRow, console: Console) -> TrialSheet:

@@ -1,0 +1,177 @@
+"""Two clients that go on with one sweep at once, of which one is stopped, or killed, at any of its steps.
+
+Each combination that has no result runs once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.support.child import Child
+from tests.support.cli import Cli
+from tests.support.waiting import wait_until
+
+SCRIPT = """
+import os
+import skyward_core as sky
+
+@sky.function
+def trial(n: int, marks: str) -> int:
+    if n > 1 and not os.path.exists(f"{marks}/mended"):
+        raise ValueError(f"bad {n}")
+    with open(f"{marks}/begun", "a") as file:
+        file.write(f"{n} ")
+    return n * 10
+"""
+# Before and after all that it writes down, or asks a pool for, it counts a step: at one of them it does that to itself.
+STEPPED = """
+import os, sys
+from skyward_core.front.session import Session
+from skyward_core.store import kept_trials
+from skyward_core.store.ledger import Ledger
+from skyward_tui.cli import main
+
+at, how, count = int(os.environ["STEP"]), int(os.environ["SIGNAL"]), 0
+
+def step():
+    global count
+    count += 1
+    if count == at:
+        os.kill(os.getpid(), how)
+
+def stepped(owner, name):
+    act = getattr(owner, name)
+    def with_steps(*given, **said):
+        step()
+        done = act(*given, **said)
+        step()
+        return done
+    setattr(owner, name, with_steps)
+
+for owner, names in {
+    kept_trials: ("claimed", "gone_on_by", "keep", "write_whole", "keep_part"),
+    Ledger: ("_write",), Session: ("attach", "leave", "launch_sweep", "fetch_run"),
+}.items():
+    for name in names:
+        stepped(owner, name)
+try:
+    main()
+finally:
+    with open(os.environ["STEPS"], "w") as file:
+        file.write(str(count))
+"""
+STEPS = 30  # about as many as one takes
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    made = Cli(tmp_path_factory.mktemp("two"))
+    made.write("swept.py", SCRIPT)
+    made.write("stepped.py", STEPPED)
+    made.write("first.py", "import skyward_core as sky\n@sky.function\ndef first() -> int: return 1\n")
+    made("run", "first.py", "--nodes", 2, "--pool", "two", "--keep")
+    yield made
+    made("down", "--all", "-y", status=None)
+
+
+def begun(marks: Path) -> Counter[str]:
+    return Counter((marks / "begun").read_text().split())
+
+
+def swept(cli: Cli, marks: Path, *gang: object) -> str:
+    """A sweep of which one combination has a result; what the others lacked is there by now."""
+    words = ["--sweep", *gang, "-a", "n=1..4", "-a", f"marks={marks}", "--pool", "two"]
+    said = cli("run", "swept.py", *words, status=1).stderr
+    (marks / "mended").touch()
+    found = re.search(r"^run (\w+): ", said, re.MULTILINE)
+    assert found is not None, said
+    return found[1]
+
+
+def stepped(cli: Cli, run: str, at: int, how: int) -> Child:
+    env = cli.env | {"STEP": str(at), "SIGNAL": str(how), "STEPS": str(cli.folder / "steps")}
+    words = [sys.executable, "stepped.py", "rerun", run, "--missing"]
+    return Child(words, cwd=cli.folder, env=env, text=True)
+
+
+def stands_still(client: Child) -> bool:
+    state = Path(f"/proc/{client.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state in ("T", "Z")
+
+
+def finish(cli: Cli, run: str) -> str:
+    """Go on with it until nobody else does; gives what was said last."""
+    while True:
+        done = cli("rerun", run, "--missing", status=None)
+        if done.returncode == 0:
+            return done.stderr
+        assert done.returncode == 2 and "goes on" in done.stderr, done.stderr
+
+
+def check(cli: Cli, run: str, marks: Path) -> None:
+    assert "nothing is missing" in finish(cli, run)
+    assert begun(marks) == {"1": 1, "2": 1, "3": 1, "4": 1}, "each once"
+
+
+@pytest.mark.parametrize("gang", [(), ("--gang-nodes", 1)])
+def test_of_several_that_start_at_once_one_runs_it(
+    cli: Cli, tmp_path: Path, gang: tuple[object, ...]
+) -> None:
+    run = swept(cli, tmp_path, *gang)
+    clients = [cli.begin("rerun", run, "--missing") for _ in range(3)]
+    told = [client.communicate()[1] for client in clients]
+    ran = [said for said in told if "3 of 4 combinations have no result and are run" in said]
+    assert len(ran) == 1, told
+    for client, said in zip(clients, told, strict=True):
+        if said not in ran:
+            refused = client.returncode == 2 and re.search(
+                r"another client \(process \d+, since [\d:]+\) goes on with what is missing of run", said
+            )
+            assert refused or (client.returncode == 0 and "nothing is missing" in said), said
+    check(cli, run, tmp_path)
+
+
+def stopped(cli: Cli, marks: Path, at: int) -> None:
+    """One stands still at some step while another one comes, and goes on afterwards."""
+    run = swept(cli, marks)
+    with stepped(cli, run, at, signal.SIGSTOP) as one:
+        wait_until(lambda: stands_still(one))
+        other = cli("rerun", run, "--missing", status=None)
+        assert other.returncode == 0 or "goes on" in other.stderr, other.stderr
+        os.kill(one.pid, signal.SIGCONT)
+        assert one.wait() in (0, 2), "there may have been nothing left to do, or the other one did it"
+    check(cli, run, marks)
+
+
+def killed(cli: Cli, marks: Path, at: int) -> None:
+    """One dies at some step: the next one takes over."""
+    run = swept(cli, marks)
+    with stepped(cli, run, at, signal.SIGKILL) as one:
+        assert one.wait() in (0, -signal.SIGKILL)
+    finish(cli, run)
+    check(cli, run, marks)
+
+
+@pytest.mark.parametrize(("act", "seed"), [(stopped, 1), (killed, 2)])
+def test_one_is_stopped_or_dies_at_some_step(
+    cli: Cli, tmp_path: Path, act: Callable[[Cli, Path, int], None], seed: int
+) -> None:
+    act(cli, tmp_path, Random(seed).randint(1, STEPS))
+
+
+@pytest.mark.proof("2 min of a processor")
+@pytest.mark.parametrize("at", range(1, STEPS + 1))
+def test_one_is_stopped_or_dies_at_each_step(cli: Cli, tmp_path: Path, at: int) -> None:
+    for number, act in enumerate((stopped, killed)):
+        marks = tmp_path / str(number)
+        marks.mkdir()
+        act(cli, marks, at)
