@@ -105,6 +105,7 @@ def machines_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     return sum(each.thing.is_machine for each in found.found)
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_while_a_machine_is_exchanged_that_is_not_what_was_bought(
     bed: Bed, tmp_path: Path, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

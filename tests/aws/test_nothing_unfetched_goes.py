@@ -72,6 +72,7 @@ def logged(run: str) -> set[str]:
     return {line for path in logs.glob("*.out") for line in path.read_text().splitlines()}
 
 
+@pytest.mark.proof("4 s of a processor")
 def test_results_and_logs_of_a_client_that_left_come_home(bed: Bed, run: str, tmp_path: Path) -> None:
     killed_at("fetching", bed, tmp_path)  # the next one goes on
     assert len(bed.instances("running")) == 2

@@ -37,6 +37,7 @@ def cloud(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bed:
     return bed
 
 
+@pytest.mark.proof("5 s of a processor")
 def test_the_torch_example_from_nothing_to_a_receipt(cloud: Bed, tmp_path: Path) -> None:
     example = runpy.run_path(str(EXAMPLES / "ddp.py"))["train"]
     provider = rented(
@@ -152,6 +153,7 @@ def test_a_machine_that_is_not_what_was_bought_is_named_and_exchanged_before_it_
     assert "MB/s, to node " in ready[0].detail, "and the network between them"
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_second_one_ends_the_start(cloud: Bed) -> None:
     cloud.lacks_gpus(2)
     compute = sky.Compute(

@@ -51,6 +51,7 @@ def sleep() -> None:
     time.sleep(600)
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_one_that_goes_without_a_word_is_named_by_ec2_s(bed: Bed, rent: Callable[[int], sky.Compute]) -> None:
     with rent(1) as compute, ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: sleep() >> compute)

@@ -108,6 +108,7 @@ def fit() -> dict[str, Any]:
     }
 
 
+@pytest.mark.proof("4 s of a processor")
 def test_keras_trains_over_all_devices(proofs):
     plugins = [sky.plugins.jax(), sky.plugins.keras(backend="jax")]
     with sky.Compute(nodes=2, plugins=plugins, options=sky.Options(console=False)) as pool:
@@ -182,6 +183,7 @@ def loads() -> None:
         time.sleep(1)
 
 
+@pytest.mark.proof("4 s of a processor")
 def test_a_rank_that_never_joins_is_found():
     worker = sky.Worker(ranks_per_node=4)
     with sky.Compute(worker=worker, plugins=PLUGINS, options=sky.Options(console=False, grace=1.0)) as pool:

@@ -98,6 +98,7 @@ with sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=Fals
 """
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_children_that_other_libraries_start_have_what_a_script_defines(tmp_path):
     (script := tmp_path / "children.py").write_text(CHILDREN)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=90)

@@ -157,6 +157,7 @@ def test_after_code_has_destroyed_it_the_next_call_has_a_fresh_one(joined):
     assert {pid for pid, _, _ in first}.isdisjoint(pid for pid, _, _ in second)
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_the_plugin_leaves_it_to_the_code_where_that_is_asked_for(home):
     plugins = [sky.plugins.torch(init=False)]
     with sky.Compute(nodes=1, worker=TWO, plugins=plugins, options=OPTIONS) as pool:

@@ -181,6 +181,7 @@ def test_a_rank_that_fails_in_a_collective(pool, how, kind, exit_code):
         assert check[0]["hash"] == check[1]["hash"]
 
 
+@pytest.mark.proof("5 s of a processor")
 def test_four_ranks_on_two_nodes_train_as_one():
     worker = sky.Worker(ranks_per_node=2)
     with sky.Compute(nodes=2, worker=worker, plugins=PLUGINS, options=sky.Options(console=False)) as pool:
@@ -266,6 +267,7 @@ with sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=Fals
 """
 
 
+@pytest.mark.proof("4 s of a processor")
 def test_what_a_script_defines_is_saved_compiled_and_loaded_by_workers(tmp_path: Path) -> None:
     (script := tmp_path / "own.py").write_text(OWN_CLASSES)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100, cwd=tmp_path)

@@ -103,6 +103,7 @@ def test_the_jobs_of_the_guide(lab: Lab) -> None:
         assert logs == ["only the head: brought, 2 nodes\n", ""]
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_a_port_of_a_node_is_here_until_it_is_let_go(lab: Lab) -> None:
     """A server that a command has left running on the second node; nobody else of its host's network reaches it."""
     serves = "test $SKYPILOT_NODE_RANK = 0 || (python3 -m http.server 8123 --bind 127.0.0.1 &)"

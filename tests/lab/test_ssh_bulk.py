@@ -187,6 +187,7 @@ def test_behind_a_firewall_all_goes_through_ssh_and_that_is_told_once(pair: Lab,
             host.run("ip rule del pref 10; ip rule del pref 5")
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_results_go_on_where_a_pulled_cable_stopped_them(pair: Lab) -> None:
     with pool(pair) as compute, ThreadPoolExecutor(1) as beside:
         noise(SIZE) @ compute  # so that the hosts listen

@@ -121,6 +121,7 @@ def test_a_teardown_without_the_key_file_tells_what_it_could_not_reach(
     nothing_runs(lab)
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_a_folder_that_is_hidden_hides_no_worker(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     host = lab.hosts[1]
     compute = pool(lab, ssh(lab, lab.hosts[:2]))

@@ -84,6 +84,7 @@ def test_a_look_tells_who_uses_what_and_leaves_nothing(shared: Lab) -> None:
     assert all(each.is_free for each in told[second.address].gpus)
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_the_command_line_tells_it_and_a_dry_run_names_who_is_in_the_way(
     shared: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_pool_takes_what_is_free_and_leaves_the_rest(shared: Lab) -> None:
     assert all(each.is_free for each in look(shared)[second.address].gpus)
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_as_many_as_are_asked_for(shared: Lab) -> None:
     free = ssh(shared, gpus="free")
     with pool(shared, free, nodes=1, worker=sky.Worker(ranks_per_node=2)) as compute:

@@ -62,6 +62,7 @@ def test_a_payload_leaves_the_client_once(lab: Lab) -> None:
         assert max(agent_memory() @ compute) < 25_000_000
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_without_a_way_between_hosts_the_client_sends_all(lab: Lab) -> None:
     data = os.urandom(2_000_000)
     expected = hashlib.sha256(data).hexdigest()

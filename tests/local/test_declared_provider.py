@@ -318,6 +318,7 @@ def test_what_is_no_provider_is_none(name: str) -> None:
         providers.by_name(name)
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_it_runs_a_script_and_the_ledger_and_the_doctor_know_it(installed: Path, tmp_path: Path) -> None:
     cli = Cli(tmp_path)
     cli.env["PYTHONPATH"] = str(installed)

@@ -196,6 +196,7 @@ def test_gangs_of_some_nodes_run_side_by_side_and_who_fails_is_named(cli: Cli) -
     cli("down", "wide")
 
 
+@pytest.mark.proof("3 s of a processor")
 def test_a_client_of_gangs_that_is_killed_leaves_what_runs_and_the_rest_is_run_later(
     cli: Cli, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     session.detach()
 
 
+@pytest.mark.proof("8 s of a processor")
 def test_open_launch_ddp_watch_tear_down(terminal: Terminal, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     terminal.until("No pools yet")

@@ -132,6 +132,7 @@ async def test_in_ascii_every_screen_is_ascii(session: FakeSession, size: tuple[
                 app.pop_screen()
 
 
+@pytest.mark.proof("2 s of a processor")
 async def test_without_colours_none_is_painted(session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     app = SkywardApp(lambda: session, clock=lambda: session.now)
