@@ -43,6 +43,7 @@ def status(do: Any, *args: Any, **given: Any) -> int:
     return int(caught.value.response["ResponseMetadata"]["HTTPStatusCode"])
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_token_makes_instances_once(bed: Bed, ec2: Any) -> None:
     first = launch(ec2, 2, ClientToken="t")
     assert launch(ec2, 2, ClientToken="t") == first

@@ -119,8 +119,8 @@ def test_while_a_machine_is_exchanged_that_is_not_what_was_bought(
     assert left(bed) == [] and len(bed.instances()) == 2
 
 
-@pytest.mark.proof("4 s of a processor", after=2)
-@pytest.mark.parametrize("stage", ["install", "run", "teardown", "tidying"])
+@pytest.mark.proof("5 s of a processor", after=1)
+@pytest.mark.parametrize("stage", ["run", "install", "teardown", "tidying"])
 def test_once_machines_are_there(
     bed: Bed, tmp_path: Path, session: Any, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 import skyward_core as sky
 from tests.support.fates import listening
 
@@ -44,6 +46,7 @@ def accelerated() -> dict[str, Any]:
     }
 
 
+@pytest.mark.proof("3 s of a processor")
 def test_an_accelerator_finds_the_pool(pool):
     first, second = accelerated() @ pool
     assert (first.pop("world"), second.pop("world")) == ([2, 0, 0], [2, 1, 0])

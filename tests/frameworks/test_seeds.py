@@ -170,6 +170,7 @@ with sky.ComputePool(
 """
 
 
+@pytest.mark.proof("1 s of a processor")
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler for the driver's stand-in")
 def test_older_names_of_tensorflow_and_mig(tmp_path: Path) -> None:
     source, library = ROOT / "tests" / "support" / "fake_nvml.c", tmp_path / "libnvidia-ml.so.1"

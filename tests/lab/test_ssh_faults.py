@@ -102,6 +102,7 @@ def test_a_key_file_that_is_away_while_a_large_call_is_sent(lab: Lab, tmp_path: 
         assert size(b"x" * 300_000) @ compute == [300_000, 300_000]
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_a_teardown_without_the_key_file_tells_what_it_could_not_reach(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

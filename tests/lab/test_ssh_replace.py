@@ -98,6 +98,7 @@ def test_a_spare_host_takes_the_place_of_one_without_power(
     wait_until(lambda: not any(host.processes() for host in lab.hosts), what="the end of the last errand")
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_host_that_is_back_takes_its_own_place_where_there_is_no_spare(make_lab: MakeLab) -> None:
     lab = make_lab(2)
     head, victim = lab.hosts

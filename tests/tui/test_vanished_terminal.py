@@ -215,6 +215,7 @@ main()
 """
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_one_that_was_stopped_goes_on_as_before(session: Session, shared_home: Path, tmp_path: Path) -> None:
     with closing(Terminal(shared_home, cwd=tmp_path, program=["-c", WATCHED])) as terminal:
 
