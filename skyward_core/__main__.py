@@ -1,4 +1,4 @@
-"""``python -m skyward_core [--provider NAME] SCRIPT [ARGS...]``: run a whole script, its pools included."""
+"""``python -m skyward_core [--provider NAME] [--nodes N] SCRIPT [ARGS...]``: run a whole script, its pools included."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from typing import NoReturn
 from .model import exit_status
 from .model.errors import UsageError
 from .providers import by_name
+from .providers.making import values_of
 from .runtime import large_imports, older_import
 from .store import home
-from .tasks.scripts import parse
+from .tasks import loader
+from .tasks.scripts import commands_of, parse
 
 _told: list[int] = []  # signals that had the script end
 
@@ -30,9 +32,12 @@ def main(argv: list[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        if arguments.provider is not None:
-            home.provider_override = by_name(arguments.provider).name
+        _override(arguments)
         tree = parse(Path(arguments.script))
+        if arguments.dry_run and not commands_of(Path(arguments.script)):
+            raise UsageError(
+                f"--dry-run is for scripts with commands of sky.app, and {arguments.script} has none"
+            )
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return exit_status.USAGE
@@ -50,10 +55,17 @@ def main(argv: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup, say
             signal.signal(number, _leave)
+    loader.loading = arguments.dry_run  # a pool of the script's own does not start then
     try:
         exec(code, module.__dict__)  # noqa: S102  running the person's script is what we are for
         if (commands := sys.modules.get(f"{__package__}.front.api.older_app")) and commands.is_asked():
-            return _told_of(lambda: commands.run(arguments.args))
+            return _told_of(lambda: commands.run(arguments.args, dry_run=arguments.dry_run))
+    except loader.PoolInScript:
+        said = (
+            f"{arguments.script} brings a pool up by itself, and --dry-run tells of commands of sky.app alone"
+        )
+        print(f"error: {said}", file=sys.stderr)  # noqa: T201
+        return exit_status.USAGE
     except SystemExit:
         if _told:
             _have_streams()
@@ -63,6 +75,24 @@ def main(argv: list[str] | None = None) -> int:
         sys.excepthook(type(error), error.with_traceback(own), own)
         return exit_status.of_error(error)
     return exit_status.OK
+
+
+def _override(arguments: argparse.Namespace) -> None:
+    """Have the script's pools be as the command line says.
+
+    Raises:
+        UsageError: it says what makes no sense.
+    """
+    settings = dict(each.partition("=")[::2] for each in arguments.settings)
+    if arguments.provider is None:
+        if settings:
+            raise UsageError("--set is a setting of the provider that --provider names")
+    else:
+        provider = by_name(arguments.provider)
+        values_of(provider, settings)
+        home.provider_override, home.provider_settings = provider.name, settings
+    if (nodes := arguments.nodes) is not None:
+        home.nodes_override = int(nodes) if nodes.isdecimal() else nodes
 
 
 def _told_of(work: Callable[[], None]) -> int:
@@ -101,6 +131,18 @@ def _parser() -> argparse.ArgumentParser:
         description="Run a script as python does; its pools may come from another provider than it names.",
     )
     parser.add_argument("--provider", metavar="NAME", help="use it in place of the script's own providers")
+    parser.add_argument(
+        "--set", dest="settings", metavar="KEY=VALUE", action="append", default=[],
+        help="a setting of that provider; repeatable",
+    )  # fmt: skip
+    parser.add_argument(
+        "--nodes", metavar="N|MIN:MAX", help="have so many machines in place of as many as it says"
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="of a script with commands of sky.app: only tell what would be rented",
+    )
     parser.add_argument("script", metavar="SCRIPT")
     parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help="the script's own arguments")
     return parser

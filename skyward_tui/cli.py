@@ -179,7 +179,8 @@ def run(
     """Run a script's function on every rank, and show the results.
 
     Flags of the function stand behind the script: run train.py --epochs 5. A script without a function, and one with
-    a -- behind it, is run as a whole, as python runs it: run train.py -- --epochs 5.
+    a -- behind it, is run as a whole, as python runs it: run train.py -- --epochs 5. One with commands of sky.app runs
+    as python -m skyward_core runs it, on the machines that it names.
 
     The pool is made for it and torn down after it. ctrl-c asks whether to detach, cancel or tear down; off a
     terminal it cancels, as SIGTERM does. A second one tears down.
@@ -188,13 +189,16 @@ def run(
         from skyward_core.front.launch_request import LaunchRequest
 
         from .commands.run import run as execute
+        from .commands.script_command import run_command
         from .packaged import located
-        from .script_words import OWN_WORDS, arguments_of, own_words
+        from .script_words import OWN_WORDS, arguments_of, commands_named, own_words
 
         if as_module:
             said["module"], target = target, str(file_of(target))
             context.meta[OWN_WORDS] = context.meta[OWN_WORDS] or []
         target = located(target)
+        if not as_module and (commands := commands_named(target)):
+            return run_command(context, target, commands, console)
         said["script_args"] = own = own_words(context, target)
         if own is None:
             options = [name for each in context.command.params for name in each.opts if name.startswith("--")]

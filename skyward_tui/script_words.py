@@ -49,6 +49,20 @@ class ScriptCommand(click.Command):
                 formatter.write_dl(rows) if rows else formatter.write_text("It takes none.")
 
 
+def commands_named(target: str) -> list[str]:
+    """The commands of ``sky.app`` that a script has, of which one is to be run; none where a function is meant that is
+    none of them.
+
+    Raises:
+        ScriptError: the script cannot be read.
+    """
+    from skyward_core.front.scripts import commands_of, split_target
+
+    path, function = split_target(target)
+    names = [each.name for each in commands_of(path)] if path.is_file() else []
+    return names if function is None or function in names else []
+
+
 def own_words(context: click.Context, target: str) -> list[str] | None:
     """What a script that is run as a whole is given; None where a function of it is called.
 
@@ -143,11 +157,13 @@ def _described(function: FunctionInfo) -> Iterator[tuple[str, str]]:
 
 
 def _functions(target: str) -> list[FunctionInfo]:
-    from skyward_core.front.scripts import find_function, list_functions, split_target
+    from skyward_core.front.scripts import commands_of, find_function, list_functions, split_target
     from skyward_core.model.errors import ScriptError
 
     path, name = split_target(target)
     try:
+        if commands := [each for each in commands_of(path) if name in (None, each.name)]:
+            return commands
         return list_functions(path) if name is None else [find_function(path, name)]
     except ScriptError:  # whoever runs it is told
         return []

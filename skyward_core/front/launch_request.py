@@ -19,7 +19,7 @@ from ..providers.making import make, values_of
 from ..store.working_folder import workdir
 from ..tasks.beside_script import check_travels
 from ..tasks.combinations import combinations
-from ..tasks.scripts import FunctionInfo, find_function, parse_arguments, split_target, whole
+from ..tasks.scripts import FunctionInfo, commands_of, find_function, parse_arguments, split_target, whole
 from ..views.trial_sheet import TrialSheet
 from .launch_plan import LaunchPlan
 from .script_python import script_python
@@ -289,6 +289,11 @@ class LaunchRequest:
                     "a sweep is of a function's arguments, and a whole script is run: leave one of them out"
                 )
         with of_field("script"):
+            if not self.module and (commands := commands_of(Path(self.script))):
+                raise UsageError(
+                    f"{commands[0].name} of {self.script} is a command of sky.app, which brings its own machines up: "
+                    f"`python -m skyward_core {self.script}` runs it, and the command `run`"
+                )
             if self.function is not None:
                 raise UsageError(
                     f"{self.script}:{self.function} is a function, and what stands behind -- goes to a whole script: "

@@ -24,6 +24,7 @@ from ..tasks.scripts import (
     FunctionInfo,
     build_task,
     build_tasks,
+    commands_of,
     find_function,
     has_functions,
     list_functions,
@@ -51,6 +52,7 @@ __all__ = [
     "argument_fields",
     "build_task",
     "build_tasks",
+    "commands_of",
     "find_function",
     "gang_frameworks_of",
     "has_functions",
@@ -59,6 +61,7 @@ __all__ = [
     "interpreter_of",
     "known_python",
     "lacking_here",
+    "lacks",
     "list_functions",
     "missing_of",
     "offered",
@@ -121,6 +124,15 @@ def missing_of(script: Path, interpreter: Interpreter | None = None) -> list[str
     except (ScriptError, UsageError):
         return []
     return missing_in(interpreter, [name for name in FRAMEWORKS if name in needs])
+
+
+def lacks(interpreter: Interpreter, module: str) -> bool:
+    """Whether an interpreter has no such module; one whose environment is still to be made has none.
+
+    Raises:
+        ScriptError: it does not say; tells why.
+    """
+    return bool(interpreter.base or missing_in(interpreter, [module]))
 
 
 def lacking_here(script: Path, *, whole: bool) -> list[str]:

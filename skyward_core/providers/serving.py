@@ -9,7 +9,10 @@ from typing import Any
 
 from ..model.errors import UsageError
 from ..model.spec import Spec
+from ..store import home
+from . import by_name
 from .elsewhere.stand_in import StandIn
+from .making import make
 
 CHOICES = (
     "vcpus", "memory_gb", "disk_gb", "architecture", "region", "max_hourly_cost", "allocation"
@@ -35,7 +38,10 @@ def serving(ways: Sequence[Spec], override: str | None) -> tuple[list[Spec], lis
         asked = " or ".join(dict.fromkeys(_spelled(each) for each in named if each is not None))
         lost = _unheeded(ways, stand_ins)
         notes = [f"--provider {override} in place of {asked or 'its own'}{lost}"] if stand_ins or lost else []
-        return [Spec(provider=override, accelerator=first.accelerator, nodes=first.nodes)], notes
+        provider: Any = override
+        if home.provider_settings:
+            provider = make(by_name(override), home.provider_settings)
+        return [Spec(provider=provider, accelerator=first.accelerator, nodes=first.nodes)], notes
     served: list[Spec] = []
     notes, refusals = [], []
     for way, provider in zip(ways, named, strict=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,10 @@ PRUNE_EVERY = 86400.0  # seconds between two such times
 
 provider_override: str | None = None
 """Name of a provider that the pools of this process use in place of the one they name."""
+provider_settings: Mapping[str, str] = {}
+"""What a person wrote for its settings."""
+nodes_override: int | str | None = None
+"""How many machines the pools of this process have in place of as many as they say."""
 
 
 def home() -> Path:

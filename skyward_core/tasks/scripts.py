@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("skyward_core", "skyward")
 DECORATORS = ("function", "compute")  # the second is the older name of the first
+APP = ("app",)
 
 ParamKind = Literal["positional", "keyword", "var_positional", "var_keyword"]
 
@@ -109,6 +110,31 @@ def list_functions(path: Path) -> list[FunctionInfo]:
             f"{path} holds no function decorated with @sky.function; "
             "import skyward_core as sky and put @sky.function above the one to run"
         )
+    return list(found.values())
+
+
+def commands_of(path: Path) -> list[FunctionInfo]:
+    """The functions of a script that ``sky.app`` makes commands, in the order they stand; nothing is executed.
+
+    Raises:
+        ScriptError: no such file, a folder, or it does not parse.
+    """
+    tree = parse(path)
+    modules, names = _bindings(tree, APP)
+    statements = list(_top_level(tree.body))
+    made = {
+        target.id
+        for each in statements
+        if isinstance(each, ast.Assign) and _is_ours(each.value, modules, names, APP)
+        for target in each.targets
+        if isinstance(target, ast.Name)
+    }
+    found = {}
+    for each in statements:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            for by in each.decorator_list:
+                if _is_ours(by, modules, names, APP) or (isinstance(by, ast.Name) and by.id in made):
+                    found[each.name] = _describe(each, by, {})
     return list(found.values())
 
 
@@ -387,8 +413,8 @@ def _is_main_guard(test: ast.expr) -> bool:
     return ast.unparse(test) in ("__name__ == '__main__'", "'__main__' == __name__")
 
 
-def _bindings(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """Names under which the script knows our package, and our decorators themselves."""
+def _bindings(tree: ast.Module, wanted: Sequence[str] = DECORATORS) -> tuple[set[str], set[str]]:
+    """Names under which the script knows our package, and those decorators of it themselves."""
     modules: set[str] = set()
     names: set[str] = set()
     for statement in _top_level(tree.body):
@@ -401,22 +427,24 @@ def _bindings(tree: ast.Module) -> tuple[set[str], set[str]]:
             if (statement.module or "").partition(".")[0] not in PACKAGES:
                 continue
             for alias in statement.names:
-                if alias.name in DECORATORS:
+                if alias.name in wanted:
                     names.add(alias.asname or alias.name)
                 elif alias.name == "*":
-                    names.update(DECORATORS)
+                    names.update(wanted)
                 elif alias.name == "compat":
                     modules.add(alias.asname or alias.name)
     return modules, names
 
 
-def _is_ours(decorator: ast.expr, modules: set[str], names: set[str]) -> bool:
+def _is_ours(
+    decorator: ast.expr, modules: set[str], names: set[str], wanted: Sequence[str] = DECORATORS
+) -> bool:
     target = decorator.func if isinstance(decorator, ast.Call) else decorator
     match target:
         case ast.Name(id=name):
             return name in names
         case ast.Attribute(value=ast.Name(id=module), attr=name):
-            return module in modules and name in DECORATORS
+            return module in modules and name in wanted
     return False
 
 

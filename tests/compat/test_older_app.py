@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,13 @@ from typing import Any, Literal
 import pytest
 
 import skyward_core as sky
+from skyward_core.__main__ import main as script_main
 from skyward_core.front.api import older_app
+from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.store import home
+from skyward_core.tasks import loader
+from skyward_core.tasks.scripts import commands_of
+from tests.support.cli import Cli
 
 ROOT = Path(__file__).parents[2]
 # As its first example has it, but for what is asked of a GPU.
@@ -22,7 +29,7 @@ import skyward as sky
 
 
 @sky.app(
-    provider=sky.RunPod(), accelerator=sky.accelerators.RTX_3090(), nodes=2, image=sky.Image(env={"STAGE": "there"})
+    provider=sky.RunPod(), accelerator=sky.accelerators.RTX_3090(), nodes=3, image=sky.Image(env={"STAGE": "there"})
 )
 def estimate(n: int = 1000, verbose: bool = False) -> dict:
     import os
@@ -31,17 +38,19 @@ def estimate(n: int = 1000, verbose: bool = False) -> dict:
 """
 
 
-def test_a_command_runs_on_its_machines(tmp_path: Path) -> None:
+def test_a_command_runs_on_its_machines_or_on_others_by_options(tmp_path: Path) -> None:
     script = tmp_path / "pi.py"
     script.write_text(SCRIPT)
     env = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     }
-    command = [sys.executable, "-m", "skyward_core", "--provider", "local", str(script)]
+    # It is python -m skyward_core then, in the place of that process.
+    command = [sys.executable, "-m", "skyward_tui", "run", str(script), "--provider", "local", "--nodes", "2"]
     done = subprocess.run(
         [*command, "--n=500", "--verbose", "--node", "all", "-f"],
         cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
+    command = [sys.executable, "-m", "skyward_core", "--provider", "local", str(script)]
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [
         {"n": 500, "verbose": True, "rank": rank, "stage": "there"} for rank in (0, 1)
@@ -132,3 +141,56 @@ def test_machines_that_are_not_rented_here_are_refused_as_in_compute(commands: C
         older_app.run(["show_it"])
     with pytest.warns(FutureWarning, match="no call is made again"):
         sky.app(provider=sky.RunPod(), retry=lambda why, attempt: True)
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("import skyward as sky\n@sky.app(nodes=2)\ndef a(): ...\n@sky.function\ndef b(): ...", ["a"]),
+        (
+            "import skyward_core\nmine = skyward_core.app()\n@mine\ndef a(): ...\n@mine\ndef b(): ...",
+            ["a", "b"],
+        ),
+        ("from skyward import app as on\n@on()\n@other\nasync def a(): ...", ["a"]),
+        ("import flask\napp = flask.app()\n@app\ndef a(): ...\n@flask.app()\ndef b(): ...", []),
+        ("import skyward as sky\ndef outer():\n    @sky.app()\n    def a(): ...", []),
+    ],
+)
+def test_commands_are_found_without_running_the_script(tmp_path: Path, source: str, names: list[str]) -> None:
+    (tmp_path / "s.py").write_text(source)
+    assert [each.name for each in commands_of(tmp_path / "s.py")] == names
+
+
+def test_what_is_said_of_its_machines_is_heeded_or_refused(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    script = cli.write("pi.py", SCRIPT)
+    refused = cli("run", "pi.py", "--keep", "--pool", "x", "--n", "3", status=2).stderr
+    assert "has commands of sky.app (estimate)" in refused and "--pool, --keep are not for them" in refused
+    assert "Arguments of estimate" in cli("run", "pi.py", "--help").stdout
+    with pytest.raises(sky.UsageError, match=r"estimate of .* is a command of sky\.app"):
+        LaunchRequest(script=str(script), script_args=()).plan()
+
+
+def test_a_dry_run_rents_nothing_whatever_the_script_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("argv", "path"):
+        monkeypatch.setattr(sys, name, [*getattr(sys, name)])
+    for name, value in (("provider_override", None), ("nodes_override", None), ("provider_settings", {})):
+        monkeypatch.setattr(home, name, value)
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setattr(older_app, "_commands", {})
+    monkeypatch.setattr(older_app, "_called", [])
+    monkeypatch.setattr(loader, "loading", False)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    script = tmp_path / "pi.py"
+    script.write_text(SCRIPT)
+    words = ["--provider", "local", "--dry-run", str(script)]
+    assert script_main(words) == 0
+    assert capsys.readouterr().out == "nothing is rented\n"
+    script.write_text(SCRIPT + "with sky.Compute() as pool: print('up')\n")
+    assert script_main(words) == 2
+    said = capsys.readouterr()
+    assert "brings a pool up by itself" in said.err and said.out == ""
+    script.write_text("print('runs')")
+    assert script_main(words) == 2 and "has none" in capsys.readouterr().err

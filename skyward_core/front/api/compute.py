@@ -149,6 +149,8 @@ class Compute(OverItems):
             allocation = None
             if len(ways) == 1 and not ways[0].chooses:  # who serves has what it has: there is no choice
                 selection, options = None, options and replace(options, selection=None)
+        if home.nodes_override is not None:
+            ways, nodes = [replace(each, nodes=None) for each in ways], home.nodes_override
         self.spec = pool_spec(
             asked_by(),
             *ways,

@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar, get_type_hints
 
 from ...model.errors import UsageError
-from ...model.function import function
+from ...model.function import Function, function
 from ...model.older_words import of_calls
 from ...tasks.annotations import of_default
 from ...tasks.arguments import typed
@@ -61,11 +61,12 @@ def is_asked() -> bool:
     return bool(_commands) and not _called
 
 
-def run(words: Sequence[str]) -> None:
+def run(words: Sequence[str], *, dry_run: bool = False) -> None:
     """Run a command on its machines, and print what it gives.
 
     Args:
         words: of the command line: the command's name, if there are several, and its arguments.
+        dry_run: only print what would be rented for it.
 
     Raises:
         UsageError: there is no such command, or it does not take these.
@@ -79,8 +80,12 @@ def run(words: Sequence[str]) -> None:
         print(f"{name}{inspect.signature(fn)}\n{inspect.getdoc(fn) or ''}".rstrip())  # noqa: T201
         return
     given, everywhere = _given(name, fn, rest)
-    call = function(fn)(**given)
-    with Compute(**machines) as compute:
+    call = (fn if isinstance(fn, Function) else function(fn))(**given)
+    pool = Compute(**machines)
+    if dry_run:
+        print(pool.plan())  # noqa: T201
+        return
+    with pool as compute:
         value = call @ compute if everywhere else call >> compute
     print(json.dumps(value, default=str))  # noqa: T201
 
