@@ -1,5 +1,5 @@
 """``python -m skyward_tui`` is the ``skyward-tui`` command."""
 
-from .cli import main
+from .entry import main
 
 main()

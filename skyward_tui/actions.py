@@ -521,21 +521,23 @@ ALWAYS = (
 )  # fmt: skip
 
 
+_BY_ID = {action.id: action for action in ACTIONS}
+_OF = {scope: [action for action in ACTIONS if action.scope == scope] for scope in SCOPES}
+
+
 def named(*ids: str) -> Iterator[Action]:
     """Actions by their ids, in that order."""
-    by_id = {action.id: action for action in ACTIONS}
-    return (by_id[each] for each in ids)
+    return (_BY_ID[each] for each in ids)
 
 
 def of(*scopes: str) -> Iterator[Action]:
     """The actions of some scopes, scope by scope."""
-    return (action for scope in scopes for action in ACTIONS if action.scope == scope)
+    return (action for scope in scopes for action in _OF.get(scope, ()))
 
 
 def first_key(id: str, keymap: Mapping[str, str]) -> str:
     """The first key of an action, as a person reads it, after the person's own."""
-    (action,) = named(id)
-    return action.shown_keys(keymap)[0]
+    return _BY_ID[id].shown_keys(keymap)[0]
 
 
 _NAMED = re.compile(r"\{([a-z]+\.[a-z_]+)\}")
@@ -543,8 +545,7 @@ _NAMED = re.compile(r"\{([a-z]+\.[a-z_]+)\}")
 
 def with_keys(text: str, keymap: Mapping[str, str]) -> str:
     """A text in which actions are named in braces, ``{run.errors} shows why``, with their keys there."""
-    known = {action.id for action in ACTIONS}
-    return _NAMED.sub(lambda found: first_key(found[1], keymap) if found[1] in known else found[0], text)
+    return _NAMED.sub(lambda found: first_key(found[1], keymap) if found[1] in _BY_ID else found[0], text)
 
 
 def bindings(scope: str) -> list[BindingType]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import events, on, work
@@ -27,9 +28,11 @@ from skyward_core.views.notifications import Notification, NotificationWatch
 
 from .actions import bindings, first_key, of, with_keys
 from .app_face import settled
+from .at_once import AtOnce
 from .budgets import BudgetQuestions
 from .dressed_app import DressedApp
 from .ends import Ends, beside
+from .garbage import look_if_due
 from .host_keys import HostKeyQuestions
 from .keymap import usable
 from .notifications import Notifier
@@ -55,10 +58,8 @@ S = TypeVar("S")
 FRAMES, FRAMES_OVER_SSH = 10, 5  # paints a second
 REFRESH_SECONDS = 1.0
 LIVELY_SECONDS = 1.0  # for which a key, or work that has ended, may still change what is shown
-AGAIN_SECONDS = (
-    0.6,
-    1.6,
-)  # after news: panels look at what keeps coming now and then, and at the last of it, too
+AGAIN_SECONDS = (0.6, 1.6)  # after news: panels look now and then at what keeps coming, and at the last of it
+REST_SECONDS = 0.3  # without news or keys, after which is asked as seldom as over SSH
 STILL_SECONDS = 10.0  # for which a screen may stay as it is at most, should the clock stand still
 FIRST_LOOK_SECONDS = 1.0
 DETACH_SECONDS = 5.0
@@ -68,13 +69,6 @@ def _new_session() -> Front:
     from skyward_core.front.session import Session
 
     return Session()
-
-
-def looking_only() -> Front:
-    """A session that changes nothing."""
-    from skyward_core.front.looking_only import LookingOnly
-
-    return LookingOnly()
 
 
 SWITCH_INTERVAL = 0.0005  # seconds
@@ -127,6 +121,7 @@ class SkywardApp(DressedApp):
         self.replay = None
         self.host_keys = HostKeyQuestions(self.post_message, self._show_host_key)
         self.budgets = BudgetQuestions(self._show_budget, self._heed_budget)
+        self.at_once = AtOnce()
         self._session_factory = session_factory
         self._refresh_error = ""
         self._ends = Ends()
@@ -177,7 +172,8 @@ class SkywardApp(DressedApp):
     def on_mount(self) -> None:
         self.keep_what_is_chosen()
         frames = FRAMES_OVER_SSH if "SSH_CONNECTION" in os.environ else FRAMES
-        self.set_interval(1 / frames, self._pump)
+        self._turns = cycle((True, frames == FRAMES_OVER_SSH))
+        self.set_interval(1 / frames, self._turn)
         self.run_worker(self._keep_looking(), group="refresh")
         # The terminal of an app that comes back from the shell is empty; only what changes is painted otherwise.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
@@ -198,6 +194,7 @@ class SkywardApp(DressedApp):
             if isinstance(event, events.InputEvent | events.Resize):
                 self._touched = time.monotonic()
                 self._enliven()
+                self.at_once.heed(event)
             await super().on_event(event)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
@@ -238,6 +235,10 @@ class SkywardApp(DressedApp):
         self.look_for_failures()
         self.look_for_leftovers()
 
+    def _turn(self) -> None:
+        if next(self._turns) or time.monotonic() < max(self._lively_until, self._pumped[1] + REST_SECONDS):
+            self._pump()
+
     def _pump(self) -> None:
         """Give the screen in front its pulse where something has come, or time has changed what it tells. An app that
         nobody touches costs next to nothing."""
@@ -273,6 +274,7 @@ class SkywardApp(DressedApp):
         try:
             while True:
                 await asyncio.sleep(REFRESH_SECONDS)
+                look_if_due(time.monotonic() - self._touched)
                 looks.add(look := asyncio.create_task(self._look_for_pools(patient=True)))
                 look.add_done_callback(looks.discard)
         finally:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from skyward_core.views.notifications import Notification
     from skyward_core.views.views import PoolView, RunView
 
+    from .at_once import AtOnce
     from .host_keys import HostKeyQuestions
     from .kept_state import KeptScreen
     from .launch_form import Form
@@ -44,6 +45,7 @@ class AppFace(App[None]):
         host_keys: questions about unknown hosts.
         failures: how many runs have failed of late that nobody has dismissed.
         replay: that record; None until it is read.
+        at_once: says when a screen is to paint without waiting for Textual's next turn.
         leftovers: what accounts were found to hold, when the app looked last; None before.
     """
 
@@ -58,6 +60,7 @@ class AppFace(App[None]):
     own: OwnSettings
     host_keys: HostKeyQuestions
     failures: int
+    at_once: AtOnce
     leftovers: Sweep | None
     replay: Playback | None
 

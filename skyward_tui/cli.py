@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from functools import partial
 from typing import Any, NoReturn
 
 import click
@@ -108,18 +107,12 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
     if demo:
         return played(DEMO)
     has_terminal()
-    # Looking for garbage among what the app is made of would be an eighth of its way to the first paint.
-    gc.disable()
-    from .app import SkywardApp, looking_only
+    from .opening import new_app, run
 
-    gc.freeze()
-    gc.enable()
-    dressed = partial(SkywardApp, theme=theme or "", plain=plain)
-    app = dressed(looking_only, read_only=True) if read_only else dressed()
+    app = new_app(read_only=read_only, theme=theme or "", plain=plain)
     if theme is not None and theme not in app.available_themes:
         raise click.UsageError(f"there is no theme {theme!r}: {', '.join(sorted(app.available_themes))}")
-    app.run()
-    return app.return_code or 0
+    return run(app)
 
 
 @cli.command(cls=ScriptCommand, options_metavar="[OPTIONS]")

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from textual.filter import LineFilter, Monochrome, NoColor
+from textual.reactive import Reactive
 
 from skyward_core.front import settings
 from skyward_core.front.settings import OwnSettings
@@ -38,6 +39,10 @@ class DressedApp(AppFace):
         remarks: what of all that is not used, in words.
     """
 
+    # Worn from the beginning: one that is put on later has all styles worked out twice before the first paint.
+    theme: Reactive[str] = Reactive(SKYWARD.name)
+    _current: Theme | None = None
+
     def __init__(self, theme: str, plain: bool) -> None:
         super().__init__()
         self.own = OwnSettings()
@@ -48,9 +53,20 @@ class DressedApp(AppFace):
         self._changed_screens: dict[str, KeptScreen] = {}
         self._writing = asyncio.Lock()
         self._painters: list[LineFilter] = []
-        for each in OWN:
-            self.register_theme(each)
-        self.theme = self._worn = SKYWARD.name
+        self._worn = SKYWARD.name
+        self.add_class(f"-theme-{SKYWARD.name}", update=False)  # as Textual does where a theme comes later
+
+    @property
+    def available_themes(self) -> dict[str, Theme]:
+        """Textual's, and ours."""
+        return {**super().available_themes, **{each.name: each for each in OWN}}
+
+    @property
+    def current_theme(self) -> Theme:
+        """The one that is worn. It is asked for several times by each widget that is painted."""
+        if self._current is None or self._current.name != self.theme:
+            self._current = super().current_theme
+        return self._current
 
     def dress(self) -> None:
         """Look as the person wants it, before anything is painted."""
@@ -152,7 +168,8 @@ class DressedApp(AppFace):
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """What our screens need of a theme beyond Textual's own variables."""
-        return {"muted": muted(self.current_theme)}
+        theme = self.current_theme
+        return {} if "muted" in theme.variables else {"muted": muted(theme)}
 
 
 def _is_no_grey(each: LineFilter) -> bool:

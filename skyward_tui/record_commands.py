@@ -56,11 +56,10 @@ def played(record: Path) -> int:
         from skyward_core.front.replay import opened
 
         opened(record)  # what is none is refused before the terminal is the app's
+    from .opening import run
     from .replay_app import ReplayApp
 
-    app = ReplayApp(record)
-    app.run()
-    return app.return_code or 0
+    return run(ReplayApp(record))
 
 
 def has_terminal() -> None:

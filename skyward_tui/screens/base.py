@@ -63,6 +63,12 @@ class BaseScreen(Screen[Result]):
     def body(self) -> ComposeResult:
         raise NotImplementedError
 
+    def on_idle(self) -> None:
+        """All that was asked to be painted is known."""
+        asked = self._dirty_widgets or self._layout_required or self._repaint_required
+        if asked and self.is_current and not self.app._batch_count and self.app.at_once.take():
+            self._on_timer_update()
+
     def on_resize(self) -> None:
         """What has the focus stays in sight."""
         if self.focused is not None:

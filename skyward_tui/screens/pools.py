@@ -91,14 +91,12 @@ class PoolList(Roll):
         self.cursor = places[0] if places else min(self.cursor, max(0, len(pools) - 1))
         self.refresh_if_changed()
 
-    def render(self) -> Content:
+    def shown(self) -> list[Content]:
         if self.pools:
-            return super().render()
-        return (
-            Content.from_markup(with_keys(_WELCOME, self.app.keys))
-            if not self.note
-            else Content("\n  " + self.note)
-        )
+            return super().shown()
+        if self.note:
+            return [Content("\n  " + self.note)]
+        return [Content.from_markup(with_keys(_WELCOME, self.app.keys))]
 
     def head(self, width: int) -> list[Content]:
         name = self._name_width(width)

@@ -65,6 +65,7 @@ class RunScreen(BaseScreen[None]):
         self.collapsed = False  # where all ranks are shown
         self.only_failed = False  # there, too
         self._view: PoolView | None = None
+        self._is_pulsing = False
         self._awaits_run = False
         self._told = ""  # the failed run whose root cause was flashed
         self._led = 0  # the rank that nobody but we chose
@@ -131,7 +132,8 @@ class RunScreen(BaseScreen[None]):
     @property
     def pool(self) -> PoolView | None:
         """The view of the pool; the last one known once the session has dropped it."""
-        self._view = self.app.find_pool(self.key) or self._view
+        if not self._is_pulsing:
+            self._view = self.app.find_pool(self.key) or self._view
         return self._view
 
     @property
@@ -172,15 +174,24 @@ class RunScreen(BaseScreen[None]):
         return int(now) if awaited else beat_of([pool], now)
 
     def pulse(self, now: float) -> None:
+        self._view = self.app.find_pool(self.key) or self._view
+        self._is_pulsing = True  # each hint asks for the pool: among many it is looked for once
+        try:
+            self._pulse(now)
+        finally:
+            self._is_pulsing = False
+
+    def _pulse(self, now: float) -> None:
         # To look for it each time costs an idle app more than anything else here.
         if (crumbs := self._crumbs) is None or not crumbs.is_attached:
             crumbs = self._crumbs = next(iter(self.query(Crumbs)), None)
         if crumbs is None:  # a key came before what it is to show, or after that has gone
-            return None
+            return
         pool = self.pool
         if pool is None:
             crumbs.show(["pools", self.key.partition(".")[0]], [Content("no such pool (any more)")])
-            return super().pulse(now)
+            super().pulse(now)
+            return
         run = self.run
         name = run.function if run else "no run yet"
         crumbs.show(["pools", pool.name, name], pool_status(pool, run, now))
@@ -202,7 +213,7 @@ class RunScreen(BaseScreen[None]):
             # What came up is watched first, then what it prints; the focus was there all along.
             self._awaits_run = False
             self.active = HOME
-        return super().pulse(now)
+        super().pulse(now)
 
     @property
     def _is_unmoved(self) -> bool:

@@ -62,8 +62,8 @@ class HostList(Roll):
         self.cursor = places[0] if places else min(self.cursor, max(0, len(self.rows) - 1))
         self.refresh()
 
-    def render(self) -> Content:
-        return super().render() if self.rows else self.blank(self._note)
+    def shown(self) -> list[Content]:
+        return super().shown() if self.rows else [self.blank(self._note)]
 
     def row_count(self, width: int) -> int:
         return len(self.rows)

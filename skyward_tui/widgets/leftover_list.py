@@ -50,8 +50,8 @@ class LeftoverList(Roll):
         self.cursor = places[0] if places else min(self.cursor, max(0, len(self.rows) - 1))
         self.refresh()
 
-    def render(self) -> Content:
-        return super().render() if self.rows else self.blank(self._note)
+    def shown(self) -> list[Content]:
+        return super().shown() if self.rows else [self.blank(self._note)]
 
     def _columns(self, width: int) -> list[tuple[str, int]]:
         """Name and width of each that fits; below 0 is right-aligned, 0 takes what is left."""

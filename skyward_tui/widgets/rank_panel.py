@@ -51,7 +51,7 @@ class RankPanel(Roll):
             self.states, self._warning = states, warning
             widest = max(Counter(state.node for state in states).values(), default=1)
             self._per_node = widest if widest > 1 else 8
-            self.refresh()
+            self.refresh_if_changed()
 
     @property
     def mode(self) -> str:
@@ -198,7 +198,7 @@ class RankPanel(Roll):
     # Moving
 
     def watch_selected(self) -> None:
-        self.refresh()
+        self.refresh_if_changed()
 
     def _choose(self, rank: int, *, opened: bool = False) -> None:
         if self.states:

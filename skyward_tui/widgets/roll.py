@@ -6,10 +6,18 @@ import textwrap
 
 from textual import events
 from textual.content import Content
-from textual.widget import Widget
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.visual import Visual
+from textual.widget import Widget, _RenderCache
 
 from ..actions import bindings
 from ..styles import beside
+
+Looks = tuple[str, tuple[object, ...]]
+"""A row's text, and the styles in it."""
+
+_EMPTY = Content("\n")  # one line of nothing; no text at all would be no line
 
 
 class Roll(Widget, can_focus=True):
@@ -19,7 +27,8 @@ class Roll(Widget, can_focus=True):
     DEFAULT_CSS = beside(__file__)
 
     top = 0
-    _painted = Content("")
+    _painted: tuple[Looks, ...] = ()  # the rows that are on the screen, or are about to be
+    _strips: tuple[object, dict[Looks, Strip]] = (None, {})  # of these rows, and for what width and style
 
     def row_count(self, width: int) -> int:
         raise NotImplementedError
@@ -36,6 +45,10 @@ class Roll(Widget, can_focus=True):
         return range(self.top, self.top + 1)
 
     def render(self) -> Content:
+        return Content("\n").join(self.shown())
+
+    def shown(self) -> list[Content]:
+        """What stands there: the rows in the window, or one of several lines in their place."""
         width, height = self.size
         head = self.head(width)[:height]
         height -= len(head)
@@ -43,8 +56,33 @@ class Roll(Widget, can_focus=True):
         wanted = self.keep_in_view()
         self.top = min(max(self.top, wanted.stop - height), wanted.start)
         self.top = max(0, min(self.top, total - height))
-        body = [self.row(i, width) for i in range(self.top, min(total, self.top + height))]
-        return Content("\n").join([*head, *body])
+        return [*head, *(self.row(i, width) for i in range(self.top, min(total, self.top + height)))]
+
+    def _render_content(self) -> None:
+        """In place of Textual's, which styles each row anew where one has changed."""
+        rows, width = self.shown(), self.size.width
+        self._painted = tuple(map(_looks, rows))
+        if not rows or self.text_selection is not None or not _are_lines(rows, width):
+            return super()._render_content()
+        about = (width, self.visual_style)
+        before = self._strips[1] if self._strips[0] == about else {}
+        now: dict[Looks, Strip] = {}
+        for row, looks in zip(rows, self._painted, strict=True):
+            if looks not in now:
+                now[looks] = before.get(looks) or self._strip(row, width)
+        self._strips = about, now
+        # Where a text stands in the widget, for who selects it.
+        strips = [now[looks].apply_offsets(0, y) for y, looks in enumerate(self._painted)]
+        self._render_cache = _RenderCache(self.size, strips)
+        self._dirty_regions.clear()
+        return None
+
+    def _strip(self, row: Content, width: int) -> Strip:
+        return Visual.to_strips(self, row or _EMPTY, width, 1, self.visual_style)[0]
+
+    def notify_style_update(self) -> None:
+        self._strips = (None, {})
+        super().notify_style_update()
 
     def blank(self, note: str) -> Content:
         """What stands there where there is no row, on as many lines as it takes."""
@@ -52,10 +90,15 @@ class Roll(Widget, can_focus=True):
         return Content("\n".join(["", *(f"  {line}" for line in lines)]))
 
     def refresh_if_changed(self) -> None:
-        """Paint where the rows are others: to look costs less than to paint, and a terminal gets nothing."""
-        content = self.render()
-        if content.plain != self._painted.plain or content.spans != self._painted.spans:
-            self._painted = content
+        """Paint those rows that are others: to look costs less than to paint, and a terminal gets nothing else."""
+        rows, width = self.shown(), self.size.width
+        before, self._painted = self._painted, tuple(map(_looks, rows))
+        if before == self._painted:
+            return
+        if len(before) == len(rows) and _are_lines(rows, width):
+            pairs = enumerate(zip(before, self._painted, strict=True))
+            self.refresh(*(Region(0, y, width, 1) for y, (one, other) in pairs if one != other))
+        else:
             self.refresh()
 
     def action_step(self, rows: int) -> None:
@@ -81,3 +124,12 @@ class Roll(Widget, can_focus=True):
     def _on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         event.stop()
         self.action_step(1)
+
+
+def _looks(row: Content) -> Looks:
+    return row.plain, tuple(row.spans)
+
+
+def _are_lines(rows: list[Content], width: int) -> bool:
+    """Whether each row is one line on the screen, and none is wrapped."""
+    return all(row.cell_length <= width and "\n" not in row.plain for row in rows)

@@ -88,8 +88,8 @@ class PastRunList(Roll):
         self.falling = self.by in ("when", "took", "cost")  # what is wanted first
         self._sort()
 
-    def render(self) -> Content:
-        return super().render() if self.rows else self.blank(self._note)
+    def shown(self) -> list[Content]:
+        return super().shown() if self.rows else [self.blank(self._note)]
 
     def _columns(self, width: int) -> list[tuple[str, int]]:
         """Name and width of each; below 0 is right-aligned, 0 takes what is left."""

@@ -63,8 +63,8 @@ class SettingList(Roll):
         self._off_headings(1)
         self.refresh()
 
-    def render(self) -> Content:
-        return super().render() if self.rows else self.blank(self._note)
+    def shown(self) -> list[Content]:
+        return super().shown() if self.rows else [self.blank(self._note)]
 
     def row_count(self, width: int) -> int:
         return len(self.rows)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -108,5 +110,19 @@ async def test_over_ssh_the_app_paints_less_often(
     monkeypatch.setattr(app, "set_interval", noted)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.session is not None)
-        assert every["_pump"] == 1 / frames
+        assert every["_turn"] == 1 / frames
     assert FRAMES_OVER_SSH < FRAMES
+
+
+def test_an_app_at_rest_is_asked_half_as_often(app: SkywardApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(app, "_pump", lambda: asked.append("asked"))
+    app._turns = cycle((True, False))
+    app._lively_until, app._pumped = 0.0, (None, 0.0)
+    for _ in range(10):
+        app._turn()
+    assert len(asked) == 5
+    app._pumped = (None, time.monotonic())  # something has come
+    for _ in range(10):
+        app._turn()
+    assert len(asked) == 15

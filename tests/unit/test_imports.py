@@ -118,6 +118,11 @@ def test_the_version_is_said_without_loading_what_says_more() -> None:
     assert loaded.isdisjoint({"textual", "rich", "pydantic", "boto3", "asyncssh", "cloudpickle"})
 
 
+def test_an_app_that_is_opened_without_options_waits_for_nobody_who_understands_some() -> None:
+    code = "from skyward_tui import opening\nopening.new_app()"
+    assert loaded_by(code).isdisjoint({"click", "pydantic", "boto3", "asyncssh", "cloudpickle", "gettext"})
+
+
 def test_every_name_of_the_api_is_there() -> None:
     import skyward_core
 

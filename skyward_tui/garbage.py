@@ -1,0 +1,42 @@
+"""When the app looks for garbage: not while somebody waits for it.
+
+Python looks through all that there is whenever enough has come to it, in the midst of whatever made the last of that: a
+twentieth of a second and more of this app, in which no key is heard and nothing is painted.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+DUE = 8  # rounds of looking through what is new, after which all is looked through once nobody is there
+PUT_OFF = 2_000  # of them after which it is not put off any longer; that is hours of keys without a pause
+REST_SECONDS = 1.0  # for which nobody has done anything: nobody is there
+
+
+@contextmanager
+def kept_for_good() -> Iterator[None]:
+    """What is imported meanwhile is here to stay, and never looked through."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def put_off() -> None:
+    """From now on look through what is new only, until :func:`look_if_due` says otherwise. What is new is little: three
+    thousandths of a second at most."""
+    gc.set_threshold(700, 10, PUT_OFF)
+
+
+def look_if_due(rested: float) -> None:
+    """Look through all, where that was put off for long enough, and somebody who did something did so a while ago.
+
+    Args:
+        rested: seconds since then.
+    """
+    if rested > REST_SECONDS and gc.get_threshold()[2] == PUT_OFF and gc.get_count()[2] >= DUE:
+        gc.collect()

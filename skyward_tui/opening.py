@@ -1,0 +1,36 @@
+"""Opens the app, as quick as it goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .garbage import kept_for_good, put_off
+
+if TYPE_CHECKING:
+    from skyward_core.front.base import Front
+
+    from .app import SkywardApp
+
+
+def new_app(*, read_only: bool = False, theme: str = "", plain: bool = False) -> SkywardApp:
+    """The app on this machine's pools; see :class:`.app.SkywardApp`."""
+    with kept_for_good():
+        from .app import SkywardApp
+        from .screens import pools  # noqa: F401  the first one
+    if read_only:
+        return SkywardApp(_looking_only, read_only=True, theme=theme, plain=plain)
+    return SkywardApp(theme=theme, plain=plain)
+
+
+def _looking_only() -> Front:
+    """A session that changes nothing."""
+    from skyward_core.front.looking_only import LookingOnly
+
+    return LookingOnly()
+
+
+def run(app: SkywardApp) -> int:
+    """Run an app until the person leaves; the exit status."""
+    put_off()
+    app.run()
+    return app.return_code or 0

@@ -1,0 +1,102 @@
+"""Lists paint the rows that have changed and no others, and the screen shows a key's doing without delay."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from textual import events
+from textual.geometry import Region
+from textual.screen import Screen
+from textual.widget import Widget
+
+from skyward_core.views import events as ev
+from skyward_tui.app import SkywardApp
+from skyward_tui.screens.run import RunScreen
+from skyward_tui.widgets.rank_panel import RankPanel
+from tests.support.app_driver import until
+from tests.support.fake_session import FakeSession
+
+PAINTS = True
+
+
+async def board_of(app: SkywardApp, session: FakeSession, pilot: Any) -> RankPanel:
+    view = session.pool("llama-ft", 12)
+    session.open_run(view)
+    await until(pilot, lambda: app.session is not None)
+    app.show_pool(view.key)
+    await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+    board = app.screen.query_one("RanksPanel RankPanel", RankPanel)
+    await until(pilot, lambda: len(board.states) == 12 and board.mode == "table")
+    return board
+
+
+def painted(board: RankPanel) -> list[list[Any]]:
+    board.render_lines(board.size.region)
+    return [list(line) for line in board._render_cache.lines]
+
+
+async def test_rows_are_painted_as_the_whole_would_be(app: SkywardApp, session: FakeSession) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        board = await board_of(app, session, pilot)
+        for about in ("as it is", "another row chosen", "another state", "another theme", "no row"):
+            if about == "another row chosen":
+                board.selected = 3
+            elif about == "another state":
+                board.update([replace(state, state="raised") for state in board.states[:5]])
+            elif about == "another theme":
+                app.theme = "skyward-light"
+                await pilot.pause()
+            elif about == "no row":
+                board.update([])
+            ours = painted(board)
+            Widget._render_content(board)
+            assert ours == [list(line) for line in board._render_cache.lines], about
+
+
+async def test_a_row_that_is_as_it_was_is_not_painted(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        board = await board_of(app, session, pilot)
+        board.selected = 1
+        await pilot.pause()
+        asked: list[tuple[Region, ...]] = []
+        monkeypatch.setattr(board, "refresh", lambda *regions, **_: asked.append(regions))
+        board.selected = 1
+        assert not asked
+        board.selected = 4
+        assert [{region.y for region in regions} for regions in asked] == [{1, 4}]
+        board.update(board.states[:5])
+        assert asked[1:] == [()], "where rows come or go, all are"
+
+
+async def test_what_a_key_does_is_painted_at_once(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        board = await board_of(app, session, pilot)
+        # Textual's next turn to paint never comes.
+        monkeypatch.setattr(Screen, "_update_timer", type("Never", (), {"resume": str, "pause": str})())
+        shown: list[int] = []
+        display = app._display
+
+        def noted(*what: Any) -> None:
+            shown.append(board.selected)
+            display(*what)
+
+        monkeypatch.setattr(app, "_display", noted)
+        session.emit(
+            session.pools()[0], ev.PoolState(pool="llama-ft", state="degraded", detail="", at=session.now)
+        )
+        async with asyncio.timeout(15):
+            while not app.screen._dirty_widgets:
+                await asyncio.sleep(0.01)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not shown, "what comes of itself waits"
+            app.post_message(events.Key("right_square_bracket", "]"))
+            while 1 not in shown:
+                await asyncio.sleep(0.01)

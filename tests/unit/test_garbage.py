@@ -1,0 +1,69 @@
+"""The app looks through all that there is only while nobody waits for it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from weakref import ref
+
+import pytest
+
+from skyward_tui import garbage
+from skyward_tui.garbage import REST_SECONDS, kept_for_good, look_if_due, put_off
+
+
+class Thing:
+    """Refers to itself: nothing but a look through all ends it, once it is old."""
+
+    def __init__(self) -> None:
+        self.self = self
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+def old_garbage() -> ref[Thing]:
+    thing = Thing()
+    gc.collect(1)
+    return ref(thing)
+
+
+def test_what_is_old_is_looked_through_once_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_off()
+    gc.collect()
+    left = old_garbage()
+    monkeypatch.setattr(garbage, "DUE", 5)
+    many = [[] for _ in range(100_000)]  # type: ignore[var-annotated]
+    assert left() is not None, "Python has looked of itself"
+    assert gc.get_count()[2] >= 5 and many
+    look_if_due(REST_SECONDS / 2)
+    assert left() is not None, "somebody was there"
+    look_if_due(REST_SECONDS * 2)
+    assert left() is None
+    left = old_garbage()
+    look_if_due(REST_SECONDS * 2)
+    assert left() is not None, "it had just looked"
+
+
+def test_who_has_not_put_it_off_keeps_pythons_own_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "DUE", 0)
+    left = old_garbage()
+    look_if_due(REST_SECONDS * 2)
+    assert left() is not None
+
+
+def test_what_is_kept_for_good_is_looked_through_never() -> None:
+    with kept_for_good():
+        assert not gc.isenabled()
+        left = old_garbage()
+    gc.collect()
+    assert gc.isenabled()
+    assert left() is not None
+    gc.unfreeze()
+    gc.collect()
+    assert left() is None
