@@ -130,6 +130,14 @@ def test_mpirun_of_open_mpi(reached: tuple[Lab, sky.Compute], home: Path) -> Non
     assert sorted(said_there) == [f"r000| {name}" for name in names], done.stderr
 
 
+def test_mpiexec_of_mpich(reached: tuple[Lab, sky.Compute]) -> None:
+    if shutil.which("mpiexec.hydra") is None:
+        pytest.skip("mpiexec.hydra is not installed: apt-get install mpich")
+    lab, compute = reached
+    said_there = told(compute, 'mpiexec.hydra -n 2 sh -c "uname -n; echo \\$OF_IMAGE" 2>&1').splitlines()
+    assert sorted(said_there) == sorted([*(host.name for host in lab.hosts), *["kept here"] * 2])
+
+
 def test_what_a_stopped_command_has_started_elsewhere_ends_with_it(reached: tuple[Lab, sky.Compute]) -> None:
     lab, compute = reached
     with pytest.raises(sky.RunError):
