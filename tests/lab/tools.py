@@ -73,7 +73,7 @@ def ip_batch(lines: Sequence[str], force: bool = False) -> None:
         call(["ip", "-batch", "-"], "\n".join(lines) + "\n")
 
 
-def wait_until(holds: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+def wait_until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
     """Look every few milliseconds until ``holds``, less often where a look takes long; deadlines are for what should
     never happen.
 

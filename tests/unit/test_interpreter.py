@@ -337,10 +337,10 @@ def test_a_plan_chooses_it_once(project: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_one_that_hangs_is_named_and_killed_with_what_it_started(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers_of_programs, "PATIENCE", 2)
+    monkeypatch.setattr(answers_of_programs, "PATIENCE", 5)
     children = hanging_python(project / ".venv")
     for _ in range(4):  # who asks again is not kept waiting again
-        with pytest.raises(ScriptError, match=r"bin/python \(\.venv .*has not said its version for 2 s; "):
+        with pytest.raises(ScriptError, match=r"bin/python \(\.venv .*has not said its version for 5 s; "):
             interpreter_of(script(project))
     wait_until(lambda: all_ended(children))  # who is killed takes a moment to end
     assert children.read_text().count("\n") == 1
