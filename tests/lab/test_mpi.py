@@ -130,7 +130,7 @@ def test_mpirun_of_open_mpi(reached: tuple[Lab, sky.Compute], home: Path) -> Non
     assert sorted(said_there) == [f"r000| {name}" for name in names], done.stderr
 
 
-def test_mpiexec_of_mpich(reached: tuple[Lab, sky.Compute]) -> None:
+def test_mpiexec_of_mpich_or_intel(reached: tuple[Lab, sky.Compute]) -> None:
     if shutil.which("mpiexec.hydra") is None:
         pytest.skip("mpiexec.hydra is not installed: apt-get install mpich")
     lab, compute = reached

@@ -137,6 +137,7 @@ def of_gang(info: InstanceInfo, slots: int) -> dict[str, str]:
         "SKYWARD_HOSTFILE": str(hosts),
         "HYDRA_HOST_FILE": str(machines),
         "I_MPI_HYDRA_HOST_FILE": str(machines),
+        "I_MPI_PERHOST": str(rows[0][1]),  # of its host file it takes the hosts alone, and fills their cores
     }
     if not os.getuid():  # there is nobody else, and Open MPI asks twice
         told |= {
