@@ -20,7 +20,7 @@ from .words import NO_RUN, between, count
 
 if TYPE_CHECKING:
     from skyward_core.front.job_request import JobFile, JobRequest
-    from skyward_core.front.kept_jobs import KeptJob
+    from skyward_core.front.kept_commands import KeptShell
     from skyward_core.front.scripts import ArgumentField, Task
     from skyward_core.model.spec import PoolSpec
 
@@ -131,17 +131,21 @@ def job_plan(
     return JobPlan(job, request, spec, notes, lacks, form.keep)
 
 
-def form_of_job(found: KeptJob, run: str) -> Form:
+def form_of_shell(found: KeptShell, run: str) -> Form:
     """The form that runs a kept job again: of its file where that says what it said, else of what was kept of it.
 
     Args:
         run: the run that it is kept with.
 
     Raises:
-        UsageError: the form cannot say all of it, or its paths are seen from another folder.
+        UsageError: the form cannot say all of it, as of a command, or its paths are seen from another folder.
     """
+    from skyward_core.front.kept_jobs import KeptJob
+
     found.check()
     again = f"skyward-tui rerun {run} runs it again as it was"
+    if not isinstance(found, KeptJob):
+        raise UsageError(f"run {run} is of {safe(found.label)}, for which the form has no field: {again}")
     if found.cwd != Path.cwd():
         raise UsageError(
             f"it was launched in {found.cwd}, from where its paths are seen: open the app there, or {again}"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..views.trials import TrialBoard
     from ..views.views import PoolView, RunView
     from .comparing import Comparison
-    from .kept_jobs import KeptJob as KeptJob
+    from .kept_commands import KeptShell as KeptShell
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch as KeptLaunch
     from .past_runs import PastRun, RunSearch
@@ -72,7 +72,7 @@ class Front(Protocol):
         *,
         one: bool = False,
         stays: bool = False,
-        request: LaunchRequest | KeptJob | None = None,
+        request: LaunchRequest | KeptShell | None = None,
         joined: bool = False,
     ) -> Future[RunView]:
         """Run a task on every rank, or with ``one`` on a single node; done when the run is opened.
@@ -112,7 +112,7 @@ class Front(Protocol):
         """Keep all of what a run was launched with, to be launched again: the state of its script's repository, too.
         ``joined`` says that its pool was up before."""
 
-    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptJob]:
+    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptShell]:
         """What a run was launched with, or the job that it was a step of."""
 
     def wait(self, pool: str, run: str) -> Future[RunView]:

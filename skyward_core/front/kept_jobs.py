@@ -3,9 +3,8 @@ secret is kept."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2s
 from pathlib import Path
 from typing import Any
@@ -13,40 +12,32 @@ from typing import Any
 from ..model.errors import JobFileError, UsageError
 from ..store.home import home
 from ..store.whole_file import write_whole
-from ..tasks.job_files.without_secrets import secret_names, without_secrets
+from ..tasks.job_files.without_secrets import without_secrets
 from .job_request import JobFile, JobRequest
+from .kept_commands import KeptShell, Overrides, secret_names
 
 KEPT = "jobs"  # a folder below the home: texts of jobs that are launched again, and that stand nowhere else
-Overrides = Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptJob:
+class KeptJob(KeptShell):
     """A job file that was launched.
 
     Attributes:
         path: of the file, as it was named.
-        cwd: the folder in which it was launched.
         text: what stood in it, without secrets; "" where ``why_not`` says why that is not kept.
         digest: of all that stood in it.
-        env: its variables, but for those that are secret.
-        lacks_env, lacks_secrets: variables, and secrets, whose values are not kept.
-        joined: whether it went to a pool that was up before.
         provider, settings, budget, wait_for_capacity, idle_timeout, plugins: of the request.
         setup: whether its ``setup`` was run.
         run_alone: whether its ``run`` alone was, as ``exec`` does.
         down: whether the pool was to be torn down behind it.
-        why_not: why it cannot be run again.
     """
 
+    TAG = "job"
+
     path: str
-    cwd: Path
     text: str = field(default="", repr=False)
     digest: str = ""
-    env: Mapping[str, str] = field(default_factory=dict)
-    lacks_env: tuple[str, ...] = ()
-    lacks_secrets: tuple[str, ...] = ()
-    joined: bool = False
     provider: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     budget: float | None = None
@@ -56,7 +47,10 @@ class KeptJob:
     setup: bool = True
     run_alone: bool = False
     down: bool = False
-    why_not: str = ""
+
+    @property
+    def label(self) -> str:
+        return self.path
 
     @classmethod
     def of(cls, job: JobFile, request: JobRequest | None = None, **said: Any) -> KeptJob:
@@ -94,12 +88,6 @@ class KeptJob:
         except (OSError, UnicodeDecodeError):
             return False
 
-    def lacking(self, env: Overrides, secrets: Overrides) -> dict[str, str]:
-        """What has a value neither in what is given nor among this process's variables: the option for it, by name."""
-        wanted = {name: "--env" for name in self.lacks_env if name not in env}
-        wanted |= {name: "--secret" for name in self.lacks_secrets if name not in secrets}
-        return {name: option for name, option in wanted.items() if name not in os.environ}
-
     def job(self, env: Overrides, secrets: Overrides) -> JobFile:
         """The job again; paths in it are seen from the current folder.
 
@@ -111,26 +99,8 @@ class KeptJob:
             UsageError: its text is not kept, or a secret has no value.
             JobFileError: it cannot be used any more.
         """
-        self.check()
-        for name, option in self.lacking(env, secrets).items():
-            raise UsageError(
-                f"{name} of {self.path} is a secret, of which no value is kept: give {option} {name}, which takes this "
-                "shell's variable of that name"
-            )
-        envs = {**self.env, **dict.fromkeys(self.lacks_env), **env}
-        hidden = {**dict.fromkeys(self.lacks_secrets), **secrets}
+        envs, hidden = self.values(env, secrets)
         return JobFile.from_text(self.text, Path(self.path), env=envs, secrets=hidden)
-
-    def check(self) -> None:
-        """See whether it can be run again.
-
-        Raises:
-            UsageError: it cannot.
-        """
-        if self.why_not:
-            raise UsageError(
-                f"the text of {self.path} is not kept, for {self.why_not}: launch the file again"
-            )
 
     def again(self, job: JobFile, pool: str | None) -> JobRequest:
         """What is asked for again, on a pool of that name, or of a name made up."""
@@ -158,9 +128,6 @@ class KeptJob:
             ) from error
         return target
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"cwd": str(self.cwd)}
-
     @classmethod
     def from_json(cls, data: Any) -> KeptJob:
         """What :meth:`to_json` gave.
@@ -168,17 +135,10 @@ class KeptJob:
         Raises:
             ValueError, TypeError, KeyError, AttributeError: it is not that.
         """
-        known = {each.name: each.default for each in fields(cls)}
-        if strange := sorted(data.keys() - known.keys()):
-            raise ValueError(", ".join(strange))
-        named = [*data["lacks_env"], *data["lacks_secrets"], *data["env"], *data["env"].values()]
-        if not all(
-            isinstance(each, str) and "\0" not in each for each in (data["path"], data["cwd"], *named)
-        ):
-            raise ValueError("a text")
-        lacks = {name: tuple(data[name]) for name in ("lacks_env", "lacks_secrets")}
-        plugins = tuple(data.get("plugins", ()))
-        return cls(**{**data, **lacks, "plugins": plugins, "cwd": Path(data["cwd"])})
+        found = cls.fields_from(data)
+        if not isinstance(data["path"], str) or "\0" in data["path"]:
+            raise ValueError("a path")
+        return cls(**{**found, "plugins": tuple(data.get("plugins", ()))})
 
 
 def _digest(text: str) -> str:

@@ -21,6 +21,7 @@ from ..wire.safe_text import paragraph
 from .launch_request import LaunchRequest
 
 if TYPE_CHECKING:
+    from .kept_commands import KeptCommand, KeptShell
     from .kept_jobs import KeptJob
 
 MOST_CHANGED = 100  # names of files that are kept
@@ -165,14 +166,14 @@ def keep(pool: str, run: str, request: LaunchRequest, *, joined: bool, source: S
         kept_launches.keep_diff(pool, run, source.diff)
 
 
-def keep_before(pool: str, run: str, request: LaunchRequest | KeptJob, *, joined: bool) -> None:
+def keep_before(pool: str, run: str, request: LaunchRequest | KeptShell, *, joined: bool) -> None:
     """Keep what a run is about to be launched with, without asking git: should this process end now, it is known.
 
     What cannot be kept hinders no launch; who keeps all of it afterwards is told.
     """
     with suppress(OSError):
         if not isinstance(request, LaunchRequest):
-            return kept_launches.keep(pool, run, {"job": request.to_json()})
+            return kept_launches.keep(pool, run, {request.TAG: request.to_json()})
         keep(pool, run, request, joined=joined, source=ScriptState.of_file(Path(request.script)))
 
 
@@ -200,12 +201,12 @@ def kept(ledger: Ledger, row: RunRow) -> KeptLaunch:
     """
     found = any_kept(ledger, row)
     if not isinstance(found, KeptLaunch):
-        raise UsageError(f"run {row.run} is a step of the job {found.path}, and no run of a script")
+        raise UsageError(f"run {row.run} is of {found.label}, and no run of a script")
     return found
 
 
-def any_kept(ledger: Ledger, row: RunRow) -> KeptLaunch | KeptJob:
-    """What a run was launched with, or the job that it was a step of.
+def any_kept(ledger: Ledger, row: RunRow) -> KeptLaunch | KeptJob | KeptCommand:
+    """What a run was launched with, or the job that it was a step of, or the command that it was.
 
     Raises:
         UsageError: nothing is kept of it that could be launched again.
@@ -219,10 +220,10 @@ def any_kept(ledger: Ledger, row: RunRow) -> KeptLaunch | KeptJob:
     if told is None:
         raise UsageError(
             f"nothing is kept of how run {row.run} was launched: nothing is of runs that a script dispatched itself, "
-            "nor of commands, and what is kept goes with the logs"
+            "and what is kept goes with the logs"
         )
     try:
-        return _launch(told, diff) if "job" not in told else _job(told["job"])
+        return _launch(told, diff) if "request" in told else _shell(told)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
             f"run {row.run} was launched by another version, in words that this one does not know ({error})"
@@ -260,10 +261,11 @@ def _may_be(kind: object, value: Any) -> bool:
     return kind not in _MAY_BE or _MAY_BE[str(kind)](value)
 
 
-def _job(told: Any) -> KeptJob:
-    from .kept_jobs import KeptJob  # most runs are of scripts, which are there sooner without
+def _shell(told: Mapping[str, Any]) -> KeptJob | KeptCommand:
+    from .kept_commands import KeptCommand  # most runs are of scripts, which are there sooner without
+    from .kept_jobs import KeptJob
 
-    return KeptJob.from_json(told)
+    return KeptJob.from_json(told["job"]) if "job" in told else KeptCommand.from_json(told["command"])
 
 
 def _launch(told: Mapping[str, Any], diff: bytes) -> KeptLaunch:

@@ -291,6 +291,8 @@ def _launched(pool: str, run: str) -> Launched:
         if "job" in told:
             variables = tuple(safe(f"{name}={text}") for name, text in dict(told["job"]["env"]).items())
             return Launched(safe(Path(str(told["job"]["path"])).name), variables)
+        if "command" in told:
+            return Launched("", tuple(safe(str(word)) for word in told["command"]["words"]))
         asked = dict(told["request"])
         words = asked.get("arguments") or asked.get("script_args") or ()
         if asked.get("gang") or asked.get("gang_nodes"):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..views.views import PoolView, RunView
     from .base import Ask, Front, Haul, Listing
     from .comparing import Comparison
-    from .kept_jobs import KeptJob
+    from .kept_commands import KeptShell
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch
     from .past_runs import PastRun, RunSearch
@@ -131,7 +131,7 @@ class Replay:
         *,
         one: bool = False,
         stays: bool = False,
-        request: LaunchRequest | KeptJob | None = None,
+        request: LaunchRequest | KeptShell | None = None,
         joined: bool = False,
     ) -> Future[RunView]:
         return _refused()
@@ -167,7 +167,7 @@ class Replay:
     def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
         return _refused()
 
-    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptJob]:
+    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptShell]:
         return _refused()
 
     def wait(self, pool: str, run: str) -> Future[RunView]:

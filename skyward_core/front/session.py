@@ -48,7 +48,7 @@ from .trials import TrialRuns
 if TYPE_CHECKING:
     from ..transport.ssh.questions import Ask
     from .base import Front
-    from .kept_jobs import KeptJob
+    from .kept_commands import KeptShell
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch
 
@@ -349,7 +349,7 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
         *,
         one: bool = False,
         stays: bool = False,
-        request: LaunchRequest | KeptJob | None = None,
+        request: LaunchRequest | KeptShell | None = None,
         joined: bool = False,
     ) -> Future[RunView]:
         """See :meth:`.base.Front.launch`."""
@@ -392,7 +392,7 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
 
         return self._submit(work())
 
-    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptJob]:
+    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptShell]:
         """What a run was launched with, or the job that it was a step of.
 
         Raises (through the future):
@@ -400,7 +400,7 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
             LedgerError: the ledger cannot be read.
         """
 
-        async def work() -> KeptLaunch | KeptJob:
+        async def work() -> KeptLaunch | KeptShell:
             from .launches import any_kept
 
             if (row := self.ledger.run(run)) is None:

@@ -26,7 +26,7 @@ from .run import Job, have_terminal
 
 if TYPE_CHECKING:
     from skyward_core.front.job_request import JobFile
-    from skyward_core.front.kept_jobs import KeptJob
+    from skyward_core.front.kept_commands import KeptShell
 
 
 def execute(
@@ -56,9 +56,12 @@ def execute(
         if watch:
             runner.watch()
         with TemporaryDirectory(prefix="skyward-job-") as large, runner.follower.signals():
-            kept = None
+            kept: KeptShell
             if job is None:
+                from skyward_core.front.kept_commands import KeptCommand
+
                 steps = [replace(shell_task(words, env, secrets), nodes=nodes)]
+                kept = KeptCommand.of(words, env, secrets, nodes)
             else:
                 from skyward_core.front.job_request import tasks_on  # a command is there sooner without
                 from skyward_core.front.kept_jobs import KeptJob
@@ -74,7 +77,7 @@ class StepsRun(Job):
     """The calls of a job, one after the other, on one pool."""
 
     def all_of(
-        self, spec: PoolSpec | None, steps: Sequence[Task], *, detach: bool, kept: KeptJob | None = None
+        self, spec: PoolSpec | None, steps: Sequence[Task], *, detach: bool, kept: KeptShell | None = None
     ) -> int:
         """Run them until one fails, and give its exit status, or that of the last.
 

@@ -26,7 +26,10 @@ from .run import have_terminal
 from .run import run as launch
 
 if TYPE_CHECKING:
+    from skyward_core.front.kept_commands import KeptCommand, KeptShell
     from skyward_core.front.kept_jobs import KeptJob
+
+Given = dict[str, dict[str, str | None]]  # values of variables, by the option that they are of
 
 
 def rerun(
@@ -77,24 +80,20 @@ def rerun(
             before = session.ledger.pool(row.token)
             diff = diff_of(session.ledger, row)
         if not isinstance(launched, KeptLaunch):
+            from skyward_core.front.kept_commands import KeptCommand
+
             if arguments or script_args:
-                raise UsageError(
-                    f"run {row.run} is a step of the job {launched.path}: give its variables by --env"
-                )
+                raise UsageError(f"run {row.run} is of {launched.label}: give its variables by --env")
             place = _place(row, before, pool, joined=launched.joined)
-            return _job(
-                launched,
-                place,
-                console,
-                env or {},
-                secrets or {},
-                detach=detach,
-                dry_run=dry_run,
-                watch=watch,
-            )
+            launched.check()
+            given = {"--env": dict(env or {}), "--secret": dict(secrets or {})}
+            how = {"detach": detach, "dry_run": dry_run, "watch": watch}
+            if isinstance(launched, KeptCommand):
+                return _command(launched, place or "", console, given, **how)
+            return _job(launched, place, console, given, **how)
         if env or secrets:
             raise UsageError(
-                f"run {row.run} was of a script, and --env and --secret are of job files: leave them out"
+                f"run {row.run} was of a script, and --env and --secret are of job files and commands: leave them out"
             )
         found = launched.changed_by(arguments, script_args or None)
         place = _place(row, before, pool, joined=found.joined)
@@ -158,12 +157,35 @@ def _place(row: RunRow, before: PoolRow, pool: str | None, *, joined: bool) -> s
     return None
 
 
+def _command(
+    found: KeptCommand, pool: str, console: Console, given: Given, *, detach: bool, dry_run: bool, watch: bool
+) -> int:
+    """Run a command again, on a pool that is up."""
+    from skyward_core.front.shell_tasks import values_here
+
+    from .execute import execute
+
+    _need_no_plan(dry_run)
+    console.note(f"exec {pool} {found.command_line}")
+    _complete(found, console, given)
+    env, secrets = found.values(given["--env"], given["--secret"])
+    return execute(
+        pool,
+        found.words,
+        console,
+        env=values_here("--env", env),
+        secrets=values_here("--secret", secrets),
+        detach=detach,
+        nodes=found.nodes,
+        watch=watch,
+    )
+
+
 def _job(
     found: KeptJob,
     pool: str | None,
     console: Console,
-    env: Mapping[str, str | None],
-    secrets: Mapping[str, str | None],
+    given: Given,
     *,
     detach: bool,
     dry_run: bool,
@@ -179,23 +201,14 @@ def _job(
     from .execute import execute
     from .job import launch as launch_job
 
-    found.check()
     what = "exec" if found.run_alone else "launch"
     _enter(found.cwd, console, f"{what} {found.path}" + ("" if found.setup else " --no-setup"))
     if not found.is_unchanged:
         console.note(f"{found.path} is not what it was: this runs what was kept of it")
-    given: dict[str, dict[str, str | None]] = {"--env": dict(env), "--secret": dict(secrets)}
-    for name, option in found.lacking(env, secrets).items():
-        if not (sys.stdin.isatty() and console.is_terminal):
-            break  # it says which, and how to give it
-        given[option][name] = console.ask_secret(f"{name} of {found.path}, which is not kept")
+    _complete(found, console, given)
     job = found.job(given["--env"], given["--secret"])
-    for name in (*found.lacks_env, *found.lacks_secrets):
-        if not any(name in each for each in given.values()):
-            console.note(f"{name} is this shell's: no value of a secret is kept")
     if found.run_alone:
-        if dry_run:
-            raise UsageError("--dry-run tells what a launch would make, and exec makes nothing: leave it out")
+        _need_no_plan(dry_run)
         return execute(pool or "", (), console, job=job, env={}, secrets={}, detach=detach, watch=watch)
     request = found.again(job, None) if pool is None else JobRequest(job=job, pool=pool)
     return launch_job(
@@ -207,6 +220,22 @@ def _job(
         dry_run=dry_run,
         watch=watch,
     )
+
+
+def _need_no_plan(dry_run: bool) -> None:
+    if dry_run:
+        raise UsageError("--dry-run tells what a launch would make, and exec makes nothing: leave it out")
+
+
+def _complete(found: KeptShell, console: Console, given: Given) -> None:
+    """Have what it lacks typed, where there is somebody to do so; what is this shell's is told."""
+    for name, option in found.lacking(given["--env"], given["--secret"]).items():
+        if not (sys.stdin.isatty() and console.is_terminal):
+            break  # it says which, and how to give it
+        given[option][name] = console.ask_secret(f"{name} of {found.label}, which is not kept")
+    for name in (*found.lacks_env, *found.lacks_secrets):
+        if name in os.environ and not any(name in each for each in given.values()):
+            console.note(f"{name} is this shell's: no value of a secret is kept")
 
 
 def _enter(folder: Path, console: Console, what: str) -> None:

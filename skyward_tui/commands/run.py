@@ -43,7 +43,7 @@ from .sweep import note_left
 from .trials import GangNotes, TrialNotes, show_trials
 
 if TYPE_CHECKING:
-    from skyward_core.front.kept_jobs import KeptJob
+    from skyward_core.front.kept_commands import KeptShell
 
 
 def run(
@@ -275,7 +275,7 @@ class Job:
         *,
         one: bool = False,
         stays: bool = False,
-        request: LaunchRequest | KeptJob | None = None,
+        request: LaunchRequest | KeptShell | None = None,
         joined: bool = False,
     ) -> RunView:
         """Start a run on the pool.

@@ -534,9 +534,9 @@ class RunScreen(BaseScreen[None]):
             if isinstance(found, KeptLaunch):
                 form = form_of(found.from_anywhere())
             else:
-                from ..job_form import form_of_job
+                from ..job_form import form_of_shell
 
-                form = form_of_job(found, run.id)
+                form = form_of_shell(found, run.id)
         except SkywardError as error:
             return self.flash(words_of(error), "error")
         live = self._view is not None and self._view.is_live

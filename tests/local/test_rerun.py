@@ -163,9 +163,40 @@ def test_a_secret_of_a_job_is_asked_for_at_a_terminal(cli: Cli) -> None:
     child.expect(r"run 3 16 0")
     child.expect(pexpect.EOF)
     cli("exec", "asked", "task.yaml")
+    commands_are_run_again(cli)
     cli("down", "asked", "--yes")
+
+
+def commands_are_run_again(cli: Cli) -> None:
+    words = (
+        "--env",
+        "A=1",
+        "--secret",
+        "KEY=hidden-1",
+        "--nodes",
+        "1,",
+        "asked",
+        "--",
+        "echo $A ${#KEY} $0 'x  y'",
+    )
+    first = steps_of(cli("exec", *words).stderr)[-1]
+    refused = cli("rerun", first, status=2).stderr
+    assert "KEY of the command" in refused and "give --secret KEY" in refused
+    again = cli("rerun", first, "--secret", "KEY=other")
+    assert again.stdout.count("r001| 1 5 ") == 1 and "r000|" not in again.stdout, "on the same node"
+    last = steps_of(again.stderr)[-1]
+    assert "r001| 2 5 " in cli("rerun", last, "--secret", "KEY=other", "--env", "A=2").stdout
+    listed = {row["run"]: row["arguments"] for row in cli.json("history")["runs"]}
+    assert listed[first] == listed[last] == [words[-1]]
+    for more, said in (
+        (["--arg", "n=1"], "give its variables by --env"),
+        (["--dry-run"], "exec makes nothing: leave it out"),
+    ):
+        assert said in cli("rerun", first, *more, status=2).stderr
 
 
 def test_variables_of_a_job_are_refused_for_a_script(cli: Cli) -> None:
     run = run_of(cli("run", "maths.py"))
-    assert "are of job files: leave them out" in cli("rerun", run, "--env", "A=1", status=2).stderr
+    assert (
+        "are of job files and commands: leave them out" in cli("rerun", run, "--env", "A=1", status=2).stderr
+    )

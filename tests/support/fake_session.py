@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.front.comparing import Comparison
-from skyward_core.front.kept_jobs import KeptJob
+from skyward_core.front.kept_commands import KeptShell
 from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.launches import KeptLaunch
 from skyward_core.front.past_runs import PastRun, RunSearch
@@ -44,7 +44,7 @@ class FakeSession:
     created: list[PoolSpec] = field(default_factory=list)
     launched: list[tuple[str, Task]] = field(default_factory=list)
     kept_launches: dict[str, KeptLaunch] = field(default_factory=dict)
-    kept_jobs: dict[str, KeptJob] = field(default_factory=dict)
+    kept_jobs: dict[str, KeptShell] = field(default_factory=dict)
     torn_down: list[str] = field(default_factory=list)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
     dismissed: list[str] = field(default_factory=list)
@@ -136,7 +136,7 @@ class FakeSession:
         *,
         one: bool = False,
         stays: bool = False,
-        request: LaunchRequest | KeptJob | None = None,
+        request: LaunchRequest | KeptShell | None = None,
         joined: bool = False,
     ) -> Future[RunView]:
         view = self.view(pool)
@@ -183,8 +183,8 @@ class FakeSession:
         self.kept_launches[run] = KeptLaunch(request=request, cwd=Path.cwd(), joined=joined)
         return done(None)
 
-    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptJob]:
-        future: Future[KeptLaunch | KeptJob] = Future()
+    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptShell]:
+        future: Future[KeptLaunch | KeptShell] = Future()
         if run in self.kept_jobs:
             future.set_result(self.kept_jobs[run])
         elif run in self.kept_launches:

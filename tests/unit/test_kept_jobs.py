@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from skyward_core.front.job_request import JobFile, JobRequest
+from skyward_core.front.kept_commands import KeptCommand
 from skyward_core.front.kept_jobs import KeptJob
 from skyward_core.model.errors import JobFileError, UsageError
 from skyward_core.tasks.job_files.without_secrets import without_secrets
-from skyward_tui.job_form import form_of_job
+from skyward_tui.job_form import form_of_shell
 
 TOKEN, KEY = "hf-7f3e9a1c2d", "sk-live-55a1b2c3"
 TEXT = f"""# a job
@@ -59,7 +60,7 @@ def test_nothing_that_is_kept_holds_a_secret_and_all_else_comes_back(job: JobFil
     assert (request.provider, request.idle_timeout, request.plugins) == ("local", 60.0, ("mpi",))
     assert [plugin.name for plugin in request.spec()[0].plugins] == ["mpi"]
     with pytest.raises(UsageError, match="launched with --plugin, which the form of a job cannot say"):
-        form_of_job(KeptJob.of(job, JobRequest(job=job, plugins=("mpi",))), "1661b65609")
+        form_of_shell(KeptJob.of(job, JobRequest(job=job, plugins=("mpi",))), "1661b65609")
 
 
 def test_what_this_shell_has_is_no_lack(job: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +109,7 @@ def test_a_job_with_a_password_in_a_url_is_refused_in_words(tmp_path: Path) -> N
     text = "workdir: {url: 'https://me:pass-word-1@host/x.git'}\nrun: a\n"
     kept = KeptJob.of(JobFile.from_text(text, tmp_path / "t.yaml"))
     assert "pass-word-1" not in json.dumps(kept.to_json())
-    with pytest.raises(UsageError, match="launch the file again"):
+    with pytest.raises(UsageError, match="launch it again"):
         kept.job({}, {})
 
 
@@ -116,16 +117,16 @@ def test_the_form_takes_the_file_or_what_was_kept_of_it(
     job: JobFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = KeptJob.of(job, JobRequest(job=job))
-    form = form_of_job(kept, "abc123")
+    form = form_of_shell(kept, "abc123")
     assert form.script == "task.yaml" and set(shlex.split(form.arguments)) == {"EPOCHS=9", "WHERE=here"}
     Path("task.yaml").write_text("run: other\n")
-    copy = Path(form_of_job(kept, "abc123").script)
+    copy = Path(form_of_shell(kept, "abc123").script)
     assert copy.read_text() == kept.text and copy.suffix == ".yaml" and copy.stat().st_mode & 0o077 == 0
     with pytest.raises(UsageError, match="--no-setup, which the form cannot say: skyward-tui rerun abc123"):
-        form_of_job(KeptJob.of(job, JobRequest(job=job), setup=False), "abc123")
+        form_of_shell(KeptJob.of(job, JobRequest(job=job), setup=False), "abc123")
     monkeypatch.chdir("/")
     with pytest.raises(UsageError, match="open the app there"):
-        form_of_job(kept, "abc123")
+        form_of_shell(kept, "abc123")
 
 
 @pytest.mark.parametrize("bent", [{"lacks_env": 3}, {"path": "\0"}, {"env": {"A": 1}}, {"strange": 1}])
@@ -133,3 +134,49 @@ def test_what_is_no_kept_job_is_refused(job: JobFile, bent: dict[str, object]) -
     told = KeptJob.of(job).to_json() | bent
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
         KeptJob.from_json(told)
+
+
+def test_of_a_command_all_but_secrets_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {"EPOCHS": "9", "OPENAI_API_KEY": KEY}
+    kept = KeptCommand.of(["echo", "a  b", "$HOME"], env, {"HF_TOKEN": TOKEN}, (0, 2))
+    written = json.dumps(kept.to_json())
+    assert TOKEN not in written and KEY not in written
+    again = KeptCommand.from_json(json.loads(written))
+    assert again == kept and again.joined and again.command_line == "echo 'a  b' '$HOME'"
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "of this shell")
+    with pytest.raises(UsageError, match=r"HF_TOKEN of the command echo is a secret.*give --secret HF_TOKEN"):
+        again.values({}, {})
+    found = again.values({"EPOCHS": "10"}, {"HF_TOKEN": "new"})
+    assert found == ({"EPOCHS": "10", "OPENAI_API_KEY": None}, {"HF_TOKEN": "new"})
+    with pytest.raises(UsageError, match="run r1 is of the command echo, for which the form has no field"):
+        form_of_shell(again, "r1")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["curl", "https://me:pass-word-1@host/x"], "a password stands in a URL in it"),
+        ([f"login --key {KEY}"], "the value of a secret stands in it"),
+        ([f"login --key {TOKEN}"], "the value of a secret stands in it"),
+        (["login", "--key", "sk-of-this-shell-1"], "the value of a secret stands in it"),
+    ],
+)
+def test_a_command_with_a_secret_in_it_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.setenv("SHELLS_API_KEY", "sk-of-this-shell-1")
+    kept = KeptCommand.of(words, {"OPENAI_API_KEY": KEY}, {"HF_TOKEN": TOKEN}, None)
+    told = kept.to_json()
+    assert not any(word in json.dumps(told) for word in words)
+    with pytest.raises(UsageError, match=f"the text of the command is not kept, for {said}"):
+        KeptCommand.from_json(told).values({}, {"HF_TOKEN": "x"})
+
+
+@pytest.mark.parametrize(
+    "bent", [{"words": [3]}, {"words": []}, {"nodes": "2"}, {"nodes": [True]}, {"env": {"A": 1}}, {"more": 1}]
+)
+def test_what_is_no_kept_command_is_refused(bent: dict[str, object]) -> None:
+    told = KeptCommand.of(["true"], {}, {}, 2).to_json() | bent
+    with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
+        KeptCommand.from_json(told)

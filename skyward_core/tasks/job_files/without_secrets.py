@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import yaml
 
 from ...model.errors import JobFileError
-from ...wire.redact import Redactor, is_secret_name, secret_values, url_secrets
+from ...wire.redact import Redactor, url_secrets
 from .document import Document
 
 
@@ -42,11 +42,6 @@ def without_secrets(text: str, names: Collection[str], values: Collection[str]) 
     if url_secrets(text):
         raise JobFileError("a password stands in a URL in it")
     return text
-
-
-def secret_names(envs: Mapping[str, str]) -> list[str]:
-    """Variables whose names, or whose values, say that they are secret."""
-    return [name for name, text in envs.items() if is_secret_name(name) or secret_values({name: text})]
 
 
 def _places(text: str, names: Collection[str]) -> list[tuple[int, int]]:
