@@ -1,0 +1,52 @@
+"""docs/modules.md, made from what each module says of itself: ``python -m tests.modules_page`` writes it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "modules.md"
+PACKAGES = ("skyward_core", "skyward_tui")
+
+HEAD = """# Module by module
+
+What each module is for, in its own words; [Architecture](architecture.md) tells how they work together. This page is made from the
+first paragraph of each module's docstring: `python -m tests.modules_page` writes it, and a test compares it.
+"""
+
+
+def page() -> str:
+    parts = [HEAD]
+    for folder in _folders():
+        parts.append(f"\n## {folder.relative_to(ROOT).as_posix()}\n")
+        if said := _said_by(folder / "__init__.py"):
+            parts.append(f"\n{said}\n")
+        rows = [
+            f"- `{path.name}`: {_said_by(path)}\n"
+            for path in sorted(folder.glob("*.py"))
+            if path.name != "__init__.py"
+        ]
+        parts += ["\n", *rows] if rows else []
+    return "".join(parts)
+
+
+def _folders() -> Iterator[Path]:
+    """Those with modules in them, each before what is in it."""
+    for name in PACKAGES:
+        found = {path.parent for path in (ROOT / name).rglob("*.py")}
+        yield from sorted(found)
+
+
+def _said_by(path: Path) -> str:
+    """The first paragraph of a module's docstring, as Markdown; "" for none."""
+    said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) if path.exists() else None
+    first = " ".join((said or "").partition("\n\n")[0].split())
+    first = re.sub(r":\w+:`~?([^`]*)`", r"`\1`", first)
+    return first.replace("``", "`").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
