@@ -31,9 +31,10 @@ def examine(*more: Check) -> list[Check]:
 
 
 def _python() -> Check:
-    return Check(
-        "python", "ok", f"{platform.python_version()} at {sys.executable}; nodes need the same minor version"
+    said = (
+        f"{platform.python_version()} at {sys.executable}; nodes need the minor version that loads the script"
     )
+    return Check("python", "ok", said)
 
 
 def _files() -> Check:

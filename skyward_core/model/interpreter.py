@@ -41,6 +41,12 @@ class Interpreter(Value):
         """Such as "3.12": what bytecode depends on."""
         return ".".join(self.version.split(".")[:2])
 
+    @property
+    def for_hosts(self) -> list[str]:
+        """What hosts need to run what it has pickled: its version, and a program of it that they may have at the same
+        place. Where an environment was made for the script, one is made there, too."""
+        return [self.minor, self.base or self.path]
+
     def describe(self) -> dict[str, Any]:
         """All of it as JSON; addresses of package indexes may hold credentials."""
         return {each.name: getattr(self, each.name) for each in fields(self)} | {"notes": list(self.notes)}

@@ -24,9 +24,10 @@ class Machine(Value):
         address: where the client reaches it; for people to read.
         private_address: where its peers reach it.
         state: what the provider found when it looked last.
-        extra: what the provider needs to reach it again. No secrets. Of one that is gone also "why", in words, and
-            "kept": what of it was not fetched and lies on its host (see ``agent.unfetched``). Of one that is rented
-            "hourly", what an hour of it costs in dollars, all told; None where nobody knows.
+        extra: what the provider needs to reach it again. No secrets. "loaded_with": the Python that pickles its
+            pool's functions, as :attr:`.interpreter.Interpreter.for_hosts` has it. Of one that is gone also "why", in
+            words, and "kept": what of it was not fetched and lies on its host (see ``agent.unfetched``). Of one that is
+            rented "hourly", what an hour of it costs in dollars, all told; None where nobody knows.
         logs_from: of a machine in another's place: log file -> bytes of it that came from those before it.
     """
 

@@ -17,7 +17,7 @@ from ..providers import from_json
 from ..providers.base import Provider
 from ..store.ledger import Ledger
 from ..tasks.own_interpreter import own
-from ..transport.base import image_elsewhere
+from ..transport.base import check_python, image_elsewhere
 from ..wire.redact import each_text, for_keeping
 from .nodes.reconcile import close_if_gone, in_words
 from .nodes.startup import whole_image
@@ -63,6 +63,7 @@ async def write(spec: PoolSpec, ledger: Ledger, cwd: str) -> Intent:
     folder = str(image.workdir or cwd)
     packages = await _packages(image, folder, python)
     whole = packages.added_to(image.describe()) if packages else image.describe()
+    check_python(whole, python.describe())
     if not isinstance(provider, RunsHere):
         image_elsewhere(whole, python.describe())  # before anything is rented
     written = replace(spec, image=image, interpreter=python).describe() | {"cwd": folder}

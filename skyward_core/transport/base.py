@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from ..model.errors import UsageError
 from ..model.interpreter import Interpreter
+from ..tasks.own_interpreter import is_own
 
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -75,12 +76,20 @@ def check_python(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None
     Raises:
         UsageError: the image asks for one.
     """
-    wanted, minor = image.get("python"), Interpreter.from_json(interpreter).minor if interpreter else MINOR
-    if wanted and not re.fullmatch(rf"{re.escape(minor)}(\.\d+)?", wanted):
+    chosen = Interpreter.from_json(interpreter) if interpreter else None
+    wanted, minor = image.get("python"), chosen.minor if chosen else MINOR
+    if not wanted or re.fullmatch(rf"{re.escape(minor)}(\.\d+)?", wanted):
+        return
+    asked = (
+        f"Image(python={wanted!r}): functions travel as bytecode, so the nodes' Python must be the one that"
+    )
+    if chosen is None or is_own(chosen.prefix):
         raise UsageError(
-            f"Image(python={wanted!r}): functions travel as bytecode, so the nodes' Python must be the one that "
-            f"runs here, {minor}. Start skyward from Python {wanted}, or leave python out."
+            f"{asked} runs here, {minor}. Start skyward from Python {wanted}, or leave python out."
         )
+    raise UsageError(
+        f"{asked} loads the script, {chosen}. Have it loaded with Python {wanted} (--python), or leave python out."
+    )
 
 
 def installs(image: Mapping[str, Any]) -> bool:
@@ -95,19 +104,12 @@ def image_elsewhere(image: Mapping[str, Any], interpreter: Mapping[str, Any] | N
         interpreter: as :func:`check_python` has it.
 
     Raises:
-        UsageError: the script is pickled by another Python than the client's, or has packages of a folder that is here
-            alone.
+        UsageError: the image, or the script, has packages of a folder that is here alone.
     """
     _refuse_folders(image.get("find_links") or (), "image")
     if not interpreter:
         return dict(image)
     chosen = Interpreter.from_json(interpreter)
-    if chosen.minor != MINOR:
-        raise UsageError(
-            f"The script is loaded with {chosen}. Functions travel as bytecode, so other machines need that version, "
-            f"and this program, with Python {MINOR}, can only start its own there: use it from Python {chosen.minor}, "
-            "or run on this machine"
-        )
     _refuse_folders(chosen.environment.get("find_links") or (), chosen.source)
     return with_scripts(image, chosen)
 

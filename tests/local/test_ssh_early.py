@@ -22,6 +22,7 @@ from skyward_core.transport.ssh import connect
 from skyward_core.transport.ssh.command_channel import CommandChannel
 from skyward_core.transport.ssh.dial import Dials
 from skyward_core.transport.ssh.target import Target
+from skyward_core.transport.ssh.wanted_python import WantedPython
 from tests.support.sshd import Host
 
 
@@ -255,19 +256,18 @@ async def test_nothing_is_dialled_where_something_else_may_say_how(
 
 
 async def test_the_first_channel_is_the_one_that_was_begun(host: Host, target: Target) -> None:
-    begin = partial(CommandChannel.begin, python=sys.executable, name="pool")
+    begin = partial(CommandChannel.begin, python=WantedPython(sys.executable), name="pool")
     await connect.open_early([target], Dials([]), begin)
     link = await connect.connect(target, patience=0)
     assert len(host.commands) == 1
     wish: dict[str, Any] = {"folder": "", "said": lambda line: None}
-    first = await CommandChannel.open(link, python=sys.executable, **wish)
+    first = await CommandChannel.open(link, python=WantedPython(sys.executable), **wish)
     assert len(host.commands) == 1 and first.facts["python"]
-    second = await CommandChannel.open(link, python=sys.executable, **wish)
+    second = await CommandChannel.open(link, python=WantedPython(sys.executable), **wish)
     assert len(host.commands) == 2
     await begin(link)
-    other = await CommandChannel.open(
-        link, python=None, **wish
-    )  # another interpreter may be asked for meanwhile
+    # Another interpreter may be asked for meanwhile.
+    other = await CommandChannel.open(link, python=WantedPython(), **wish)
     assert len(host.commands) == 4 and other.facts["python"]
     for channel in (first, second, other):
         channel.close()

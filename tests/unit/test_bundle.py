@@ -20,8 +20,17 @@ import pytest
 from skyward_core.node import rest_of_bundle
 from skyward_core.node.boot import bootstrap
 from skyward_core.transport.upload import archive_cache
-from skyward_core.transport.upload.bundle import REST, SOURCELESS, Bundle, bundle, bundle_with_nvml
+from skyward_core.transport.upload.bundle import (
+    REST,
+    SOURCELESS,
+    Bundle,
+    _of_other,
+    bundle,
+    bundle_for,
+    bundle_with_nvml,
+)
 from skyward_core.wire.node_paths import rest_of
+from tests.support.pythons import another_python
 
 # What a node imports. The names are lists and not a walk over the package: a new module on the worker's path
 # belongs here.
@@ -82,6 +91,31 @@ def test_the_name_follows_the_content() -> None:
 def test_it_is_small() -> None:
     assert len(bundle().archive) < 690_000  # what a start waits for
     assert len(bundle().rest) < 720_000  # which nobody waits for
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_another_python_finds_its_own_bytecode_or_the_sources(
+    is_here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    other = another_python()
+    request.addfinalizer(_of_other.cache_clear)
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    _of_other.cache_clear()
+    made = bundle_for(True, ".".join(other.version.split(".")[:2]))
+    assert made.name != bundle_with_nvml().name and dict(made.files) == dict(bundle_with_nvml().files)
+    made.have_bytecode(other.path if is_here else "")
+    path = tmp_path / made.name
+    bootstrap.unpack(made.archive, str(path))
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from skyward_core.node.agent.__main__ import preload; preload()\n"
+        "import skyward_core.node.worker.worker, cloudpickle\n"
+        "ours = [m for n, m in sys.modules.items() if n.startswith(('skyward_core', 'cloudpickle'))]\n"
+        "print(*(getattr(m, '__file__', '') for m in ours))"
+    )
+    command = [other.path, "-I", "-S", "-B", "-c", script, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert {name.endswith(".pyc") for name in done.stdout.split()} == {is_here}
 
 
 def test_what_only_app_and_command_line_use_stays_here() -> None:

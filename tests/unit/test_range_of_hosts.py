@@ -20,7 +20,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Hosts that do not answer."""
     away: set[str] = set()
 
-    async def answers(self: sky.SSH, host: str) -> str:
+    async def answers(self: sky.SSH, host: str, loaded_with: object) -> str:
         return "no route to it" if host in away else ""
 
     monkeypatch.setattr(sky.SSH, "_answers", answers)

@@ -11,6 +11,7 @@ import pytest
 
 from skyward_core.transport.ssh import rest_sending
 from skyward_core.transport.ssh.rest_sending import RestSending
+from skyward_core.transport.ssh.wanted_python import WantedPython
 from skyward_core.transport.upload.bundle import bundle
 from tests.support.waiting import until
 
@@ -20,6 +21,7 @@ class Host:
 
     def __init__(self, there: bool = False) -> None:
         self.facts: dict[str, Any] = {"rest": there, "nvml": False}
+        self.python = WantedPython()
         self.taken: list[bytes] = []
         self.opened = self.closed = 0
         self.fails = 0
@@ -113,7 +115,7 @@ async def test_it_is_packed_beside_the_loop_and_for_all_hosts_once(monkeypatch: 
             return b"rest"
 
     made = Packs()
-    monkeypatch.setattr(rest_sending, "bundle", lambda: made)
+    monkeypatch.setattr(rest_sending, "bundle_for", lambda nvml, minor: made)
     hosts = [Host() for _ in range(8)]
     sent = [sending(host) for host in hosts]
     for each in sent:

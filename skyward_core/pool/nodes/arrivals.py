@@ -22,6 +22,7 @@ from ...wire.safe_text import field as safe
 from ..context import PoolContext
 from ..news import News
 from .roster import Roster
+from .unwritten import with_python
 
 if TYPE_CHECKING:
     from ...transport.base import Errands
@@ -205,6 +206,7 @@ class Arrivals:
             raise NoCapacity(
                 f"{self._named(node)} is not what was bought: {why}; and {what_of(error)}"
             ) from error
+        machine = with_python(machine, context.row)
         if not ledger.replaced(token, machine):
             await answered("terminate", context.name, context.provider.terminate(context.name, [machine]))
             raise PoolError(f"pool {context.name} was torn down by another client while it was starting")

@@ -12,6 +12,7 @@ from ...providers.told import told
 from ...views import events as ev
 from ..context import PoolContext
 from ..news import News
+from .unwritten import with_python
 
 PAUSES = (10.0, 300.0)  # seconds between two tries, at first and at most
 
@@ -27,7 +28,8 @@ async def machines(context: PoolContext, news: News, spec: PoolSpec) -> list[Mac
     until, pause = time.monotonic() + float(spec.options.wait_for_capacity), PAUSES[0]
     while True:
         try:
-            return await told("create", context.name, context.provider.create(spec, context.token))
+            made = await told("create", context.name, context.provider.create(spec, context.token))
+            return [with_python(each, context.row) for each in made]
         except TooFewHosts:  # there will be no more of them
             raise
         except NoCapacity as error:

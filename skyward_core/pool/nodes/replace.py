@@ -24,6 +24,7 @@ from ..context import PoolContext
 from ..news import News
 from .roster import Roster
 from .startup import Startup
+from .unwritten import with_python
 
 PAUSES = (1.0, 30.0)  # seconds before the second attempt, and at most between later ones
 POLL = 0.5  # seconds between looks at what another client makes of it
@@ -198,7 +199,7 @@ class Replacements:
             machine = await told(
                 "replace", pool.name, pool.provider.replace(pool.name, found.intent, node, others, former)
             )
-        machine = replace(machine, logs_from=self._end_logs(node))
+        machine = replace(with_python(machine, pool.row), logs_from=self._end_logs(node))
         if not pool.ledger.replaced(token, machine):
             raise _TornDown
         pool.machines[node] = machine

@@ -78,7 +78,7 @@ class AWS(BlockSales):
             type that can be; where there is no room for that, they are asked for anywhere in the zone.
         probe: whether machines are measured before they count as ready, for 15 seconds at most: GPUs, disk, clock and
             network. One that is not what was bought is exchanged once.
-        python: the interpreter on the machines; None to look for one of the client's minor version.
+        python: the interpreter on the machines; None to look for one of the version that loads the script.
         reservation: the id of a capacity reservation or a Capacity Block of yours that machines are taken from; type
             and zone are its own then. None for none.
 
@@ -557,7 +557,14 @@ class AWS(BlockSales):
             config=False,
             host_keys="known",
         )
-        return RentedTransport(target, extra["folder"], own_key, python=self.python, patience=patience)
+        return RentedTransport(
+            target,
+            extra["folder"],
+            own_key,
+            python=self.python,
+            loaded_with=extra.get("loaded_with"),
+            patience=patience,
+        )
 
     @property
     def _calls(self) -> Calls:

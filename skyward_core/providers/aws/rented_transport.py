@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...model.errors import PoolError, Unreachable
-from ...transport.base import MINOR, Gate, Report
+from ...transport.base import Gate, Report
 from ...transport.ssh.command_channel import CommandOutput, NoFittingPython, open_session
 from ...transport.ssh.connect import HostConnection, fetch_host_key
 from ...transport.ssh.target import Target
@@ -35,9 +36,16 @@ class RentedTransport(SSHTransport):
     """
 
     def __init__(
-        self, target: Target, folder: str, own_key: OwnHostKey, *, python: str | None, patience: float
+        self,
+        target: Target,
+        folder: str,
+        own_key: OwnHostKey,
+        *,
+        python: str | None,
+        loaded_with: Sequence[str] | None = None,
+        patience: float,
     ) -> None:
-        super().__init__(target, folder, python=python, patience=patience)
+        super().__init__(target, folder, python=python, loaded_with=loaded_with, patience=patience)
         self._own_key = own_key
 
     async def prepare(
@@ -48,17 +56,16 @@ class RentedTransport(SSHTransport):
         try:
             return await super().prepare(config, report, gate, first=first)
         except NoFittingPython as error:
-            if (
-                self.python is not None or error.tried
-            ):  # somebody has named one; or another uv would do no better
+            if self.python.named or error.tried:  # somebody has named one; or another uv would do no better
                 raise
             await self._have_uv(report, error)
         return await super().prepare(config, report, gate, first=first)
 
     async def _have_uv(self, report: Report, lacking: NoFittingPython) -> None:
-        """Images come with one Python, which need not be the client's; uv brings any. On rented machines nobody has
+        """Images come with one Python, which need not be the script's; uv brings any. On rented machines nobody has
         to be asked whether it may be there."""
-        report("running", detail=f"no Python {MINOR} on {self.target.host}; fetching uv, which brings it")
+        lacks = f"no Python {self.python.minor} on {self.target.host}"
+        report("running", detail=f"{lacks}; fetching uv, which brings it")
         link = await self._connected(report, self.patience)
         try:
             async with asyncio.timeout(FETCHING):

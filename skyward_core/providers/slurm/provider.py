@@ -69,7 +69,7 @@ class Slurm:
         keys: files of private keys for the login host; None for the usual ones.
         known_hosts: a known_hosts file for the login host, in place of the usual ones.
         host_keys: what to do about a host key of the login host that is not known: "known", "ask" or "accept-new".
-        python: the interpreter on the nodes; None to look for one of the client's minor version.
+        python: the interpreter on the nodes; None to look for one of the version that loads the script.
 
     Attributes:
         name: how people name it.
@@ -493,7 +493,14 @@ class Slurm:
             via=self._commands.login,
         )
         patience = PATIENCE if patience is None else patience
-        return SSHTransport(target, machine.extra["folder"], python=self.python, patience=patience)
+        extra = machine.extra
+        return SSHTransport(
+            target,
+            extra["folder"],
+            python=self.python,
+            loaded_with=extra.get("loaded_with"),
+            patience=patience,
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {"provider": self.name} | asdict(self)

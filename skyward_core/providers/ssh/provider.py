@@ -55,7 +55,8 @@ class SSH(Value):
         port: where their SSH servers listen where neither the host nor the configuration says.
         keys: files of private keys; None for those of ``~/.ssh``, its configuration, and the ssh-agent.
         known_hosts: a known_hosts file to verify host keys by, in place of the person's own ones.
-        python: the interpreter to use on the hosts; None to look for one of the client's minor version.
+        python: the interpreter to use on the hosts; None to look for one of the minor version of the Python that loads
+            the script.
         config: whether ``~/.ssh/config`` is read.
         jump: a host to go through, as ``ssh -J`` takes it; several with commas.
         host_keys: what to do about a host key that is not known: "known" refuses it, "ask" asks the person,
@@ -186,22 +187,23 @@ class SSH(Value):
         from .shared import chosen, in_words, wanted
 
         wanted(spec)  # before anybody is asked
-        looks = await all_of(map(self.look_at, self.hosts))
+        looks = await all_of(self.look_at(host, _loaded_with(spec)) for host in self.hosts)
         takes = chosen(looks, spec)
         return in_words(looks, takes), takes
 
-    async def look_at(self, host: str) -> HostLook:
+    async def look_at(self, host: str, loaded_with: Sequence[str] | None = None) -> HostLook:
         """The GPUs of one of the hosts, and who uses them; nothing is left there.
 
         Args:
             host: as it stands in ``hosts``.
+            loaded_with: the Python to ask with, as an interpreter's ``for_hosts`` has it; None for our own.
         """
         from .shared import SEEN, look_at
 
-        question = (host, repr(self.to_json()))
+        question = (host, repr((self.to_json(), loaded_with)))
         if (seen := SEEN.find(question)) is not None:
             return seen  # type: ignore[no-any-return]
-        transport = self._way(host, patience=CHECK_PATIENCE)
+        transport = self._way(host, patience=CHECK_PATIENCE, loaded_with=loaded_with)
         try:
             seen = await look_at(transport, host)
         finally:
@@ -211,7 +213,8 @@ class SSH(Value):
 
     async def _there(self, spec: PoolSpec) -> Sequence[str]:
         """The hosts that a range of nodes has: as many as answer, in their order."""
-        whys = dict(zip(self.hosts, await all_of(map(self._answers, self.hosts)), strict=True))
+        asked = await all_of(self._answers(host, _loaded_with(spec)) for host in self.hosts)
+        whys = dict(zip(self.hosts, asked, strict=True))
         there = [host for host, why in whys.items() if not why]
         away = "; ".join(f"{host}: {why}" for host, why in whys.items() if why)
         if len(there) < spec.least_nodes:
@@ -235,8 +238,8 @@ class SSH(Value):
         taken = {machine.extra["host"] for machine in machines}
         had = [machine.extra["host"] for machine in former]
         spares = sorted((host for host in self.hosts if host not in taken), key=had.count)  # in their order
-        take = former[-1].extra.get("free_gpus")
-        asked = await all_of(self._can_take(host, take) for host in spares)
+        take, loaded_with = former[-1].extra.get("free_gpus"), former[-1].extra.get("loaded_with")
+        asked = await all_of(self._can_take(host, take, loaded_with) for host in spares)
         for host, (why, free) in zip(spares, asked, strict=True):
             if not why:
                 folder = f"{former[-1].extra['folder'].rpartition('.')[0]}.{node}-{token[:6]}"
@@ -244,18 +247,20 @@ class SSH(Value):
         advice = "" if set(spares) - set(had) else "; name more hosts than nodes to have spare ones"
         raise NoCapacity(f"no host can take node {node}: {'; '.join(why for why, _ in asked)}{advice}")
 
-    async def _can_take(self, host: str, take: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
+    async def _can_take(
+        self, host: str, take: Mapping[str, Any] | None, loaded_with: Sequence[str] | None
+    ) -> tuple[str, dict[str, Any]]:
         """Why a host cannot be had in another's place; "" if it can, and what of its GPUs it is then."""
         if take is None:
-            return await self._answers(host), {}
+            return await self._answers(host, loaded_with), {}
         from .shared import free_of
 
-        devices, why = free_of(await self.look_at(host), take)
+        devices, why = free_of(await self.look_at(host, loaded_with), take)
         return why, {"free_gpus": {**take, "of": devices}}
 
-    async def _answers(self, host: str) -> str:
+    async def _answers(self, host: str, loaded_with: Sequence[str] | None) -> str:
         """Why a host cannot be had now; "" if it can."""
-        transport = self._way(host, patience=CHECK_PATIENCE)
+        transport = self._way(host, patience=CHECK_PATIENCE, loaded_with=loaded_with)
         try:
             (await transport.channel()).close()
         except (PoolError, UsageError, OSError) as error:
@@ -358,8 +363,10 @@ class SSH(Value):
                 submit(dials.open()).result()
                 from ...transport.ssh.command_channel import CommandChannel
                 from ...transport.ssh.connect import close_early, open_early
+                from ...transport.ssh.wanted_python import WantedPython
 
-                begin = partial(CommandChannel.begin, python=self.python, name=spec.name)
+                python = WantedPython.of(self.python, _loaded_with(spec))
+                begin = partial(CommandChannel.begin, python=python, name=spec.name)
                 try:
                     submit(open_early(targets, dials, begin)).result()
                     threading.Thread(target=_pack, daemon=True).start()
@@ -379,13 +386,22 @@ class SSH(Value):
             machine: the machine.
             patience: seconds of attempts to connect; None for 30.
         """
-        return self._way(machine.extra["host"], machine.extra["folder"], patience)
+        extra = machine.extra
+        return self._way(extra["host"], extra["folder"], patience, extra.get("loaded_with"))
 
-    def _way(self, host: str, folder: str = "", patience: float | None = None) -> SSHTransport:
+    def _way(
+        self,
+        host: str,
+        folder: str = "",
+        patience: float | None = None,
+        loaded_with: Sequence[str] | None = None,
+    ) -> SSHTransport:
         from ...transport.ssh.transport import PATIENCE, SSHTransport
 
         patience = PATIENCE if patience is None else patience
-        return SSHTransport(self.target(host), folder, python=self.python, patience=patience)
+        return SSHTransport(
+            self.target(host), folder, python=self.python, loaded_with=loaded_with, patience=patience
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {"provider": self.name} | asdict(self)
@@ -401,6 +417,10 @@ class SSH(Value):
             UsageError: a value makes no sense.
         """
         return cls(**{key: value for key, value in data.items() if key != "provider"})
+
+
+def _loaded_with(spec: PoolSpec) -> list[str] | None:
+    return spec.interpreter.for_hosts if spec.interpreter else None
 
 
 def _pack() -> None:

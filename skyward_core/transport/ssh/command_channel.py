@@ -12,10 +12,10 @@ import json
 import marshal
 import secrets
 import shlex
-import sys
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from types import CodeType
 from typing import IO, TYPE_CHECKING, Any
 
@@ -25,11 +25,12 @@ from ...wire.frames import Heard, WireError
 from ...wire.host_facts import done as check_done
 from ...wire.host_facts import facts as check_facts
 from ...wire.safe_text import field as safe
-from ..base import MINOR, Flow
+from ..base import Flow
 from ..upload.bundle import bundle_for
 from .asyncssh_import import asyncssh
 from .connect import HostConnection
 from .failures import link_lost, no_channel
+from .wanted_python import WantedPython
 
 if TYPE_CHECKING:
     from ...wire.host_fact_types import AgentDone, HostFacts
@@ -49,10 +50,11 @@ FIRST = (
     "skyward_core.node.boot.host",
 )
 
+_OLD_MARSHAL = 2  # which every version reads
 Said = Callable[[str], None]
 
 # The login shell, whichever it is, sees one quoted word: no newline, no single quote, no backslash, no "!".
-# $1 version, $2 the same with a comma, $3 the interpreter asked for, $4 the client's own, $5 the word, $6 the pool's
+# $1 version, $2 the same with a comma, $3 the interpreter asked for, $4 the client's, $5 the word, $6 the pool's
 # name or its folder's, for people who look at the host's processes.
 # The client's path is tried only where it is nobody else's on this host: own() looks at the owners and modes of all
 # that leads there, links and their targets too. A group that has the user's own number is the user's alone.
@@ -90,7 +92,7 @@ class Failed(PoolError):
 
 
 class NoFittingPython(PoolError):
-    """The host has no Python of our minor version, and no uv that could fetch it.
+    """The host has no Python of the minor version that is wanted, and no uv that could fetch it.
 
     Attributes:
         tried: whether a uv that is there has tried.
@@ -139,11 +141,11 @@ class CommandOutput(Flow, asyncssh.SSHClientSession[bytes]):
 class CommandChannel:
     """A running :mod:`...node.boot.bootstrap`; ``facts`` is what it said first."""
 
-    def __init__(self, link: HostConnection, python: str | None) -> None:
+    def __init__(self, link: HostConnection, python: WantedPython) -> None:
         self.link = link
+        self.python = python
         nothing: Heard = {}
         self.facts: HostFacts = nothing  # until it has said it
-        self._python = python
         self._word = f"skyward-{secrets.token_hex(8)}".encode()
         self._said: Said = lambda line: None
         self._uv_tries = False
@@ -156,7 +158,7 @@ class CommandChannel:
         cls,
         link: HostConnection,
         *,
-        python: str | None,
+        python: WantedPython,
         folder: str,
         said: Said,
         status: bool = False,
@@ -165,7 +167,7 @@ class CommandChannel:
         """Start :mod:`...node.boot.bootstrap` on a host.
 
         Args:
-            python: the interpreter to use there; None to look for one of the client's minor version.
+            python: what runs there.
             folder: name of the pool's folder, or "".
             said: takes lines that tell how long work goes on.
             status: have the facts tell of orphaned workers, too.
@@ -176,14 +178,14 @@ class CommandChannel:
             ConnectionError: the link is gone.
         """
         ahead, link.begun = link.begun, None
-        begun = ahead if isinstance(ahead, cls) and ahead._python == python else None
+        begun = ahead if isinstance(ahead, cls) and ahead.python == python else None
         if ahead is not None and begun is None:
             ahead.close()
         self = begun or await cls._begin(link, python, folder)
         self._said = said
         word = self._word.decode()
         try:
-            names = [bundle_for(nvml).name for nvml in (False, True)]
+            names = [bundle_for(nvml, python.minor).name for nvml in (False, True)]
             self._send({"word": word, "folder": folder, "bundles": names, "status": status, "starts": starts})
             with timed(_log, f"{link.target.host}: asking what is there"):
                 self.facts = await self._answer()
@@ -197,7 +199,7 @@ class CommandChannel:
         return self
 
     @classmethod
-    async def begin(cls, link: HostConnection, python: str | None, name: str) -> None:
+    async def begin(cls, link: HostConnection, python: WantedPython, name: str) -> None:
         """Have :mod:`...node.boot.bootstrap` started by the time that :meth:`open` asks it for the first time.
 
         Args:
@@ -209,10 +211,11 @@ class CommandChannel:
         link.begun = await cls._begin(link, python, name)
 
     @classmethod
-    async def _begin(cls, link: HostConnection, python: str | None, name: str) -> CommandChannel:
-        code = _sent_code()
+    async def _begin(cls, link: HostConnection, python: WantedPython, name: str) -> CommandChannel:
+        code = _sent_code() if python.is_ours else _sent_source()
         self = cls(link, python)
-        words = [MINOR, MINOR.replace(".", ","), python or "", sys.executable, self._word.decode(), name]
+        minor, word = python.minor, self._word.decode()
+        words = [minor, minor.replace(".", ","), python.named, python.here, word, name]
         self._channel = await open_session(
             link, f"exec sh -c '{_SHELL}' skyward {shlex.join(words)}", self._session
         )
@@ -283,7 +286,7 @@ class CommandChannel:
                     return answer
             elif rest.startswith(b"uv"):
                 self._uv_tries = True
-                self._said(f"no Python {MINOR} here; uv fetches it")
+                self._said(f"no Python {self.python.minor} here; uv fetches it")
             else:
                 raise self._no_python(rest.removeprefix(b"none").split(b" Python"))
         raise self._gone()
@@ -302,21 +305,22 @@ class CommandChannel:
         return answer
 
     def _no_python(self, found: list[bytes]) -> NoFittingPython:
-        versions = sorted({part.decode(errors="replace").strip() for part in found} - {""})
+        versions = sorted({part.decode(errors="replace").strip(" ;") for part in found} - {""})
         has = f"it has Python {', '.join(versions)}" if versions else "it has no Python at all"
+        host, minor = self.link.target.host, self.python.minor
+        needs = f"Functions travel as bytecode, so a host needs the version that {self.python.is_what}"
         if self._uv_tries:
             said = " ".join(self._session.errors.decode(errors="replace").split())[-500:]
             failed = NoFittingPython(
-                f"Host {self.link.target.host} has no Python {MINOR} ({has}), and its uv cannot fetch one: "
-                f"{safe(said) or 'it does not say why'}. Functions travel as bytecode, so a host needs the version "
-                f"that runs here: install python{MINOR} there, or name the interpreter. Nothing was sent to it."
+                f"Host {host} has no Python {minor} ({has}), and its uv cannot fetch one: "
+                f"{safe(said) or 'it does not say why'}. {needs}: install python{minor} there, or name the "
+                "interpreter. Nothing was sent to it."
             )
             failed.tried = True
             return failed
         return NoFittingPython(
-            f"Host {self.link.target.host} has no Python {MINOR} ({has}). Functions travel as bytecode, so a "
-            f"host needs the version that runs here: install python{MINOR} or uv there (uv is then used to "
-            "fetch it), or name the interpreter with SSH(python=...). Nothing was sent to it."
+            f"Host {host} has no Python {minor} ({has}). {needs}: install python{minor} or uv there (uv is then used "
+            "to fetch it), or name the interpreter with SSH(python=...). Nothing was sent to it."
         )
 
     def _gone(self) -> ConnectionError:
@@ -356,6 +360,17 @@ def _sent_code() -> bytes:
     """
     modules = [(name, _code(name)) for name in FIRST]
     return marshal.dumps([*modules, ("__main__", _code("skyward_core.node.boot.bootstrap"))])
+
+
+@cache
+def _sent_source() -> bytes:
+    """The same as text, for any version: what there is to load then is some pages."""
+    modules = [(name, _source(name)) for name in FIRST]
+    return marshal.dumps([*modules, ("__main__", _source("skyward_core.node.boot.bootstrap"))], _OLD_MARSHAL)
+
+
+def _source(name: str) -> str:
+    return Path(_code(name).co_filename).read_text(encoding="utf-8")
 
 
 def _code(name: str) -> CodeType:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from ...model.errors import PoolError, UsageError
 from ...store.loggers import logger
-from ..upload.bundle import bundle
+from ..upload.bundle import bundle_for
 from .command_channel import CommandChannel
 
 _log = logger("ssh")
@@ -62,7 +62,8 @@ class RestSending:
                 channel = await self._channel()
                 try:
                     if not channel.facts["rest"]:
-                        await channel.ask("rest", await asyncio.to_thread(_packed))
+                        rest = await asyncio.to_thread(_packed, channel.python.minor)
+                        await channel.ask("rest", rest)
                     return
                 finally:
                     channel.close()
@@ -72,7 +73,7 @@ class RestSending:
                     return
 
 
-def _packed() -> bytes:
+def _packed(minor: str) -> bytes:
     """It is the same whether or not a driver may be there."""
     with _packing:
-        return bundle().rest
+        return bundle_for(False, minor).rest

@@ -31,6 +31,7 @@ from .connect import HostConnection, connect
 from .failures import link_lost
 from .rest_sending import RestSending
 from .target import Target
+from .wanted_python import WantedPython
 
 if TYPE_CHECKING:
     from ...tasks.packages.local_packages import LocalPackage
@@ -51,7 +52,8 @@ class SSHTransport:
     Args:
         target: the host and how it is reached.
         folder: name of the pool's folder on the host; unique to pool, node and client.
-        python: the interpreter to use on the host; None to look for one.
+        python: the interpreter that its user has named for the host; None to look for one.
+        loaded_with: the Python that its pool's scripts are loaded with, until ``prepare`` is told; None for our own.
         patience: seconds of attempts before a host counts as unreachable.
     """
 
@@ -61,11 +63,12 @@ class SSHTransport:
     live: ClassVar[WeakSet[SSHTransport]] = WeakSet()
 
     def __init__(
-        self, target: Target, folder: str, *, python: str | None = None, patience: float = PATIENCE
-    ) -> None:
+        self, target: Target, folder: str, *, python: str | None = None,
+        loaded_with: Sequence[str] | None = None, patience: float = PATIENCE,
+    ) -> None:  # fmt: skip
         self.target = target
         self.folder = folder
-        self.python = python
+        self.python = WantedPython.of(python, loaded_with)
         self.interpreter = ""
         self.patience = patience
         self.loop = asyncio.get_running_loop()
@@ -92,6 +95,10 @@ class SSHTransport:
         image, python = config.get("image") or {}, config.get("interpreter")
         check_python(image, python)
         config = config | {"image": image_elsewhere(image, python)}
+        if python:
+            self.python = WantedPython.of(self.python.named, Interpreter.from_json(python).for_hosts)
+        if not self.python.is_ours:
+            await asyncio.to_thread(bundle_for, True, self.python.minor)  # a copy may have to be made
         report("running", detail=f"connecting to {self.target.host}")
         if gate is not None and config.get("cwd"):
             # Begun now, ready when we are connected.
@@ -207,7 +214,7 @@ class SSHTransport:
             config |= {
                 "folder": f"{pools(facts['root'])}/{self.folder}",
                 "socket": facts["socket"],
-                "bundle": f"{facts['root']}/{bundle_for(facts['nvml']).name}",
+                "bundle": f"{facts['root']}/{bundle_for(facts['nvml'], self.python.minor).name}",
                 "address": config.get("address") or address or "127.0.0.1",
             }
             self.untouched = False
@@ -304,7 +311,8 @@ class SSHTransport:
 
     def _on_host(self, module: str, *arguments: str) -> str:
         """The command line that runs one of the modules of ``node.boot`` on the host."""
-        folder = f"{self._facts['root']}/{bundle_for(self._facts['nvml']).name}/skyward_core/node/boot"
+        bundle = bundle_for(self._facts["nvml"], self.python.minor)
+        folder = f"{self._facts['root']}/{bundle.name}/skyward_core/node/boot"
         return module_command(self._facts["python"], folder, module, *arguments)
 
     async def _relay(self, link: HostConnection, on_data: OnData, on_lost: OnLost) -> Pipe:
@@ -431,7 +439,10 @@ async def send_bundle(channel: CommandChannel) -> str:
     """Have the bundle on the host; says what that took."""
     if channel.facts["bundle"]:
         return "bundle is there"
-    archive = bundle_for(channel.facts["nvml"]).archive
+    bundle = bundle_for(channel.facts["nvml"], channel.python.minor)
+    if not channel.python.is_ours:
+        await asyncio.to_thread(bundle.have_bytecode, channel.python.here)
+    archive = bundle.archive
     await channel.ask("bundle", archive)
     return f"bundle sent ({len(archive) / 1e3:.0f} kB)"
 
@@ -444,7 +455,7 @@ async def lend_bundle(channel: CommandChannel) -> None:
         ConnectionError: the link is gone.
     """
     if not channel.facts.get("bundle"):
-        await channel.ask("lend", bundle_for(channel.facts["nvml"]).archive)
+        await channel.ask("lend", bundle_for(channel.facts["nvml"], channel.python.minor).archive)
 
 
 async def send_workdir(

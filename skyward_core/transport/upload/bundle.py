@@ -4,8 +4,9 @@ NVIDIA driver may be, pynvml too, which is an eighth of all.
 There are two: what nodes start and run functions with, and the rest, which only scripts use that have a pool of their
 own. Half of all is rest, so that it is sent when nobody waits any more (:mod:`...node.rest_of_bundle`).
 
-Built from the installed packages, so that a node runs exactly what the client runs. The name is a hash of
-names and contents, not of the archive, whose bytes depend on the zlib at hand.
+Built from the installed packages, so that a node runs exactly what the client runs. The name is a hash of the Python
+that reads it, names and contents, not of the archive, whose bytes depend on the zlib at hand. One for another Python
+than ours is built from the copy that its scripts import (:mod:`...tasks.own_packages`), where it may write bytecode.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ import importlib.util
 import io
 import os
 import struct
+import sys
+import threading
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, cached_property
 
 from ...model.errors import PoolError
@@ -190,6 +194,11 @@ STAY = (
     "skyward_core/views/prometheus.py",
     "skyward_core/views/trials.py",
 )  # and of other folders; nothing that travels imports them
+_BEGINS = ("/__init__.py", ".py")
+COMPILING = 120.0  # seconds that another Python may take for it
+_compiling = threading.Lock()  # all hosts of a pool want the same
+MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
+TAG = str(sys.implementation.cache_tag)
 TYPES = "_types.py"  # what frames hold, for type checkers: nothing loads them when it runs
 ENDINGS = (".py", ".json")  # the catalogue of accelerators is data
 # Every process on a node reads the names of all files, and the generated one is a quarter of all there is: where
@@ -206,12 +215,14 @@ class Bundle(Value):
         files: path in the archive and content.
         origins: where the files lie here.
         variant: a word for its kind, of which one is kept packed.
+        tag: what bytecode of its Python is called by, such as "cpython-312".
     """
 
     name: str
     files: tuple[tuple[str, bytes], ...]
     origins: tuple[str, ...]
     variant: str
+    tag: str = TAG
 
     @cached_property
     def archive(self) -> bytes:
@@ -232,8 +243,30 @@ class Bundle(Value):
     def _later(self) -> tuple[str, ...]:
         return REST if self.variant == NVML else (*REST, *WITH_DRIVER)
 
+    def have_bytecode(self, program: str) -> None:
+        """Have what comes compiled compiled by another Python than ours, which alone can. Where it is not here, hosts
+        get the sources, and each of their processes does it anew.
+
+        Args:
+            program: where that Python may be, or "".
+        """
+        import subprocess  # once a release
+
+        with _compiling:
+            if archive_cache.load(self.name, self._word(self.variant)) or not os.access(program, os.X_OK):
+                return
+            pairs = zip(self.files, self.origins, strict=True)
+            lacking = [at for (path, _), at in pairs if _comes_compiled(path) and not _bytecode(at, self.tag)]
+            command = [program, "-I", "-S", "-m", "compileall", "-q", "-i", "-"]
+            wanted = "\n".join(lacking).encode()
+            with suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(command, input=wanted, capture_output=True, check=False, timeout=COMPILING)
+
+    def _word(self, variant: str) -> str:
+        return variant if self.tag == TAG else f"{variant}.{self.tag}"
+
     def _packed(self, variant: str, belongs: Callable[[str], bool], level: int = LEVEL) -> bytes:
-        if kept := archive_cache.load(self.name, variant):
+        if kept := archive_cache.load(self.name, self._word(variant)):
             return kept
         complete = True
         loaded: dict[str, bytes] = {}
@@ -241,9 +274,8 @@ class Bundle(Value):
         for (path, data), origin in zip(self.files, self.origins, strict=True):
             if not belongs(path):
                 continue
-            comes_compiled = path.startswith(COMPILED) and not path.startswith(SELDOM)
-            code = _bytecode(origin) if comes_compiled else b""
-            complete = complete and bool(code or not comes_compiled)
+            code = _bytecode(origin, self.tag) if _comes_compiled(path) else b""
+            complete = complete and bool(code or not _comes_compiled(path))
             part = loaded if path.startswith(LOADED) else others
             if not code or not path.startswith(SOURCELESS):
                 part[path] = data
@@ -251,7 +283,7 @@ class Bundle(Value):
                 part[path + "c"] = code
         archive = _archive(loaded, others, level)
         if complete:  # else bytecode may be here the next time
-            archive_cache.store(self.name, variant, archive)
+            archive_cache.store(self.name, self._word(variant), archive)
         return archive
 
 
@@ -271,19 +303,24 @@ def _archive(loaded: dict[str, bytes], rest: dict[str, bytes], level: int) -> by
     return zlib.compress(whole[:begins], LEVEL) + whole[begins:]
 
 
-def bundle_for(nvml: bool) -> Bundle:
+def bundle_for(nvml: bool, minor: str = MINOR) -> Bundle:
     """The one for hosts on which an NVIDIA driver may be, or none.
 
+    Args:
+        minor: the version of the Python that reads it there, such as "3.12".
+
     Raises:
-        PoolError: a package that belongs in it is not installed.
+        PoolError: a package that belongs in it is not installed, or cannot be copied for another Python.
     """
+    if minor != MINOR:
+        return _of_other(nvml, minor)
     return bundle_with_nvml() if nvml else bundle()
 
 
 @cache
 def bundle() -> Bundle:
     """The bundle of the packages that this process runs; made once."""
-    return _bundle("plain", PACKAGES, Bundle("", (), (), ""))
+    return _bundle("plain", PACKAGES, Bundle(MINOR, (), (), ""))
 
 
 @cache
@@ -292,8 +329,25 @@ def bundle_with_nvml() -> Bundle:
     return _bundle(NVML, ["pynvml"], bundle())
 
 
-def _bundle(variant: str, packages: Sequence[str], more_than: Bundle) -> Bundle:
-    sources = sorted(source for name in packages for source in _files_of(name))
+@cache
+def _of_other(nvml: bool, minor: str) -> Bundle:
+    """The one for another Python than ours."""
+    from ...tasks.own_packages import own_packages  # most pools have ours
+
+    places = own_packages()
+    if not nvml:
+        nothing = Bundle(minor, (), (), "", f"cpython-{minor.replace('.', '')}")
+        return _bundle("plain", PACKAGES, nothing, (places.first, places.last))
+    return _bundle(NVML, ["pynvml"], _of_other(False, minor), (places.last,))
+
+
+def _comes_compiled(path: str) -> bool:
+    return path.startswith(COMPILED) and not path.startswith(SELDOM)
+
+
+def _bundle(variant: str, packages: Sequence[str], more_than: Bundle, places: Sequence[str] = ()) -> Bundle:
+    """One of what packages are installed, or of what is in some places of them."""
+    sources = sorted(source for name in packages for source in _files_of(name, places))
     files = tuple((path, _read(source)) for path, source in sources)
     digest = hashlib.sha256(more_than.name.encode())
     for path, data in files:
@@ -303,33 +357,46 @@ def _bundle(variant: str, packages: Sequence[str], more_than: Bundle) -> Bundle:
         more_than.files + files,
         more_than.origins + tuple(source for _, source in sources),
         variant,
+        more_than.tag,
     )
 
 
-def _bytecode(source: str) -> bytes:
+def _bytecode(source: str, tag: str) -> bytes:
     """A source's compiled file, if there is one that fits, marked to be taken without a look at the source; or b"".
 
     The layout is that of PEP 552: magic number, flags, time and size (or, here, a hash that nobody checks), code.
     """
     try:
-        data, found = _read(importlib.util.cache_from_source(source)), os.stat(source)
+        data, found = _read(_cache_of(source, tag)), os.stat(source)
     except OSError:
         return b""
+    magic = importlib.util.MAGIC_NUMBER if tag == TAG else data[:4]  # of another version nobody here knows it
     expected = struct.pack("<III", 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
-    if data[:16] != importlib.util.MAGIC_NUMBER + expected:
+    if data[:16] != magic + expected:
         return b""
-    head = importlib.util.MAGIC_NUMBER + struct.pack("<IQ", UNCHECKED_HASH, 0)
-    return head + data[16:]
+    return magic + struct.pack("<IQ", UNCHECKED_HASH, 0) + data[16:]
 
 
-def _files_of(package: str) -> list[tuple[str, str]]:
+def _cache_of(source: str, tag: str) -> str:
+    if tag == TAG:
+        return importlib.util.cache_from_source(source)
+    folder, name = os.path.split(source)
+    return f"{folder}/__pycache__/{name.removesuffix('.py')}.{tag}.pyc"
+
+
+def _files_of(package: str, places: Sequence[str]) -> list[tuple[str, str]]:
     """Path in the archive and path here. A start waits for this, and pathlib would take four times as long."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
+    if places:
+        possible = (f"{place}/{package}{end}" for place in places for end in _BEGINS)
+        origin = next(filter(os.path.exists, possible), "")
+    else:
+        spec = importlib.util.find_spec(package)
+        origin = (spec and spec.origin) or ""
+    if not origin:
         raise PoolError(f"The Python package {package} is not installed here: install this library anew.")
-    above, name = os.path.split(spec.origin)
-    if not spec.submodule_search_locations:
-        return [(name, spec.origin)]
+    above, name = os.path.split(origin)
+    if name != "__init__.py":
+        return [(name, origin)]
     found = []
     for folder, folders, names in os.walk(above):
         if "__pycache__" in folders:
