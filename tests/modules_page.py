@@ -13,8 +13,9 @@ PACKAGES = ("skyward_core", "skyward_tui")
 
 HEAD = """# Module by module
 
-What each module is for, in its own words; [Architecture](architecture.md) tells how they work together. This page is made from the
-first paragraph of each module's docstring: `python -m tests.modules_page` writes it, and a test compares it.
+What each module is for, in its own words; [Architecture](architecture.md) tells how they work together.
+This page is made from the first paragraph of each module's docstring: `python -m tests.modules_page` writes it, and a
+test compares it.
 """
 
 

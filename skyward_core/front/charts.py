@@ -9,6 +9,7 @@ from itertools import pairwise
 from math import isfinite, log10, nan
 from typing import NamedTuple
 
+from ..views.kept_band import KeptBand
 from ..views.metrics import MetricBook
 from ..views.spread import Trace, band, median
 
@@ -16,6 +17,7 @@ Line = Sequence[tuple[float, float]]
 """(Unix time, value), oldest first."""
 
 RANKS_DRAWN = 8  # more are drawn as what they span: a chart of 256 lines shows none of them
+RANKS_ANEW = 32  # whose band is made anew each time: a few thousandths of a second
 SMOOTHING = 0.9  # of what was before is left with each value
 COUNTERS = frozenset({"step", "global_step", "epoch", "iteration", "iter", "batch", "rank"})
 _SURE = 8  # values by which a number of another name is known to count only
@@ -79,6 +81,7 @@ def chart_of(
     log: bool = False,
     smooth: bool = False,
     at: float | None = None,
+    kept: KeptBand | None = None,
 ) -> Chart:
     """A chart of one name.
 
@@ -89,14 +92,20 @@ def chart_of(
         log: whether lines are of the values' logarithms (base 10); what is not above 0 has none.
         smooth: whether the line that is looked at is smoothed, and stands raw behind.
         at: the instant (Unix time) whose values are told; None for the newest.
+        kept: of the same numbers, when they were asked for before; makes a band over many ranks quick.
     """
     own = None if rank is None else traces.get(rank)
     front: Line = line_of(own) if own is not None else []
-    others: list[Line] = [line_of(trace) for each, trace in traces.items() if each != rank]
+    drawn = traces if len(traces) <= RANKS_DRAWN else {}
+    others: list[Line] = [line_of(trace) for each, trace in drawn.items() if each != rank]
     if rank is None and len(traces) == 1:
         front, others = others[0], []
     elif rank is None or len(traces) > RANKS_DRAWN:
-        span = band(list(traces.values()), max(2, columns))
+        columns = max(2, columns)
+        if kept is not None and len(traces) > RANKS_ANEW:
+            span = kept.of(traces, columns)
+        else:
+            span = band(list(traces.values()), columns)
         middle = list(zip(span.at, span.middle, strict=True))
         if len(traces) > RANKS_DRAWN:
             others = [list(zip(span.at, edge, strict=True)) for edge in (span.low, span.high)]

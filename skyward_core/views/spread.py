@@ -52,7 +52,7 @@ def band(lines: Sequence[Trace], columns: int) -> Band:
     highs: list[list[float]] = [[] for _ in ends]
     middles: list[list[float]] = [[] for _ in ends]
     own = [False] * columns
-    usual = _pauses(filled)
+    usual = pauses(filled)
     for line, pause in zip(filled, usual, strict=True):
         _spread(line, ends, pause, own, (lows, middles, highs))
     found = Band([], [], [], [])
@@ -73,7 +73,7 @@ def median(values: Iterable[float]) -> float:
     return ranked[half] if len(ranked) % 2 else ranked[half - 1] / 2 + ranked[half] / 2
 
 
-def _pauses(lines: Sequence[Trace]) -> list[float]:
+def pauses(lines: Sequence[Trace]) -> list[float]:
     """Seconds between two values of each line, on the average; of one that has a single value, as those of others."""
     known = [(line.at[-1] - line.at[0]) / (len(line.at) - 1) if len(line.at) > 1 else None for line in lines]
     several = [pause for pause in known if pause is not None]
@@ -91,31 +91,42 @@ def _spread(
     """Add what one line has in each part to the least, the last and the greatest there, and mark in which it has values
     of its own; what it has before its first and after its last one is at most a pause away."""
     at, values = line
-    lows, middles, highs = spans
-    begin, before = 0, None
+    begin, many = 0, len(at)
+    before: float | None = None
     early, late = at[0] - pause, at[-1] + pause
     first = next((value for value in values if isfinite(value)), None)
-    for column, end in enumerate(ends):
-        stop = bisect_right(at, end, begin)
-        if stop > begin:
+    column = -1
+    for end, lows, middles, highs in zip(ends, *spans, strict=True):
+        column += 1
+        stop = begin
+        if (
+            begin < many and at[begin] <= end
+        ):  # most parts have one value at most: to look is quicker than to search
+            stop = begin + 1
+            if stop < many and at[stop] <= end:
+                stop = bisect_right(at, end, stop + 1)
+        if stop == begin:
+            held = before if begin or end < early else first
+            if held is not None and (begin < many or end <= late):
+                lows.append(held)
+                middles.append(held)
+                highs.append(held)
+            continue
+        low = high = before = values[begin]
+        if stop > begin + 1 or before - before != 0:  # which is so of what is not finite
             piece = values[begin:stop]
-            begin = stop
             total = sum(piece)
             if total - total != 0:  # one of them, or their sum, is not finite
                 piece = array("d", filter(isfinite, piece))
-                if not piece:
-                    before = None
-                    continue
-            before = piece[-1]
-            own[column] = True
-            lows[column].append(min(piece))
-            highs[column].append(max(piece))
-            middles[column].append(before)
-            continue
-        held = first if not begin and end >= early else before
-        if held is not None and (begin < len(at) or end <= late):
-            for each in spans:
-                each[column].append(held)
+            if not piece:
+                begin, before = stop, None
+                continue
+            low, before, high = min(piece), piece[-1], max(piece)
+        begin = stop
+        own[column] = True
+        lows.append(low)
+        middles.append(before)
+        highs.append(high)
 
 
 def outliers(values: Mapping[Key, float]) -> list[Key]:

@@ -21,6 +21,7 @@ from skyward_core.front.charts import (
     span_of,
     value_at,
 )
+from skyward_core.views.kept_band import KeptBand
 from skyward_core.views.metrics import MetricBook
 from skyward_core.views.spread import median, outliers
 
@@ -56,6 +57,7 @@ class NumbersPane(Widget, can_focus=True):
         self.ranks: list[int] = []
         self._chosen_name = False
         self._book: MetricBook | None = None
+        self._bands: dict[str, KeptBand] = {}  # of the run's numbers, by name
         self._run = ""
         self._rank: int | None = 0
         self._seen: object = None
@@ -79,6 +81,7 @@ class NumbersPane(Widget, can_focus=True):
         """
         if run != self._run:
             self._run, self._chosen_name, self.name_shown, self.names = run, False, "", []
+            self._bands = {}
             self.instant = None
             self._seen = None
         seen = (run, rank, book.version)
@@ -303,10 +306,10 @@ class NumbersPane(Widget, can_focus=True):
         return strip.extend_cell_length(width, self._plain).crop(0, width)
 
     def _chart_of(self, book: MetricBook, name: str, width: int) -> Chart:
-        traces = book.traces(self._run, name)
         return chart_of(
-            traces, self._rank, columns=2 * width, log=self.log_scale, smooth=self.smooth, at=self.instant
-        )
+            book.traces(self._run, name), self._rank, columns=2 * width, log=self.log_scale, smooth=self.smooth,
+            at=self.instant, kept=self._bands.setdefault(name, KeptBand()),
+        )  # fmt: skip
 
     def _latest(self, book: MetricBook, name: str) -> str:
         """What a name is worth at the instant, or now."""

@@ -11,6 +11,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from skyward_core.front.charts import chart_of, names_in_order
+from skyward_core.views.kept_band import KeptBand
 from skyward_core.views.views import NodeView, PoolView, RunView
 from skyward_core.wire.safe_text import field
 
@@ -44,6 +45,7 @@ class PoolPreview(Widget, can_focus=False):
         self._seen: object = None
         self._looked = 0.0
         self._content = Content("")
+        self._band: tuple[object, KeptBand] = (None, KeptBand())  # of what is drawn, and what that is
 
     def update(self, pool: PoolView, run: RunView | None, now: float) -> None:
         """Look at a pool, at most twice a second however much comes; what shows no other thing is not painted again.
@@ -74,7 +76,7 @@ class PoolPreview(Widget, can_focus=False):
         ]
         if states:
             lines += [Content(""), *_strip(states, width)]
-        chart = [] if run is None else _chart(pool, run, width)
+        chart = [] if run is None else self._chart(pool, run, width)
         if chart and height - len(lines) - len(chart) - 2 >= _LEAST_LOG:
             lines += [Content(""), *chart]
         room = height - len(lines) - 2
@@ -83,6 +85,39 @@ class PoolPreview(Widget, can_focus=False):
             lines += [Content(""), Content.styled(title, "$muted")] if printed else []
             lines += [Content(clip(text, width)) for text in printed]
         return lines[:height]
+
+    def _chart(self, pool: PoolView, run: RunView, width: int) -> list[Content]:
+        """The first of its numbers that is no counter, as the median of all ranks."""
+        names, _ = names_in_order(pool.metrics, run.id)
+        if not names or width < 1:
+            return []
+        name = names[0]
+        traces = pool.metrics.traces(run.id, name)
+        if self._band[0] != (about := (pool.key, run.id, name)):
+            self._band = (about, KeptBand())
+        chart = chart_of(traces, None, columns=2 * width, kept=self._band[1])
+        spans = bounds([chart.front])
+        if spans is None or chart.value is None:
+            return []
+        canvas = Canvas(width, _CHART, *spans)
+        canvas.line(chart.front, 1)
+        worth = [value for _, value in chart.front if isfinite(value)]
+        newest = (f"{field(name)} ", "bold"), (number(chart.value), "")
+        whose = f"  median of {len(traces)} ranks" if len(traces) > 1 else ""
+        head = Content.assemble(*newest, (f"{whose}  {number(min(worth))} to {number(max(worth))}", "$muted"))
+        if head.cell_length > width:
+            head = Content.assemble(*newest, (whose, "$muted"))
+        # A font that takes the dots from another one may have them of another width: blanks are no part of their
+        # pieces, or a picture spreads both over the row.
+        return [
+            head,
+            *(
+                Content.assemble(
+                    *((text, "$text-primary" if owner else "") for text, owner in canvas.runs(row))
+                )
+                for row in range(_CHART)
+            ),
+        ]
 
 
 def _waits(pool: PoolView, run: RunView | None, states: Sequence[RankState], now: float) -> Iterator[Part]:
@@ -147,36 +182,6 @@ def _strip(states: Sequence[RankState], width: int) -> list[Content]:
     hidden = len(states) - sum(map(len, rows[:_STRIP]))
     more = [Content.styled(f"+{hidden:,} ranks", "$muted")] if hidden else []
     return [Content.assemble(*said), *shown, *more]
-
-
-def _chart(pool: PoolView, run: RunView, width: int) -> list[Content]:
-    """The first of its numbers that is no counter, as the median of all ranks."""
-    names, _ = names_in_order(pool.metrics, run.id)
-    if not names or width < 1:
-        return []
-    name = names[0]
-    traces = pool.metrics.traces(run.id, name)
-    chart = chart_of(traces, None, columns=2 * width)
-    spans = bounds([chart.front])
-    if spans is None or chart.value is None:
-        return []
-    canvas = Canvas(width, _CHART, *spans)
-    canvas.line(chart.front, 1)
-    worth = [value for _, value in chart.front if isfinite(value)]
-    newest = (f"{field(name)} ", "bold"), (number(chart.value), "")
-    whose = f"  median of {len(traces)} ranks" if len(traces) > 1 else ""
-    head = Content.assemble(*newest, (f"{whose}  {number(min(worth))} to {number(max(worth))}", "$muted"))
-    if head.cell_length > width:
-        head = Content.assemble(*newest, (whose, "$muted"))
-    # A font that takes the dots from another one may have them of another width: blanks are no part of their pieces,
-    # or a picture spreads both over the row.
-    return [
-        head,
-        *(
-            Content.assemble(*((text, "$text-primary" if owner else "") for text, owner in canvas.runs(row)))
-            for row in range(_CHART)
-        ),
-    ]
 
 
 def _last_lines(pool: PoolView, run: RunView, most: int) -> tuple[str, list[str]]:

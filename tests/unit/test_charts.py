@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core.front.charts import (
+    RANKS_ANEW,
     RANKS_DRAWN,
     chart_of,
     column_of,
@@ -21,6 +22,7 @@ from skyward_core.front.charts import (
     span_of,
     value_at,
 )
+from skyward_core.views.kept_band import KeptBand
 from skyward_core.views.metrics import MetricBook
 from skyward_core.views.spread import Trace
 
@@ -69,6 +71,17 @@ def test_of_many_ranks_a_band_stands_behind_so_that_none_is_invisible() -> None:
     assert (merged.value, merged.low, merged.high) == (1.0, 1.0, 900.0)
     one = chart_of(many, 0, columns=4)
     assert len(one.behind) == 3, "least, greatest and median"
+
+
+def test_of_many_ranks_a_band_is_kept_while_they_send() -> None:
+    few, many = ({rank: trace(3.0, 1.0, 2.0) for rank in range(count)} for count in (2, RANKS_ANEW + 1))
+    kept = KeptBand()
+    assert chart_of(few, None, columns=10, kept=kept) == chart_of(few, None, columns=10)
+    assert not kept._reached
+    drawn = chart_of(many, None, columns=10, kept=kept)
+    assert set(kept._reached) == set(many)
+    assert [value for _, value in drawn.front] == [3.0, 1.0, 2.0]
+    assert drawn == chart_of(many, None, columns=10, kept=kept)
 
 
 def test_a_smoothed_chart_keeps_the_raw_line_behind_and_tells_raw_values() -> None:

@@ -189,6 +189,7 @@ STAY = (
     "skyward_core/views/collapsed.py",
     "skyward_core/views/held_lines.py",
     "skyward_core/views/job_steps.py",
+    "skyward_core/views/kept_band.py",
     "skyward_core/views/notifications.py",
     "skyward_core/views/profile.py",
     "skyward_core/views/prometheus.py",
