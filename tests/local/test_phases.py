@@ -48,8 +48,8 @@ class Meets(Plugin):
 
     name = "meets"
 
-    def __init__(self, imported: Path, met: Path) -> None:
-        self.imported, self.met = imported, met
+    def __init__(self, launched: Path, imported: Path, met: Path) -> None:
+        self.launched, self.imported, self.met = launched, imported, met
 
     @contextmanager
     def around_process(self, info: sky.InstanceInfo) -> Iterator[None]:
@@ -59,6 +59,7 @@ class Meets(Plugin):
             enter("importing")
             hold(self.imported)
             enter("joining")
+        hold(self.launched)  # ranks may be set up before there is a run, and what they print then is of none
         print("waits for the others", flush=True)
         hold(self.met)
         yield
@@ -82,7 +83,8 @@ def test_each_step_before_a_function_is_told_with_its_time(session: Session, tmp
     import tests.local.test_phases as here
 
     cloudpickle.register_pickle_by_value(here)  # ranks know nothing of this file
-    imported, met, loaded, done = (tmp_path / name for name in ("imported", "met", "loaded", "done"))
+    names = ("launched", "imported", "met", "loaded", "done")
+    launched, imported, met, loaded, done = (tmp_path / name for name in names)
     slow = Slow(loaded)
 
     @sky.function
@@ -91,12 +93,12 @@ def test_each_step_before_a_function_is_told_with_its_time(session: Session, tmp
         hold(done)
         return "trained"
 
-    spec = PoolSpec(
-        name="p", provider=Local(), nodes=2, plugins=(Meets(imported, met),), options=Options(console=False)
-    )
+    plugin = Meets(launched, imported, met)
+    spec = PoolSpec(name="p", provider=Local(), nodes=2, plugins=(plugin,), options=Options(console=False))
     session.create(spec).result(90)
     began = time.time()
     run = session.launch("p", make_task(train())).result(90)
+    launched.touch()
     wait_until(lambda: phases(session) == {0: "joining", 1: "importing"})
     other = Session()
     try:
