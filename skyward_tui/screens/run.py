@@ -95,14 +95,15 @@ class RunScreen(BaseScreen[None]):
         self._grid.restore(kept)
         for panel in self.panels.values():
             panel.restore(kept)
-        self.panels[HOME].main.focus()
         self._share_place()
         self._awaits_run = self.pool is not None and self.pool.state == "starting" and self.run is None
         if self._awaits_run:
             self.active = AT_START
         self.pulse(self.app.clock())
         left_at = self.panels.get(str(kept.get("panel", HOME)), self.panels[HOME])
-        if not self._awaits_run and left_at.filled and left_at is not self.panels[HOME]:
+        if self._awaits_run or not left_at.filled or left_at is self.panels[HOME]:
+            self.panels[HOME].main.focus()
+        else:  # and nothing else before: of a grid that is zoomed all but the one that has the focus are hidden
             self.action_panel(left_at.row.id)
         if self.pool.is_over if self.pool is not None else self.app.session is not None:
             self.run_worker(self._recall(), group="recall")
