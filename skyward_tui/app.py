@@ -11,10 +11,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import cycle
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import events, on, work
@@ -39,7 +37,7 @@ from .notifications import Notifier
 from .widgets.chrome import MIN_HEIGHT, MIN_WIDTH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from textual.actions import ActionParseResult
     from textual.dom import DOMNode
@@ -63,15 +61,13 @@ REST_SECONDS = 0.3  # without news or keys, after which is asked as seldom as ov
 STILL_SECONDS = 10.0  # for which a screen may stay as it is at most, should the clock stand still
 FIRST_LOOK_SECONDS = 1.0
 DETACH_SECONDS = 5.0
+SWITCH_INTERVAL = 0.0005  # seconds
 
 
 def _new_session() -> Front:
     from skyward_core.front.session import Session
 
     return Session()
-
-
-SWITCH_INTERVAL = 0.0005  # seconds
 
 
 class SkywardApp(DressedApp):
@@ -171,9 +167,7 @@ class SkywardApp(DressedApp):
 
     def on_mount(self) -> None:
         self.keep_what_is_chosen()
-        frames = FRAMES_OVER_SSH if "SSH_CONNECTION" in os.environ else FRAMES
-        self._turns = cycle((True, frames == FRAMES_OVER_SSH))
-        self.set_interval(1 / frames, self._turn)
+        self.run_worker(self._keep_pumping(), group="refresh")
         self.run_worker(self._keep_looking(), group="refresh")
         # The terminal of an app that comes back from the shell is empty; only what changes is painted otherwise.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
@@ -235,9 +229,16 @@ class SkywardApp(DressedApp):
         self.look_for_failures()
         self.look_for_leftovers()
 
-    def _turn(self) -> None:
-        if next(self._turns) or time.monotonic() < max(self._lively_until, self._pumped[1] + REST_SECONDS):
+    async def _keep_pumping(self) -> None:
+        while True:
+            await asyncio.sleep(self._pause)
             self._pump()
+
+    @property
+    def _pause(self) -> float:
+        """Seconds until it is asked again what there is to paint; more where nothing has happened of late."""
+        rests = time.monotonic() > max(self._lively_until, self._pumped[1] + REST_SECONDS)
+        return 1 / (FRAMES_OVER_SSH if rests or "SSH_CONNECTION" in os.environ else FRAMES)
 
     def _pump(self) -> None:
         """Give the screen in front its pulse where something has come, or time has changed what it tells. An app that

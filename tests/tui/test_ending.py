@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
-from itertools import cycle
 from typing import Any
 
 import pytest
@@ -95,34 +94,14 @@ async def test_hiding_a_teardown_on_the_way_out_is_no_way_out(app: SkywardApp, s
 @pytest.mark.parametrize(
     ("connection", "frames"), [("", FRAMES), ("10.0.0.1 1 10.0.0.2 22", FRAMES_OVER_SSH)]
 )
-async def test_over_ssh_the_app_paints_less_often(
+def test_over_ssh_and_at_rest_the_app_paints_less_often(
     app: SkywardApp, connection: str, frames: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if connection:
         monkeypatch.setenv("SSH_CONNECTION", connection)
-    every = {}
-    plain = app.set_interval
-
-    def noted(seconds: float, callback: object = None, **wishes: object) -> object:
-        every[getattr(callback, "__name__", "")] = seconds
-        return plain(seconds, callback, **wishes)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(app, "set_interval", noted)
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: app.session is not None)
-        assert every["_turn"] == 1 / frames
+    assert app._pause == 1 / frames, "it has just begun"
+    app._lively_until = 0.0
+    assert app._pause == 1 / FRAMES_OVER_SSH, "nobody is there, and nothing comes"
+    app._pumped = (None, time.monotonic())
+    assert app._pause == 1 / frames, "something has come"
     assert FRAMES_OVER_SSH < FRAMES
-
-
-def test_an_app_at_rest_is_asked_half_as_often(app: SkywardApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(app, "_pump", lambda: asked.append("asked"))
-    app._turns = cycle((True, False))
-    app._lively_until, app._pumped = 0.0, (None, 0.0)
-    for _ in range(10):
-        app._turn()
-    assert len(asked) == 5
-    app._pumped = (None, time.monotonic())  # something has come
-    for _ in range(10):
-        app._turn()
-    assert len(asked) == 15
