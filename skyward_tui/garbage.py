@@ -10,9 +10,10 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-DUE = 8  # rounds of looking through what is new, after which all is looked through once nobody is there
+DUE = 40  # rounds of looking through what is new, after which all is looked through once nobody is there
 PUT_OFF = 2_000  # of them after which it is not put off any longer; that is hours of keys without a pause
 REST_SECONDS = 1.0  # for which nobody has done anything: nobody is there
+_looks_before = -1  # of this process, before it was put off
 
 
 @contextmanager
@@ -29,14 +30,22 @@ def kept_for_good() -> Iterator[None]:
 def put_off() -> None:
     """From now on look through what is new only, until :func:`look_if_due` says otherwise. What is new is little: three
     thousandths of a second at most."""
+    global _looks_before
+    _looks_before = gc.get_stats()[2]["collections"]
     gc.set_threshold(700, 10, PUT_OFF)
 
 
 def look_if_due(rested: float) -> None:
     """Look through all, where that was put off for long enough, and somebody who did something did so a while ago.
 
+    What is there the first time is what the app, its session and its screens are made of: that is here to stay, too.
+
     Args:
         rested: seconds since then.
     """
-    if rested > REST_SECONDS and gc.get_threshold()[2] == PUT_OFF and gc.get_count()[2] >= DUE:
+    is_first = gc.get_stats()[2]["collections"] == _looks_before
+    due = DUE // 4 if is_first else DUE
+    if rested > REST_SECONDS and gc.get_threshold()[2] == PUT_OFF and gc.get_count()[2] >= due:
         gc.collect()
+        if is_first:
+            gc.freeze()

@@ -33,12 +33,17 @@ def old_garbage() -> ref[Thing]:
     return ref(thing)
 
 
+def some_time() -> list[list[int]]:
+    """As many new things as take ten rounds."""
+    return [[] for _ in range(100_000)]
+
+
 def test_what_is_old_is_looked_through_once_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     put_off()
     gc.collect()
     left = old_garbage()
     monkeypatch.setattr(garbage, "DUE", 5)
-    many = [[] for _ in range(100_000)]  # type: ignore[var-annotated]
+    many = some_time()
     assert left() is not None, "Python has looked of itself"
     assert gc.get_count()[2] >= 5 and many
     look_if_due(REST_SECONDS / 2)
@@ -48,6 +53,21 @@ def test_what_is_old_is_looked_through_once_nobody_is_there(monkeypatch: pytest.
     left = old_garbage()
     look_if_due(REST_SECONDS * 2)
     assert left() is not None, "it had just looked"
+
+
+def test_what_is_there_when_it_looks_first_is_kept_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "DUE", 4)
+    put_off()
+    thing = Thing()
+    first, later = ref(thing), []
+    many = some_time()
+    look_if_due(REST_SECONDS * 2)
+    assert gc.get_freeze_count() > len(many)
+    del thing
+    later.append(old_garbage())
+    many += some_time()
+    look_if_due(REST_SECONDS * 2)
+    assert later[0]() is None and first() is not None
 
 
 def test_who_has_not_put_it_off_keeps_pythons_own_ways(monkeypatch: pytest.MonkeyPatch) -> None:
