@@ -191,7 +191,7 @@ def test_a_stop_reaches_an_async_function_wherever_its_loop_is(
         return list(tmp_path.glob(f"*/{name}"))
 
     call = stopped(str(tmp_path))
-    future = (call.with_timeout(1.0) if by == "time limit" else call).on_all(pool)
+    future = (call.with_timeout(5.0) if by == "time limit" else call).on_all(pool)
     wait_until(lambda: len([each for each in have("began") if each.read_text()]) == 4, what="all wait")
     if by == "cancel":
         future.cancel()

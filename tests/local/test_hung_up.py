@@ -33,7 +33,7 @@ def stays():
         Path("ended").touch()
 
 if __name__ == "__main__":
-    with sky.Compute(name="s", nodes=2) as compute:
+    with sky.Compute(name="s", nodes=2, options=sky.Options(grace=30)) as compute:
         stays() @ compute
 """
 
