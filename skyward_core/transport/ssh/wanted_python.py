@@ -31,7 +31,7 @@ class WantedPython(Value):
             loaded_with: as :attr:`...model.interpreter.Interpreter.for_hosts` has it; None for what runs this.
         """
         minor, here = loaded_with or (MINOR, "")
-        return cls(named or "") if minor == MINOR else cls(named or "", minor, here)
+        return cls(named or "", minor, sys.executable if minor == MINOR else here)
 
     @property
     def is_ours(self) -> bool:
