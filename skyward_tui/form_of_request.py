@@ -28,6 +28,7 @@ _WRITTEN: Mapping[str, Callable[[Any], Any]] = {
     "arguments": shlex.join,
     "one": bool,
     "sweep": bool,
+    "torchrun": bool,
     "keep": bool,
     "provider": lambda name: name or DEFAULT,
     "ranks_per_node": lambda ranks: _written(ranks or 1),

@@ -122,8 +122,8 @@ class Form:
         sweep: whether arguments' values are lists, of which each combination is run.
         gang: of a sweep, on how many nodes each; "all", or empty for one rank each.
         packages: as :func:`.launch_packages.choice_of` writes it.
-        timeout, debug_wait: of a launch that the form was filled with; no field of the screen shows them, its plan
-            does.
+        timeout, debug_wait, torchrun: of a launch that the form was filled with; no field of the screen shows them,
+            its plan does.
     """
 
     script: str = ""
@@ -152,6 +152,7 @@ class Form:
     gang: str = ""
     timeout: str = ""
     debug_wait: str = ""
+    torchrun: bool = False
 
 
 def path_of(script: str) -> Path:
@@ -286,6 +287,7 @@ _ROWS: dict[str, _Row] = {
     "gang_nodes": _Row("gang", _gang_nodes),
     "keep": _Row("keep", bool),
     "timeout": _Row("timeout", _seconds),
+    "torchrun": _Row("torchrun", bool),
 }
 _POOL_ROWS: dict[str, _Row] = {  # those that have no say where a pool is used that is up
     "pool": _Row("name"),
@@ -327,8 +329,10 @@ def request_of(form: Form) -> LaunchRequest:
     rows = _ROWS if form.pool else rows_of(form.provider)
     said = {name: row.read(getattr(form, row.field)) for name, row in rows.items()}
     pool = {"pool": _name_of(form.pool)} if form.pool else {"settings": dict(settings_of(form))}
-    whole = {"function": None, "arguments": (), "script_args": said["arguments"]} if form.whole else {}
-    return LaunchRequest(script=str(path_of(form.script)), **said | pool | whole)
+    whole = {"function": None, "arguments": (), "script_args": said["arguments"]}
+    # A function that is chosen in a whole script's place has no use for torchrun's variables.
+    call = whole if form.whole else {"torchrun": False}
+    return LaunchRequest(script=str(path_of(form.script)), **said | pool | call)
 
 
 def _used(form: Form, pools: Collection[PoolView]) -> PoolView | None:

@@ -58,6 +58,8 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = Fal
         *(_used(pool) if isinstance(pool, PoolView) else _created(plan, pool, may_remember, as_options)),
         ("runs", f"{_call(plan)} {'' if plan.sheet is not None else 'on '}{where}{streams}"),
     ]
+    if plan.values.get("torchrun"):
+        told.append(("torchrun", "the script finds torchrun's variables, be there one rank or many"))
     if plan.timeout is not None:
         told.append(("limit", f"a rank may take {plan.timeout:g} s"))
     if plan.spec is not None and plan.spec.options.debug_wait:

@@ -273,6 +273,7 @@ class LaunchScreen(BaseScreen[None]):
             gang=self._text("gang") if "sweep" in chosen else "",
             timeout=self._carried.timeout,
             debug_wait=self._carried.debug_wait,
+            torchrun=self._carried.torchrun,
         )
 
     def _text(self, field: str) -> str:

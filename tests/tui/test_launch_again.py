@@ -14,6 +14,7 @@ from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.launches import KeptLaunch
 from skyward_core.views import events as ev
 from skyward_tui.app import SkywardApp
+from skyward_tui.recent import recent
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_text, until
@@ -79,7 +80,8 @@ async def test_what_no_field_shows_is_launched_again_too(
 ) -> None:
     live = session.pool("old", 3, 2)
     run = session.open_run(live)
-    request = replace(launch.request, timeout=90.0, debug_wait="10m", detach=True, plugins=())
+    request = replace(launch.request, timeout=90.0, debug_wait="10m", detach=True, plugins=(), function=None)
+    request = replace(request, arguments=(), script_args=("--epochs", "3"), torchrun=True)
     session.kept_launches[run.id] = KeptLaunch(request=request, cwd=launch.cwd)
     async with app.run_test(size=(160, 48)) as pilot:
         app.show_pool(live.key)
@@ -89,10 +91,14 @@ async def test_what_no_field_shows_is_launched_again_too(
         app.screen.query_one("#pool", Select).value = ""
         await until(pilot, lambda: "a rank may take 90 s" in screen_text(app))
         assert "at a breakpoint a rank waits 10:00 for somebody" in screen_text(app)
+        assert "the script finds torchrun's variables" in screen_text(app)
         await pilot.press("ctrl+r")
         await until(pilot, lambda: len(session.kept_launches) == 2)
         (again,) = [each.request for id, each in session.kept_launches.items() if id != run.id]
         assert (again.timeout, again.debug_wait, again.keep) == (90.0, "10m", True)
+        assert again.torchrun and again.script_args == ("--epochs", "3")
+        (noted,) = recent()
+        assert noted.torchrun and noted.whole
 
 
 @pytest.mark.parametrize("lacks", ["record", "field", "pool"])

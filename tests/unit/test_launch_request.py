@@ -183,6 +183,7 @@ def requests(draw: st.DrawFn) -> LaunchRequest:
         function="train" if own is None else None,
         arguments=[f"{name}={text}" for name, text in values.items()] if own is None else (),
         script_args=own,
+        torchrun=own is not None and draw(st.booleans()),
         python=draw(st.none() | st.just(sys.executable)),
         pool=draw(st.none() | NAMES),
         provider=provider,
