@@ -7,6 +7,7 @@ import pytest
 from skyward_core import plugins
 from skyward_core.model.spec import Image, PoolSpec
 from skyward_core.plugins.built_in.torch import RECORDED
+from skyward_core.runtime import torchrun
 from skyward_core.runtime.info import InstanceInfo, Peer
 from skyward_core.runtime.network import interface_of, threads_per_rank
 from tests.support.plugin_gang import places, run_gang
@@ -127,10 +128,9 @@ def test_interfaces():
     ],
 )
 def test_collectives_are_remembered_unless_the_person_says_otherwise(given, set_to, monkeypatch):
-    for name in RECORDED:
-        monkeypatch.setenv(name, "")  # to be undone
-        monkeypatch.delenv(name)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
+    # The plugin sets a rank's variables for good, and this process goes on with other tests.
+    kept = {name: value for name, value in os.environ.items() if name not in RECORDED}
+    monkeypatch.setattr(os, "environ", kept | given)
+    monkeypatch.setattr(torchrun, "_set_by_plugin", False)
     with plugins.torch(init=False).around_process(places(2, 1)[0]):
         assert {name: os.environ[name] for name in RECORDED if name in os.environ} == set_to
