@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...model.errors import PoolError, UsageError
 from ..base import Plugin
+from ..support.own_servers import variables
 from ..support.ssh_keys import key_pair, lines
 
 if TYPE_CHECKING:
@@ -92,24 +93,15 @@ class Mpi(Plugin):
             if first != info.node:  # another node on this host has it
                 yield
                 return
-            with ssh_server.server(folder, info.address, port, self.host[0], self.login[1]):
+            with ssh_server.server(self.name, folder, info.address, port, self.host[0], self.login[1]):
                 yield
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
         from ..support import host_files
 
-        given = host_files.of_gang(info, self.slots or info.accelerators or info.ranks_per_node)
-        before = {name: os.environ.get(name) for name in given}
-        os.environ.update(given)
-        try:
+        with variables(host_files.of_gang(info, self.slots or info.accelerators or info.ranks_per_node)):
             yield
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
 
     def port_of(self, pool: str) -> int:
         """The port of each node's sshd, in each epoch of the gang.

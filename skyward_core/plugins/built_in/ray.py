@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...model.errors import PoolError, UsageError
 from ..base import Plugin
+from ..support.own_servers import check_free, variables
 from ..support.requirements import requirement, with_pip
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ PAUSE = 0.1  # seconds between looks
 SAID, STARTED = "ray-start.log", "Ray runtime started"
 LOCK = "lock"
 GRACE = 10.0  # seconds that Ray's processes have to end
+# Milliseconds after which a process asks another one that is silent whether it lives, and has for its answer. Ray's own
+# (five minutes, and two) leave a driver waiting that long for what a host without power had been given, though the head
+# knows of its end within one. All of a cluster have to have the same.
+ASKS = {"keepalive_time_ms": "10000", "keepalive_timeout_ms": "20000"}
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ class Ray(Plugin):
         if info.node:
             _await_head(info, port)
         else:
-            _check_free(info, port)
+            check_free(self.name, info.address, port)
         with _private_folder(self.token) as folder:
             said = folder / f"{SAID}.{info.node}"
             with _running(self._start(info, port, folder), self._variables(info, port), said) as node:
@@ -101,17 +106,8 @@ class Ray(Plugin):
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
-        given = self._variables(info, self._port(info))
-        before = {name: os.environ.get(name) for name in given}
-        os.environ.update(given)
-        try:
+        with variables(self._variables(info, self._port(info))):
             yield
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
 
     def _port(self, info: InstanceInfo) -> int:
         """The same on all nodes and in each epoch of the gang: a node that comes later joins the head that is there."""
@@ -124,6 +120,10 @@ class Ray(Plugin):
             "RAY_AUTH_TOKEN": self.token,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # all nodes go at once: there is nobody to move work to
+            **{
+                f"RAY_grpc_client_{name}": os.environ.get(f"RAY_grpc_client_{name}", ms)
+                for name, ms in ASKS.items()
+            },
         }
 
     def _start(self, info: InstanceInfo, port: int, folder: Path) -> list[str]:
@@ -199,17 +199,6 @@ def _check_tokens() -> None:
     if numbers < WITH_TOKENS:
         least = ".".join(map(str, WITH_TOKENS))
         raise PoolError(f"ray {found} knows no tokens, and would let everybody in: have {least} or newer")
-
-
-def _check_free(info: InstanceInfo, port: int) -> None:
-    """Ray itself would say nothing of it."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((info.address, port))
-        except OSError as error:
-            words = f"port {port} of {info.address} cannot be had ({error.strerror}): give another one, ray(port=...)"
-            raise PoolError(words) from error
 
 
 def _await_head(info: InstanceInfo, port: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,9 +12,9 @@ from contextlib import contextmanager, suppress
 from hmac import compare_digest
 from typing import Any, Protocol
 
-from ...model.errors import PoolError
 from ...runtime.info import InstanceInfo
 from . import dask_carrier
+from .own_servers import check_free
 
 PATIENCE = 120.0  # seconds for the scheduler to be there
 GRACE = 5.0  # seconds that a server has to close
@@ -59,7 +58,7 @@ def scheduler(plugin: DaskWishes, address: str, port: int) -> Iterator[None]:
         PoolError: a port cannot be had.
     """
     for place in ((address, port), ("127.0.0.1", port + 1)):
-        _check_free(*place)
+        check_free("dask", *place)
 
     async def start() -> Any:
         from distributed import Scheduler
@@ -205,16 +204,3 @@ def _served(start: Callable[[], Awaitable[Any]]) -> Iterator[tuple[Any, asyncio.
 
 async def _closed(server: Any) -> None:
     await asyncio.wait_for(server.close(), GRACE)
-
-
-def _check_free(address: str, port: int) -> None:
-    """Dask would take another port, where nobody looks for it."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-        except OSError as error:
-            words = (
-                f"port {port} of {address} cannot be had ({error.strerror}): give another one, dask(port=...)"
-            )
-            raise PoolError(words) from error

@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from ...model.errors import PoolError
+from .own_servers import check_free
 from .shared_way import SOCKET, private_folder
 
 PROGRAMS = ("valkey-server", "redis-server")
@@ -91,13 +92,7 @@ def _tls(folder: Path, papers: tuple[str, str, str], address: str, port: int) ->
     """What has it listen for other hosts."""
     if _is_loopback(address):
         return []
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-        except OSError as error:
-            words = f"port {port} of {address} cannot be had ({error.strerror}): give another one, shared(port=...)"
-            raise PoolError(words) from error
+    check_free("shared", address, port)
     names = [folder / f"{name}.pem" for name in ("authority", "certificate", "key")]
     for path, text in zip(names, papers, strict=True):
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:

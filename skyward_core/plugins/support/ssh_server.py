@@ -25,6 +25,7 @@ from threading import Event, Thread
 from ...model.errors import PoolError
 from . import ssh_session
 from .host_files import SESSION, write_private
+from .own_servers import check_free
 
 PROGRAM = "sshd"
 ELSEWHERE = "/usr/sbin:/sbin:/usr/local/sbin:/usr/local/bin"  # what a login over SSH may not have in its PATH
@@ -72,10 +73,11 @@ LogLevel FATAL
 
 
 @contextmanager
-def server(folder: Path, address: str, port: int, host_key: str, admits: str) -> Iterator[None]:
+def server(plugin: str, folder: Path, address: str, port: int, host_key: str, admits: str) -> Iterator[None]:
     """Have it while the block runs; with it ends all that others run here by it.
 
     Args:
+        plugin: which has it.
         folder: of the node's own, where it has its files.
         address: this node's, at which others reach it.
         port: at that address.
@@ -86,7 +88,7 @@ def server(folder: Path, address: str, port: int, host_key: str, admits: str) ->
         PoolError: no sshd is installed, or it does not start.
     """
     program = _program()
-    _check_free(address, port)
+    check_free(plugin, address, port)
     write_private(folder / "host_key", host_key)
     write_private(folder / "authorized_keys", f"restrict,pty {admits}\n")
     write_private(folder / "session.py", inspect.getsource(ssh_session))
@@ -202,16 +204,6 @@ def _run(command: Sequence[str]) -> str:
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE
     )
     return done.stdout.decode(errors="replace")
-
-
-def _check_free(address: str, port: int) -> None:
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-        except OSError as error:
-            words = f"port {port} of {address} cannot be had ({error.strerror}): give the plugin another one, port=..."
-            raise PoolError(words) from error
 
 
 def _below(pid: int) -> list[int]:
