@@ -5,6 +5,7 @@ Made where the objects live (a script's process); everything after that handles 
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import io
 import pickle
@@ -172,6 +173,21 @@ def _new_type(kind: Any) -> Any:
     return make_new_type, (kind.__name__, kind.__supertype__), kind.__dict__
 
 
+def _context_var(variable: contextvars.ContextVar[Any]) -> Any:
+    """The one that a module of the node's has, or a new one: what it is set to here is of this thread alone."""
+    for name, module in list(sys.modules.items()):
+        held = getattr(module, "__dict__", {})
+        if name != "__main__" and any(each is variable for each in list(held.values())):
+            attribute = next(key for key, each in held.items() if each is variable)
+            if not any(f"{name}.".startswith(f"{each}.") for each in cloudpickle.list_registry_pickle_by_value()):
+                return getattr, (module, attribute)
+    try:
+        default = {"default": contextvars.Context().run(variable.get)}
+    except LookupError:
+        default = {}
+    return functools.partial(contextvars.ContextVar, variable.name, **default), ()
+
+
 def _is_found_there(value: Any) -> bool:
     """Whether what pickle knows by its name alone has that name on a node, too: what a script defines has not."""
     name = value.__module__ or ""
@@ -197,6 +213,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
             functools._lru_cache_wrapper: _cached,
             functools.cached_property: reduce_cached_property,
             typing.NewType: _new_type,
+            contextvars.ContextVar: _context_var,
         }
     )
 

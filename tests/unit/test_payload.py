@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import pickle
 import random
@@ -26,6 +27,7 @@ from skyward_core.wire.frames import INLINE
 from tests.support.any_text import CHARACTERS
 
 LOCK = threading.Lock()
+HELD = contextvars.ContextVar[int]("HELD")  # of a module that ranks have
 fine = 1  # as a global of the test functions below
 
 
@@ -71,6 +73,25 @@ def test_what_goes_by_value_keeps_its_file_whatever_cloudpickle_thinks_of_it(pic
     fn = pickle.loads(pickled(outer))
     assert fn.__code__ == outer.__code__ and fn is not outer
     assert [fn.__code__.co_filename, fn().__code__.co_filename] == [__file__, __file__]
+
+
+def test_a_variable_of_contexts_goes_with_its_default_and_is_one_for_all_that_is_sent_together() -> None:
+    mine, bare = contextvars.ContextVar("mine", default=[1]), contextvars.ContextVar[int]("bare")
+    of_module = HELD
+
+    def inner() -> Any:
+        return mine.get()
+
+    def outer(value: Any) -> Any:
+        before = mine.get(), bare.get(7)
+        token = mine.set(value)
+        found = inner()
+        mine.reset(token)
+        return before, found, of_module
+
+    mine.set("the client's own")
+    before, found, there = call(make_task(local_function(outer)("set there")))
+    assert (before, found) == (([1], 7), "set there") and there is HELD
 
 
 def test_a_generator_function_is_marked() -> None:

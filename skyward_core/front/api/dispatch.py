@@ -13,6 +13,7 @@ from ...model.function import PendingFunction, PendingGroup
 from ...model.run_future import RunFuture
 from ...model.states import RunKind
 from ...transport.background_loop import background, submit
+from .group_values import GroupValues
 from .pool_face import PoolFace
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Dispatching(PoolFace):
             PoolError: the pool is not up, or has no node left to run them.
         """
         if not group.items:
-            return iter(()) if group.stream else ()
+            return iter(()) if group.stream else GroupValues()
         # Dask can stop no task, and streams no values of one.
         own = any(item.timeout is not None or item.streams for item in group.items)
         if not own and (engine := self._engine()) is not None:
@@ -99,13 +100,13 @@ class Dispatching(PoolFace):
             call = PendingFunction(called(group.items[0].name))
             ordered = group.ordered or not group.stream
             values = Mapped(ByDask(engine, call), call, group.items, ordered=ordered, single=False).values()
-            return values if group.stream else tuple(values)
+            return values if group.stream else GroupValues(values)
         tasks = self._tasks(group)
         if any(task.stream for task in tasks):
             return self._mixed(self._dispatch("gather", tasks, consumed=True))
         if group.stream:
             return self._as_they_come(self._dispatch("gather", tasks), ordered=group.ordered)
-        return tuple(self._run("gather", tasks))
+        return GroupValues(self._run("gather", tasks))
 
     def submit(self, pending: PendingFunction[Any]) -> RunFuture[Any]:
         """``pending > compute``: run a call on one node, and wait for nothing.
@@ -151,7 +152,9 @@ class Dispatching(PoolFace):
         if streams or not group.items:
             what = "a group that streams gives no single value" if streams else "the group is empty"
             raise UsageError(f"{what}; run it with >>")
-        return self._future(self._dispatch("gather", self._tasks(group)), lambda run: tuple(run.results()))
+        return self._future(
+            self._dispatch("gather", self._tasks(group)), lambda run: GroupValues(run.results())
+        )
 
     def _future(self, run: Run, values: Callable[[Run], Any]) -> RunFuture[Any]:
         """A run as a future of what it gives."""
@@ -393,7 +396,7 @@ class Dispatching(PoolFace):
     def _mixed(self, run: Run) -> tuple[Any, ...]:
         """A group of which some calls yield."""
         values = self._streams(run)
-        return tuple(
+        return GroupValues(
             each if task.stream else self._only_value(run, index, each)
             for index, (task, each) in enumerate(zip(run.tasks, values, strict=True))
         )

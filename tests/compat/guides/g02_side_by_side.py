@@ -15,7 +15,8 @@ def times(x: int, y: int) -> int:
 
 if __name__ == "__main__":
     with sky.Compute(provider=sky.AWS()) as compute:
-        assert tuple(sky.gather(*[part(each) for each in ([1, 2], [3, 4])]) >> compute) == (3, 7)
+        sums = sky.gather(*[part(each) for each in ([1, 2], [3, 4])]) >> compute
+        assert sums == (3, 7) and sums == [3, 7] and [1] + sums == [1, 3, 7]  # noqa: RUF005
         a, b, c = (times(2, 3) & times(4, 5) & part([1])) >> compute
         assert (a, b, c) == (6, 20, 1)
         calls = [part([i] * 10) for i in range(5)]
