@@ -179,7 +179,9 @@ def _context_var(variable: contextvars.ContextVar[Any]) -> Any:
         held = getattr(module, "__dict__", {})
         if name != "__main__" and any(each is variable for each in list(held.values())):
             attribute = next(key for key, each in held.items() if each is variable)
-            if not any(f"{name}.".startswith(f"{each}.") for each in cloudpickle.list_registry_pickle_by_value()):
+            if not any(
+                f"{name}.".startswith(f"{each}.") for each in cloudpickle.list_registry_pickle_by_value()
+            ):
                 return getattr, (module, attribute)
     try:
         default = {"default": contextvars.Context().run(variable.get)}
@@ -204,7 +206,7 @@ def _is_found_there(value: Any) -> bool:
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
     """cloudpickle's, which knows ``sys.stdout`` to stand for the node's (it is so behind a stand-in, too), and sends
     by value what else of a script goes by its name: cached functions, new types. A class that stands in another one
-    is found there by name, so it keeps its whole one."""
+    is found there by name, so it keeps its whole one; one with slots has them."""
 
     dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child(
         {
@@ -233,6 +235,10 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
                     self.files[file] = None
                 if "." in value.__qualname__:
                     made[2][0]["__qualname__"] = value.__qualname__
+                # cloudpickle 3.1.3 sets them after the class is made, which has none then: its instances would come
+                # back with attributes that the class here has no place for.
+                if "__slots__" in made[2][0]:
+                    made[1][3]["__slots__"] = made[2][0].pop("__slots__")
         return made
 
 

@@ -94,6 +94,20 @@ class Slimmer(Slim):
         super().__init__()
 
 
+class Lean:
+    __slots__ = ("__own", "a", "__weakref__")
+
+    def __init__(self, a: int) -> None:
+        self.a = self.__own = a
+
+    def own(self) -> int:
+        return self.__own
+
+
+class Leaner(Lean):
+    __slots__ = ("b",)
+
+
 class Wrong(Exception):
     pass
 
@@ -295,6 +309,11 @@ def points() -> dict[str, Callable[[], object]]:
         "copies": lambda: [copy.deepcopy(Cfg(7)) == Cfg(7), copy.copy(Box(3)).show(), again(Pair(1, 2))],
         "pickled instances": lambda: [again(Cfg(9)) == Cfg(9), again(Colour.RED) is Colour.RED],
         "pickled odd instances": lambda: [repr(again(Slimmer())), again(Box(1)).once],
+        "slots": lambda: [
+            *(hasattr(kind(1), "__dict__") for kind in (Lean, Leaner, Slimmer)),
+            text_of(lambda: setattr(Lean(1), "c", 1)).splitlines()[-1],
+            [again(Lean(2)).a, again(Leaner(3)).own(), Lean.__slots__, Leaner.__slots__],
+        ],
         "pickled by name": lambda: [again(each) is each for each in OWN + NESTED],
         "names in pickles": lambda: names_in([Cfg(), square, Colour.RED, Cfg.Inner]),
         "saved": saved,

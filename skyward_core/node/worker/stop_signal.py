@@ -85,6 +85,8 @@ class StopSignal:
         self._taken = False  # by what runs, or ran last: it may have put our handler back before we look
         self._changed = False  # it has set a handler, of whichever signal
         self._between: Callable[..., Any] = self._handle  # has the signal when no call runs
+        self._forking = threading.local()
+        self._hooks = (type(self)._hold_back.__code__, type(self)._let_through.__code__)
         readable, self._writable = os.pipe()
         os.set_blocking(self._writable, False)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -92,8 +94,6 @@ class StopSignal:
         self._note_handlers()
         self._unraisable, sys.unraisablehook = sys.unraisablehook, self._discarded
         threading.Thread(target=self._watch, args=(readable,), name="stop-watch", daemon=True).start()
-        self._forking = threading.local()
-        self._hooks = (type(self)._hold_back.__code__, type(self)._let_through.__code__)
         os.register_at_fork(
             before=self._hold_back, after_in_parent=self._let_through, after_in_child=self._forget
         )
