@@ -19,6 +19,7 @@ from .providers.making import values_of
 from .runtime import large_imports, older_import
 from .store import home
 from .tasks import loader
+from .tasks.script_children import have_alias
 from .tasks.scripts import commands_of, parse
 
 _told: list[int] = []  # signals that had the script end
@@ -45,6 +46,7 @@ def main(argv: list[str] | None = None) -> int:
         warnings.simplefilter("ignore")  # parse has compiled it once already
         code = compile(tree, arguments.script, "exec", dont_inherit=True)
     older_import.install()
+    have_alias()
     large_imports.install()
     module = ModuleType("__main__")
     module.__file__ = str(Path(arguments.script).absolute())
@@ -90,9 +92,10 @@ def _override(arguments: argparse.Namespace) -> None:
     else:
         provider = by_name(arguments.provider)
         values_of(provider, settings)
-        home.provider_override, home.provider_settings = provider.name, settings
-    if (nodes := arguments.nodes) is not None:
-        home.nodes_override = int(nodes) if nodes.isdecimal() else nodes
+        arguments.provider = provider.name
+    nodes = arguments.nodes
+    if arguments.provider is not None or nodes is not None:
+        home.override(arguments.provider, settings, int(nodes) if nodes and nodes.isdecimal() else nodes)
 
 
 def _told_of(work: Callable[[], None]) -> int:

@@ -15,17 +15,10 @@ from typing import Any
 
 from ..model.errors import UsageError
 from ..tasks.interpreter import offered
+from ..tasks.script_children import ALIAS
 from ..wire.safe_text import field as shown
 
 MARK = "# An alias of skyward_core: the command `shim install` wrote it, and `shim remove` takes it away.\n"
-_TEXT = f"""{MARK}import sys
-
-import skyward_core
-from skyward_core.runtime import older_import
-
-older_import.install()
-sys.modules[__name__] = skyward_core
-"""
 _LOOK = """
 import importlib.util, json, os, sys, sysconfig
 found = importlib.util.find_spec("skyward")
@@ -83,7 +76,7 @@ def install(python: str | None = None) -> Shim:
         )
     try:
         with tempfile.NamedTemporaryFile("w", dir=site, prefix=".skyward-", delete=False) as file:
-            file.write(_TEXT)
+            file.write(MARK + (ALIAS / path.name).read_text(encoding="utf-8"))
         written = Path(file.name)
         written.chmod(0o644)
         written.replace(path)

@@ -6,6 +6,7 @@ several worlds apart.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import time
@@ -38,6 +39,18 @@ provider_settings: Mapping[str, str] = {}
 """What a person wrote for its settings."""
 nodes_override: int | str | None = None
 """How many machines the pools of this process have in place of as many as they say."""
+OVERRIDE = "SKYWARD_OVERRIDE"  # a variable by which these go to processes that the script starts
+
+
+def override(provider: str | None, settings: Mapping[str, str], nodes: int | str | None) -> None:
+    """Have the pools of this process and of all that it starts be otherwise than they say."""
+    global provider_override, provider_settings, nodes_override
+    provider_override, provider_settings, nodes_override = provider, settings, nodes
+    os.environ[OVERRIDE] = json.dumps([provider, dict(settings), nodes])
+
+
+if OVERRIDE in os.environ:  # written by the process that has started this one
+    provider_override, provider_settings, nodes_override = json.loads(os.environ[OVERRIDE])
 
 
 def home() -> Path:

@@ -95,7 +95,7 @@ class Slimmer(Slim):
 
 
 class Lean:
-    __slots__ = ("__own", "a", "__weakref__")
+    __slots__ = ("__own", "__weakref__", "a")
 
     def __init__(self, a: int) -> None:
         self.a = self.__own = a

@@ -178,6 +178,7 @@ def test_a_dry_run_rents_nothing_whatever_the_script_does(
         monkeypatch.setattr(sys, name, [*getattr(sys, name)])
     for name, value in (("provider_override", None), ("nodes_override", None), ("provider_settings", {})):
         monkeypatch.setattr(home, name, value)
+    monkeypatch.setenv(home.OVERRIDE, "")
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.setattr(older_app, "_commands", {})
     monkeypatch.setattr(older_app, "_called", [])

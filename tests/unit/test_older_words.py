@@ -305,6 +305,13 @@ def test_a_name_alone_is_a_table_of_the_settings(tmp_path, monkeypatch):
     with pytest.raises(sky.UsageError, match="machines of RunPod"):
         sky.Compute(name="my_cheap")
     monkeypatch.setattr(home, "provider_override", "local")
+    monkeypatch.setattr(home, "provider_settings", {"hosts": "a,b"})
+    with pytest.raises(sky.UsageError, match="provider local has no setting 'hosts'"):
+        sky.Compute(name="my_cheap")
+    monkeypatch.setattr(home, "provider_override", "ssh")
+    assert sky.Compute(name="my_cheap").spec.provider.hosts == ("a", "b")
+    monkeypatch.setattr(home, "provider_override", "local")
+    monkeypatch.setattr(home, "provider_settings", {})
     cheap = sky.Compute(name="my_cheap")
     assert (cheap.spec.name, str(cheap.spec.accelerator)) == ("my-cheap", "A100:8")
     assert "in place of sky.RunPod(cloud_type='secure')" in cheap._said[0]

@@ -76,7 +76,8 @@ def test_what_goes_by_value_keeps_its_file_whatever_cloudpickle_thinks_of_it(pic
 
 
 def test_a_variable_of_contexts_goes_with_its_default_and_is_one_for_all_that_is_sent_together() -> None:
-    mine, bare = contextvars.ContextVar("mine", default=[1]), contextvars.ContextVar[int]("bare")
+    mine = contextvars.ContextVar[Any]("mine", default=1)
+    bare = contextvars.ContextVar[int]("bare")
     of_module = HELD
 
     def inner() -> Any:
@@ -91,7 +92,7 @@ def test_a_variable_of_contexts_goes_with_its_default_and_is_one_for_all_that_is
 
     mine.set("the client's own")
     before, found, there = call(make_task(local_function(outer)("set there")))
-    assert (before, found) == (([1], 7), "set there") and there is HELD
+    assert (before, found) == ((1, 7), "set there") and there is HELD
 
 
 def test_a_generator_function_is_marked() -> None:

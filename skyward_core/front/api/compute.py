@@ -11,13 +11,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ...model.capabilities import RunsHere, ServedByAnother, costs_money
-from ...model.errors import Cancelled, TeardownError, UsageError
+from ...model.errors import Cancelled, PoolError, TeardownError, UsageError
 from ...model.hint import Hint
 from ...model.older_words import heeded
 from ...model.spec import Image, Nodes, Options, Spec, Worker
 from ...runtime.phase import refuse_pool_while_loading
 from ...store import debug_log, home
 from ...tasks import loader
+from ...tasks.script_children import refuse_pool_of_child
 from ...transport.background_loop import submit
 from .active_pool import closed, opened
 from .ending import down, tell
@@ -232,6 +233,7 @@ class Compute(OverItems):
     # -- life --------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Compute:
+        self._refuse_twice()
         try:
             self._bring_up()
             self._enter_plugins()
@@ -241,6 +243,7 @@ class Compute(OverItems):
         return self
 
     async def __aenter__(self) -> Compute:
+        self._refuse_twice()
         try:
             await in_thread(self._bring_up, cancel=self._give_up)
             self._enter_plugins()  # on this thread: what they set up may be its own
@@ -249,10 +252,18 @@ class Compute(OverItems):
             raise
         return self
 
+    def _refuse_twice(self) -> None:
+        """Whose block is open stays as it is."""
+        if self._pool is not None:
+            raise PoolError(
+                f"pool {self.name} is up already: use it in the block that is open, or make another"
+            )
+
     def _bring_up(self) -> None:
         if loader.loading:
             raise loader.PoolInScript
         refuse_pool_while_loading()
+        refuse_pool_of_child()
         for said in self._said:
             tell(f"pool {self.name}: {said}")
         with self.spec.provider.warm(self.spec):

@@ -183,10 +183,12 @@ STAY = (
     "skyward_core/store/kept_hosts.py",
     "skyward_core/store/kept_launches.py",
     "skyward_core/store/presets.py",
+    "skyward_core/store/run_logs.py",
     "skyward_core/store/stored_lines.py",
     "skyward_core/store/toml_file.py",
     "skyward_core/tasks/argument_fields.py",
     "skyward_core/tasks/job_files/without_secrets.py",
+    "skyward_core/tasks/packages/offered.py",
     "skyward_core/views/agreement.py",
     "skyward_core/views/collapsed.py",
     "skyward_core/views/held_lines.py",
@@ -195,6 +197,7 @@ STAY = (
     "skyward_core/views/notifications.py",
     "skyward_core/views/profile.py",
     "skyward_core/views/prometheus.py",
+    "skyward_core/views/stacks.py",
     "skyward_core/views/trials.py",
 )  # and of other folders; nothing that travels imports them
 _BEGINS = ("/__init__.py", ".py")

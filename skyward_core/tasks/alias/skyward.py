@@ -1,0 +1,9 @@
+"""``import skyward`` where nothing else is called so: an alias of ``skyward_core``."""
+
+import sys
+
+import skyward_core
+from skyward_core.runtime import older_import
+
+older_import.install()
+sys.modules[__name__] = skyward_core

@@ -1,0 +1,60 @@
+"""Children that a script of the older name starts by multiprocessing, where a run of it has another provider."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+# One pool of the script's own, as in many that have no guard; a child imports the script as it begins.
+SCRIPT = """
+import multiprocessing
+import skyward as sky
+
+def says():
+    pool = sky.Compute(provider=sky.AWS(), accelerator="A100", nodes=3)
+    print("child:", sky.__name__, pool.spec.provider.name, pool.spec.nodes, flush=True)
+
+if __name__ == "__main__":
+    for how in ("spawn", "fork"):
+        child = multiprocessing.get_context(how).Process(target=says)
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+"""
+UNGUARDED = """
+import multiprocessing
+import skyward as sky
+
+if __name__ != "__main__":
+    with sky.Compute(provider=sky.AWS()):
+        print("a pool in a child")
+else:
+    child = multiprocessing.get_context("spawn").Process(target=print)
+    child.start()
+    child.join()
+"""
+
+
+def run(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "script.py"
+    script.write_text(source)
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return subprocess.run(
+        [sys.executable, "-m", "skyward_core", "--provider", "local", "--nodes", "2", str(script)],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": path, "SKYWARD_HOME": str(tmp_path / "home")},
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+
+
+def test_they_know_the_older_name_and_rent_nothing_that_the_run_does_not(tmp_path: Path) -> None:
+    done = run(tmp_path, SCRIPT)
+    assert (done.returncode, done.stdout) == (0, "child: skyward_core local 2\n" * 2), done.stderr
+
+
+def test_a_child_that_loads_a_script_without_a_guard_makes_no_pool(tmp_path: Path) -> None:
+    done = run(tmp_path, UNGUARDED)
+    assert "a pool in a child" not in done.stdout
+    assert "makes a pool when it is imported, and a child process that it has started" in done.stderr
