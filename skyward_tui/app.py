@@ -34,6 +34,7 @@ from .garbage import look_if_due
 from .host_keys import HostKeyQuestions
 from .keymap import usable
 from .notifications import Notifier
+from .typed_ahead import TypedAhead
 from .widgets.chrome import MIN_HEIGHT, MIN_WIDTH
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from skyward_core.front.base import Front, ServerKey
+    from skyward_core.front.settings import OwnSettings
     from skyward_core.views.views import PoolView, RunView
 
     from .dialogs.budget import BudgetScreen
@@ -59,7 +61,7 @@ LIVELY_SECONDS = 1.0  # for which a key, or work that has ended, may still chang
 AGAIN_SECONDS = (0.6, 1.6)  # after news: panels look now and then at what keeps coming, and at the last of it
 REST_SECONDS = 0.3  # without news or keys, after which is asked as seldom as over SSH
 STILL_SECONDS = 10.0  # for which a screen may stay as it is at most, should the clock stand still
-FIRST_LOOK_SECONDS = 1.0
+FIRST_LOOK_SECONDS = 10.0  # until pools are listed, for which the ledger alone is read
 DETACH_SECONDS = 5.0
 SWITCH_INTERVAL = 0.0005  # seconds
 
@@ -129,6 +131,7 @@ class SkywardApp(DressedApp):
         self._watch = NotificationWatch()
         # From a thread of its own a command tells what is wrong with it.
         self._notifier = Notifier(Notify(), self._to_terminal, partial(self.call_later, self._command_failed))
+        self._typed = TypedAhead(self, self._hear)
         self._early: list[events.Event] | None = []  # what was typed before there was anything to act on
         if "SSH_CONNECTION" in os.environ:
             self.animation_level = "none"
@@ -178,18 +181,20 @@ class SkywardApp(DressedApp):
 
     async def on_event(self, event: events.Event) -> None:
         """Keep what is typed before the ledger is read, for then."""
-        if (
-            self._early is not None
-            and isinstance(event, events.Key | events.Paste)
-            and not event.is_forwarded
-        ):
+        is_typed = isinstance(event, events.Key | events.Paste) and not event.is_forwarded
+        if is_typed and self._early is not None:
             self._early.append(event)
+        elif is_typed:
+            await self._typed.take(event)
         else:
-            if isinstance(event, events.InputEvent | events.Resize):
-                self._touched = time.monotonic()
-                self._enliven()
-                self.at_once.heed(event)
-            await super().on_event(event)
+            await self._hear(event)
+
+    async def _hear(self, event: events.Event) -> None:
+        if isinstance(event, events.InputEvent | events.Resize):
+            self._touched = time.monotonic()
+            self._enliven()
+            self.at_once.heed(event)
+        await super().on_event(event)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         if event.worker.group != "refresh":  # which comes every second; what it finds is seen by the pools
@@ -220,9 +225,7 @@ class SkywardApp(DressedApp):
         except (SkywardError, OSError) as error:
             self.session_error = paragraph(words_of(error))
         else:
-            # Keys act on what is listed; what a pool that does not answer is waited for they need not wait.
-            with suppress(TimeoutError, SkywardError, OSError):
-                await asyncio.wait_for(settled(self.session.refresh()), FIRST_LOOK_SECONDS)
+            await self._list_pools()
         self._pump()
         self._hear_early_keys()
         self.refresh_pools()
@@ -239,6 +242,16 @@ class SkywardApp(DressedApp):
         """Seconds until it is asked again what there is to paint; more where nothing has happened of late."""
         rests = time.monotonic() > max(self._lively_until, self._pumped[1] + REST_SECONDS)
         return 1 / (FRAMES_OVER_SSH if rests or "SSH_CONNECTION" in os.environ else FRAMES)
+
+    async def _list_pools(self) -> None:
+        """Keys act on what is listed; what a pool that does not answer is waited for they need not wait."""
+        if self.session is None:
+            return
+        # What is wrong with it the next look tells, which comes at once.
+        look = asyncio.gather(settled(self.session.refresh()), return_exceptions=True)
+        until = time.monotonic() + FIRST_LOOK_SECONDS
+        while not (look.done() or self.pools() or time.monotonic() > until):
+            await asyncio.wait({look}, timeout=0.02)
 
     def _pump(self) -> None:
         """Give the screen in front its pulse where something has come, or time has changed what it tells. An app that
@@ -390,8 +403,8 @@ class SkywardApp(DressedApp):
 
         self.push_screen(SettingsScreen())
 
-    def heed_settings(self) -> None:
-        self.dress_again()
+    def heed_settings(self, own: OwnSettings) -> None:
+        self.dress_again(own)
         self._heed()
 
     def _heed(self) -> list[str]:

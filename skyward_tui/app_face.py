@@ -160,7 +160,7 @@ class AppFace(App[None]):
         """Show what the person can set."""
         raise NotImplementedError
 
-    def heed_settings(self) -> None:
+    def heed_settings(self, own: OwnSettings) -> None:
         """Do as the person's settings say now, which have changed."""
         raise NotImplementedError
 

@@ -101,9 +101,9 @@ class DressedApp(AppFace):
             self._painters = [each for each in self._painters if not isinstance(each, PlainAscii)]
             self._painters += [PlainAscii()] if is_plain else []
 
-    def dress_again(self) -> None:
+    def dress_again(self, own: OwnSettings) -> None:
         """Look as the settings say now."""
-        before, self.own = self.own, settings.own_settings()
+        before, self.own = self.own, own
         self._move_and_paint()
         if self.own.ascii != before.ascii:
             for screen in self.screen_stack:

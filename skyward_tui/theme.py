@@ -26,6 +26,7 @@ _UNKNOWN = Look("?", "unknown", "$muted")
 _LOOKS = {
     # pools
     "starting": Look("◌", "starting", "$text-warning"),
+    "connecting": Look("◌", "connecting", "$muted"),
     "up": Look("●", "up", "$text-success"),
     "degraded": Look("!", "degraded", "$text-warning"),
     "stopping": Look("◍", "stopping", "$text-warning"),

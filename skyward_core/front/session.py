@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch
 
+LISTED_SECONDS = 0.5  # after which a pool to which the way is long is listed
+
 T = TypeVar("T")
 
 OnEvent = Callable[[Event], None]
@@ -200,6 +202,8 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
 
     async def _look_at(self, row: PoolRow) -> None:
         """Come to a pool that we do not know, or see that it is gone."""
+        # Who lists pools sees it although the way to its machines is long.
+        slow = asyncio.get_running_loop().call_later(LISTED_SECONDS, self._list_on_the_way, row)
         try:
             await self._watch(row, observer=True)
         except Exception as error:  # noqa: BLE001  whatever is wrong with one pool, the others are shown
@@ -212,6 +216,12 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
                     self._unreachable.pop(row.token, None)
             except Exception as other:  # noqa: BLE001  the same
                 self._cannot_reach(row, f"{_in_words(error)}; {_in_words(other)}", hint_of(error))
+        finally:
+            slow.cancel()
+
+    def _list_on_the_way(self, row: PoolRow) -> None:
+        if row.token in self._attaching and row.token not in self._unreachable:
+            self._list_unreached(row, "connecting", "")
 
     @staticmethod
     async def _mind(pool: Pool, look: Coroutine[Any, Any, None]) -> None:
@@ -274,10 +284,12 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
             self._attaching.discard(row.token)
 
     def _cannot_reach(self, row: PoolRow, why: str, hint: Hint | None) -> None:
-        state: PoolStatus = "starting" if row.state == "starting" else "unreachable"
+        self._list_unreached(row, "starting" if row.state == "starting" else "unreachable", why).hint = hint
+
+    def _list_unreached(self, row: PoolRow, state: PoolStatus, why: str) -> PoolView:
         view = self._unreachable[row.token] = unreached(row, state, why)
-        view.hint = hint
         price(view, self.ledger, row)
+        return view
 
     async def _see_it_gone(self, pool: Pool) -> None:
         """A pool that we watched was torn down by somebody else."""

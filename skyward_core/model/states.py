@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-PoolStatus = Literal["starting", "up", "degraded", "stopping", "gone", "failed", "unreachable"]
+# connecting: the ledger has it, and the way to its machines is being made.
+PoolStatus = Literal["starting", "connecting", "up", "degraded", "stopping", "gone", "failed", "unreachable"]
 # lost: its pool ended, and nobody knows how it went; kept: its pool ended, and what it gave can still be fetched; left:
 # it goes on, but this client has gone from it.
 RunStatus = Literal["running", "done", "failed", "cancelled", "lost", "kept", "left"]

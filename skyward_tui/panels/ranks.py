@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from textual.content import Content
 from textual.widget import Widget
@@ -48,11 +49,17 @@ class RanksPanel(RunPanel):
             return turned
         self._state = state
         states = rank_states(pool, run, now)
+        if not self.app.read_only:
+            states = [self._with_key(each) if each.state == "paused" else each for each in states]
         self._board.update(states, moves=self.app.moves)
         self._line.update(states, _warning(pool, now))
         self.retitle(Content.assemble(f"{self.heading} ", self._board.tally()))
         self._tell_quiet("" if run is None else run.id, states)
         return True
+
+    def _with_key(self, state: RankState) -> RankState:
+        """One that waits at a breakpoint, with how to get there from here."""
+        return replace(state, note=f"{state.note}: {first_key('run.debug', self.app.keys)} debugs it")
 
     def _tell_quiet(self, run: str, states: list[RankState]) -> None:
         """Say once which ranks have not been heard for longer than usual, and what to do about it."""

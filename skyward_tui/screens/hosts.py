@@ -45,6 +45,8 @@ class HostsScreen(BaseScreen[None]):
         super().__init__()
         self._groups: list[HostGroup] = []
         self._failed = ""
+        self._is_read = False
+        self._writing = asyncio.Lock()
         self._seen: dict[str, HostLook] = {}
         self._checked: dict[str, list[Check]] = {}
         self._looking = 0
@@ -62,15 +64,15 @@ class HostsScreen(BaseScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one(HostList).focus()
-        self._read()
-        self._look()
+        self.action_again()
         self.pulse(self.app.clock())
 
     def shown_time(self, now: float) -> object:
         return self._changes, super().shown_time(now)
 
     def pulse(self, now: float) -> None:
-        listed = self.query_one(HostList)
+        if (listed := next(iter(self.query(HostList)), None)) is None:
+            return  # a screen that goes has lost its list before it is gone
         if self._shown != self._changes:
             self._shown = self._changes
             listed.update(self._groups, self._seen, self._note())
@@ -97,6 +99,8 @@ class HostsScreen(BaseScreen[None]):
     def _note(self) -> str:
         from ..actions import with_keys
 
+        if not self._is_read:
+            return "reading the groups of hosts …"
         return f"✗ {self._failed}" if self._failed else with_keys(_NONE, self.app.keys)
 
     def _detail(self, row: HostRow | None) -> Content:
@@ -121,19 +125,19 @@ class HostsScreen(BaseScreen[None]):
 
     def _change(self) -> None:
         self._changes += 1
-        if self.is_attached and self.query(
-            HostList
-        ):  # a screen that goes has lost its list before it is gone
+        if self.is_attached:
             self.pulse(self.app.clock())
 
     # Looking
 
-    def _read(self) -> None:
+    async def _read(self) -> None:
+        """Read the files, which may lie on a disk that is slow."""
         try:
-            self._groups, self._failed = host_groups.groups(), ""
-        except SkywardError as error:
+            self._groups, self._failed = await in_thread(host_groups.groups), ""
+        except (SkywardError, OSError) as error:
             self._groups, self._failed = [], words_of(error)
-        self._changes += 1
+        self._is_read = True
+        self._change()
 
     @work(group="look")
     async def _look(self, *hosts: str) -> None:
@@ -164,8 +168,9 @@ class HostsScreen(BaseScreen[None]):
             self._looking -= 1
         self._change()
 
-    def action_again(self) -> None:
-        self._read()
+    @work(group="read", exclusive=True)
+    async def action_again(self) -> None:
+        await self._read()
         self._look()
 
     @work(group="check", exclusive=True)
@@ -224,14 +229,19 @@ class HostsScreen(BaseScreen[None]):
 
     def _edit(self, change: Callable[[], None], said: str) -> None:
         """Change a file, and look at what is new."""
-        try:
-            change()
-        except (SkywardError, OSError) as error:
-            return self.flash(words_of(error), "error")
-        self._read()
-        self._change()
-        self.flash(said, "done")
-        if new := [host for group in self._groups for host in group.hosts if host not in self._seen]:
+        # The app's worker and not this screen's: how it ended is said although the screen is left.
+        self.app.run_worker(self._write(change, said), group="hosts", exclusive=False)
+
+    async def _write(self, change: Callable[[], None], said: str) -> None:
+        async with self._writing:
+            try:
+                await in_thread(change)
+            except (SkywardError, OSError) as error:
+                return self.app.flash(words_of(error), "error")
+            await self._read()
+        self.app.flash(said, "done")
+        new = [host for group in self._groups for host in group.hosts if host not in self._seen]
+        if new and self.is_attached:
             self._look(*dict.fromkeys(new))
         return None
 

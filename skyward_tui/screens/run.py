@@ -298,8 +298,10 @@ class RunScreen(BaseScreen[None]):
             return self.flash(with_keys(panel.row.empty, self.app.keys))
         self._awaits_run = False
         self.active = name
-        # A panel that was hidden can take the focus only once it is displayed.
-        self.call_after_refresh(panel.main.focus)
+        if panel.main.focusable:
+            panel.main.focus()
+        else:  # it was hidden, and can take the focus only once it is displayed
+            self.call_after_refresh(panel.main.focus)
         return None
 
     def action_step_rank(self, step: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from skyward_core.model.errors import SkywardError
 from skyward_core.wire.safe_text import field
 
 from ..actions import SCOPES, Action, bindings, of
+from ..ends import beside as in_thread
 from ..hints import words_of
 from ..keymap import usable
 from ..styles import beside
@@ -42,6 +44,8 @@ class SettingsScreen(BaseScreen[None]):
         self._given: Mapping[str, Any] = {}
         self._failed = ""
         self._words = ""
+        self._is_read = False
+        self._writing = asyncio.Lock()
 
     def body(self) -> ComposeResult:
         panel = Panel(SettingList())
@@ -53,8 +57,8 @@ class SettingsScreen(BaseScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one(SettingList).focus()
-        self._read()
-        self.pulse(self.app.clock())
+        self.run_worker(self._read(), group="read")
+        self._show()
 
     def pulse(self, now: float) -> None:
         found = [Content.styled(f"/{field(self._words)}", "$text-accent")] if self._words else []
@@ -73,12 +77,15 @@ class SettingsScreen(BaseScreen[None]):
 
     # What there is
 
-    def _read(self) -> None:
+    async def _read(self) -> None:
+        """Read the file, which may lie on a disk that is slow."""
         try:
-            self._given, self._failed = settings.given(), ""
-        except SkywardError as error:
+            self._given, self._failed = await in_thread(settings.given), ""
+        except (SkywardError, OSError) as error:
             self._given, self._failed = {}, words_of(error)
-        self._show()
+        self._is_read = True
+        if self.is_attached and self.query(SettingList):  # a screen that goes loses its list first
+            self._show()
 
     def _show(self) -> None:
         words = self._words.casefold()
@@ -86,8 +93,11 @@ class SettingsScreen(BaseScreen[None]):
         for heading, of_it in self._all():
             fitting = [row for row in of_it if words in f"{row.name} {row.help} {row.shown}".casefold()]
             rows += [SettingRow("", heading), *fitting] if fitting else []
-        note = f"✗ {self._failed}" if self._failed else f"nothing has {field(self._words)} in it"
-        self.query_one(SettingList).update([] if self._failed else rows, note)
+        note = f"nothing has {field(self._words)} in it" if self._words else "reading the settings …"
+        if self._failed:
+            note = f"✗ {self._failed}"
+        self.query_one(SettingList).update(rows if self._is_read and not self._failed else [], note)
+        self.pulse(self.app.clock())
 
     def _all(self) -> Iterator[tuple[str, list[SettingRow]]]:
         refused = self.app.own.refused
@@ -145,7 +155,10 @@ class SettingsScreen(BaseScreen[None]):
         (setting,) = (each for each in settings.SETTINGS if each.name == row.name)
         now = self._given.get(row.name, setting.default)
         if setting.kind == "flag":
-            return self._edit(partial(settings.change, row.name, not now), row.name)
+            # Of two presses the second one turns what the first one has written.
+            return self._edit(
+                lambda: settings.change(row.name, not self._given.get(row.name, setting.default)), row.name
+            )
         if (text := await self._asked(setting, row, now)) is not None:
             self._edit(lambda: settings.change(row.name, _value(setting, text)), row.name)
         return None
@@ -178,13 +191,22 @@ class SettingsScreen(BaseScreen[None]):
             self._edit(partial(settings.forget, row.name), row.name)
 
     def _edit(self, change: Callable[[], None], name: str) -> None:
-        try:
-            change()
-        except (SkywardError, OSError) as error:
-            return self.flash(words_of(error), "error")
-        self.app.heed_settings()
-        self._read()
-        self.pulse(self.app.clock())
+        # The app's worker and not this screen's: what was changed holds, or is said to have failed, although the screen
+        # is left.
+        self.app.run_worker(self._write(change, name), group="settings", exclusive=False)
+
+    async def _write(self, change: Callable[[], None], name: str) -> None:
+        async with self._writing:
+            try:
+                await in_thread(change)
+                own = await in_thread(settings.own_settings)
+            except (SkywardError, OSError) as error:
+                said = f"{name} is as it was: " if isinstance(error, OSError) else ""
+                return self.app.flash(said + words_of(error), "error")
+            self.app.heed_settings(own)
+            await self._read()
+        if not self.is_attached:
+            return None
         row = next((row for row in self.query_one(SettingList).rows if row.name == name), None)
         if row is not None:
             self.flash(f"{name}: {row.remark or row.shown}", "error" if row.remark else "done")
@@ -199,13 +221,11 @@ class SettingsScreen(BaseScreen[None]):
         )
         self._words = words or ""
         self._show()
-        self.pulse(self.app.clock())
 
     def action_back(self) -> None:
         if self._words:
             self._words = ""
-            self._show()
-            return self.pulse(self.app.clock())
+            return self._show()
         self.dismiss(None)
         return None
 

@@ -17,7 +17,7 @@ BEFORE = {
     "starting": "its Python starts",
     "importing": "loads the function and what it imports",
     "joining": "waits for the other ranks to join",
-    "paused": "is at a breakpoint: skyward-tui debug",
+    "paused": "is at a breakpoint",
 }
 
 

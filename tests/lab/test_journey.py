@@ -28,7 +28,7 @@ def test_one_key_opens_a_shell_on_the_node_of_the_rank(pair: Lab, tmp_path: Path
         terminal = Terminal(tmp_path / "sky", cwd=tmp_path)
         try:
             terminal.press("enter")
-            terminal.until("pools › looked-at")
+            terminal.until(lambda text: "pools › looked-at" in text and "2/2 nodes" in text)
             for key, host in (("", pair.hosts[0]), ("]", pair.hosts[1])):
                 terminal.press(*key, "$")
                 terminal.until(lambda text: "pools ›" not in text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ from skyward_core.wire.frames import VERSION
 from skyward_tui.commands import look
 from skyward_tui.commands.console import Console
 from skyward_tui.hints import detail_of, words_of
+from tests.support.waiting import wait_until
 
 
 def test_a_session_unpickles_neither_values_nor_exceptions_nor_items(home: Path, tmp_path: Path) -> None:
@@ -190,6 +192,35 @@ def test_a_node_that_was_away_when_we_came_is_joined_as_soon_as_it_is_there(home
     finally:
         session.detach()
         maker.down("pair").result(90)
+        maker.detach()
+
+
+def test_a_pool_to_which_the_way_is_long_is_listed_meanwhile(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker, looker, there = Session(), Session(), threading.Event()
+    attach = Pool.attach
+
+    async def slowly(self: Pool) -> None:
+        await asyncio.to_thread(there.wait, 90)
+        await attach(self)
+
+    try:
+        maker.create(PoolSpec(name="far", provider=Local(), nodes=1, options=Options(console=False))).result(
+            90
+        )
+        monkeypatch.setattr(Pool, "attach", slowly)
+        seen = looker.refresh()
+        wait_until(looker.pools)
+        assert [(view.name, view.state, view.is_live) for view in looker.pools()] == [
+            ("far", "connecting", True)
+        ]
+        there.set()
+        assert [(view.name, view.state) for view in seen.result(90)] == [("far", "up")]
+    finally:
+        there.set()
+        maker.down("far").result(90)
+        looker.detach()
         maker.detach()
 
 

@@ -19,7 +19,7 @@ from textual.pilot import Pilot
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.launch import LaunchScreen
 
-PATIENCE = 15.0
+PATIENCE = 60.0
 PARSED: dict[Any, Any] = {}  # style sheets
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from threading import Event
 
 import pytest
 from textual.pilot import Pilot
 
 from skyward_core.front import hosts
+from skyward_core.front.host_groups import HostGroup
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.ask import AskScreen, ChoiceScreen
 from skyward_tui.dialogs.host_key import HostKeyScreen
@@ -154,3 +156,25 @@ async def test_a_look_that_ends_while_the_screen_goes_ends_in_peace(app: Skyward
         await screen.query_one(HostList).remove()  # as it is first when the app ends
         screen._change()
         app.pop_screen()
+
+
+async def test_a_disk_that_is_slow_holds_nothing_up_and_how_it_ended_is_said_wherever_one_is(
+    app: SkywardApp, asked: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_groups()
+    goes_on, began = Event(), []
+
+    def slow(self: HostGroup, host: str) -> None:
+        began.append(host)
+        assert goes_on.wait(60)
+        raise PermissionError(13, "Permission denied", "skyward.toml")
+
+    async with opened(app) as pilot:
+        monkeypatch.setattr(HostGroup, "added", slow)
+        await pilot.press("a")
+        await answer(app, pilot, "Host to add to lab", "gpu9")
+        await until(pilot, lambda: began == ["gpu9"])
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, HostsScreen))
+        goes_on.set()
+        await shows(app, pilot, "Permission denied")

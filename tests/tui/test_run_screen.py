@@ -215,7 +215,7 @@ async def test_what_a_rank_is_at_before_its_function_runs(app: SkywardApp, sessi
             place = next(i for i, line in enumerate(cards) if words in line)
             assert time in cards[place] and note in cards[place + 1]
         enter(3, "paused", 3)
-        await until(pilot, lambda: "is at a breakpoint: skyward-tui debug" in screen_text(app))
+        await until(pilot, lambda: "is at a breakpoint: D debugs it" in screen_text(app))
         assert "r3  n3  ◍ paused" in screen_text(app)
         enter(3, "running", 7)
         await pilot.press("a")

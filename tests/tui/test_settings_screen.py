@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from threading import Event
 
 import pytest
+from textual import events
 from textual.pilot import Pilot
 
 from skyward_core.front import settings
@@ -38,6 +40,7 @@ async def opened(app: SkywardApp) -> AsyncIterator[Pilot[None]]:
         await until(pilot, lambda: app.session is not None)
         await pilot.press("comma")
         await until(pilot, lambda: isinstance(app.screen, SettingsScreen))
+        await until(pilot, lambda: "reading the settings" not in screen_text(app))
         yield pilot
 
 
@@ -173,6 +176,38 @@ async def test_numbers_and_a_command_are_taken_and_hold(
             await said(app, pilot, f"{name}  {text}", "set by you")
         assert held().notify[0::3] == (("say", "done"), 2.5)
         assert Room.most == 5_000_000
+
+
+async def test_a_disk_that_is_slow_holds_nothing_up_and_how_it_ended_is_said_wherever_one_is(
+    app: SkywardApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, began = Event(), []
+
+    def slow(name: str, value: object) -> None:
+        began.append(name)
+        assert goes_on.wait(60)
+        raise PermissionError(13, "Permission denied", "skyward.toml")
+
+    async with opened(app) as pilot:
+        monkeypatch.setattr(settings, "change", slow)
+        await stand_on(app, pilot, "app.motion")
+        await pilot.press("enter")
+        await until(pilot, lambda: began == ["app.motion"])
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, SettingsScreen))
+        goes_on.set()
+        await said(app, pilot, "app.motion is as it was: ", "Permission denied")
+
+
+async def test_of_two_presses_the_second_one_turns_back(app: SkywardApp) -> None:
+    async with opened(app) as pilot:
+        await stand_on(app, pilot, "app.motion")
+        app.post_message(events.Key("enter", "\r"))
+        app.post_message(events.Key("enter", "\r"))
+        await until(
+            pilot, lambda: settings.file().exists() and "motion = true" in settings.file().read_text()
+        )
+        await said(app, pilot, "app.motion  true, set by you")
 
 
 async def test_what_the_file_says_and_cannot_be_used_is_marked(app: SkywardApp) -> None:

@@ -1,0 +1,113 @@
+"""What is typed faster than the app goes along acts where the key before it has led."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from textual import events
+from textual.app import App
+from textual.pilot import Pilot
+from textual.widgets import Input, Static
+
+from skyward_tui import typed_ahead
+from skyward_tui.app import SkywardApp
+from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.screens.pools import PoolsScreen
+from skyward_tui.screens.run import RunScreen
+from tests.support import waiting
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import FakeSession
+from tests.support.terminal import Terminal
+
+SIZE = (120, 40)
+SCRIPT = """
+import skyward_core as sky
+
+@sky.function
+def work(rounds: int = 1) -> int:
+    return rounds
+"""
+
+
+def at_once(app: SkywardApp, *keys: str) -> None:
+    """Type faster than anybody can: all keys are there before the app has heard the first."""
+    for key in keys:
+        app.post_message(events.Key(key, key if len(key) == 1 else None))
+
+
+async def opened(app: SkywardApp, pilot: Pilot[None]) -> None:
+    await until(pilot, lambda: "▶" in screen_text(app))
+    await pilot.press("enter")
+    await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+
+
+async def test_letters_after_tab_stand_in_the_next_field(app: SkywardApp, session: FakeSession) -> None:
+    Path("work.py").write_text(SCRIPT)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        at_once(app, "n", *"work.py", "tab", "tab", *"3")
+        await until(pilot, lambda: "python 3" in screen_text(app) and "rounds" in screen_text(app))
+        at_once(app, "tab", *"rounds=3", *["tab"] * 3, *"xq")
+        await until(pilot, lambda: "rounds=3 " in screen_text(app) and "name xq" in screen_text(app))
+        assert isinstance(app.screen, LaunchScreen)
+        assert app.screen.query_one("#script", Input).value == "work.py"
+
+
+async def test_the_key_after_a_button_is_of_the_screen_below(app: SkywardApp, session: FakeSession) -> None:
+    session.pool("p")
+    session.auto = False
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(app, pilot)
+        at_once(app, "X", "tab", "enter")
+        await until(pilot, lambda: "Tearing down" in screen_text(app))
+        session.finish_down("p")
+        await until(pilot, lambda: "Close" in screen_text(app))
+        at_once(app, "enter", "q")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+
+
+class Hangs(Static, can_focus=True):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lets_go = asyncio.Event()
+
+    async def on_key(self, event: events.Key) -> None:
+        event.stop()
+        await self.lets_go.wait()
+
+
+async def test_what_hangs_holds_no_key_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typed_ahead, "PATIENCE", 0.05)
+    app = App[None]()
+    async with app.run_test() as pilot:
+        hangs = Hangs()
+        await app.mount(hangs)
+        hangs.focus()
+        await until(pilot, lambda: hangs.has_focus)
+        heard: list[str] = []
+
+        async def hear(event: events.Event) -> None:
+            assert isinstance(event, events.Key)
+            heard.append(event.key)
+            hangs.post_message(event)
+
+        ahead = typed_ahead.TypedAhead(app, hear)
+        for key in "abc":
+            await ahead.take(events.Key(key, key))
+        assert heard == ["a"]
+        await waiting.until(lambda: heard == ["a", "b", "c"])  # the pilot's waits for what hangs
+        hangs.lets_go.set()
+
+
+def test_on_a_real_terminal(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text(SCRIPT)
+    terminal = Terminal(tmp_path / "home", cwd=tmp_path)
+    try:
+        terminal.press("nwork.py\t\t3")  # before the app is there, in one piece
+        terminal.until(lambda text: "rounds" in text and "python 3" in text)
+        terminal.press("\trounds=3\t\t\txq")
+        terminal.until(lambda text: "rounds=3 " in text and "name xq" in text)
+    finally:
+        terminal.close()
