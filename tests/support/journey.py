@@ -94,7 +94,7 @@ def _confirm(terminal: Terminal, typed: str) -> None:
     else:
         focused = terminal.look("Cancel")
         terminal.press("tab")
-        terminal.until(lambda _: terminal.look("Cancel") != focused)
+        terminal.until(lambda text: "Cancel" in text and terminal.look("Cancel") != focused)
     terminal.press("enter")
 
 

@@ -42,7 +42,8 @@ def test_open_launch_ddp_watch_tear_down(terminal: Terminal, tmp_path: Path) -> 
     nodes = "4         ranks per node"
     unfocused = terminal.look(nodes)
     terminal.press(*["tab"] * 8)  # its four arguments, pool, name, provider, nodes
-    terminal.until(lambda _: terminal.look(nodes) != unfocused)  # a key that comes sooner is another field's
+    # A key that comes sooner is another field's.
+    terminal.until(lambda text: nodes in text and terminal.look(nodes) != unfocused)
     terminal.press("2")
     terminal.until("--nodes 2")
     terminal.press("ctrl+r")
@@ -57,9 +58,8 @@ def test_open_launch_ddp_watch_tear_down(terminal: Terminal, tmp_path: Path) -> 
     terminal.until(lambda text: "Tear down ddp?" in text and "Cancel" in text)  # painted to its end
     focused = terminal.look("Cancel")
     terminal.press("tab")
-    terminal.until(
-        lambda _: terminal.look("Cancel") != focused
-    )  # a key that comes sooner is still the button's
+    # A key that comes sooner is still the button's.
+    terminal.until(lambda text: "Cancel" in text and terminal.look("Cancel") != focused)
     terminal.press("enter")
     terminal.until("created 2, verified gone 2, unaccounted 0")
     terminal.press("enter", "q")
