@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .kept_commands import KeptShell as KeptShell
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch as KeptLaunch
+    from .past_looks import PastLook
     from .past_runs import PastRun, RunSearch
     from .sweeping import Sweep as Sweep
 
@@ -52,6 +53,9 @@ class Front(Protocol):
 
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
         """Every run that is remembered and wanted, newest first."""
+
+    def look_at_run(self, run: str) -> Future[PastLook]:
+        """One of them at a glance, by its id."""
 
     def failures(self) -> Future[list[PastRun]]:
         """Failures of late that nobody has dismissed, newest first."""

@@ -7,20 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from math import isfinite
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..model.errors import UsageError
-from ..store.archive import log_files, rank_of
 from ..store.home import pool_path
 from ..store.ledger import Ledger
 from ..views.metrics import MetricBook
 from ..views.spread import Trace, band, median
 from ..views.views import RunView, TaskView
-from ..wire.node_paths import METRICS
 from ..wire.safe_text import field as safe
 from .history import run_view
 from .launches import KeptLaunch, kept
+from .past_looks import PastLooks, numbers
 from .past_runs import PastRun, PastRuns, past_run
 
 FEW = 32  # ranks or tasks of which results are told one by one
@@ -148,8 +146,8 @@ class Comparison:
         return list(_joined(self.left.view.aggregate() or {}, self.right.view.aggregate() or {}))
 
 
-class Comparing(PastRuns):
-    """The part of a session that compares runs."""
+class Comparing(PastRuns, PastLooks):
+    """The part of a session that compares runs, and looks at one."""
 
     def compare(self, left: str, right: str) -> Future[Comparison]:
         """Two runs by their ids.
@@ -187,7 +185,7 @@ def _run_of(ledger: Ledger, run: str) -> ComparedRun:
         launch = kept(ledger, row)
     except UsageError:  # a script dispatched it itself, or it was long ago
         launch = None
-    view, book = run_view(ledger, row), _book_of(pool_path(pool.key) / "logs", run)
+    view, book = run_view(ledger, row), numbers(pool_path(pool.key) / "logs", run, READ, None)
     nodes, plugins = pool.spec.get("nodes"), pool.spec.get("plugins")
     return ComparedRun(
         past=past_run(ledger, row),
@@ -200,20 +198,6 @@ def _run_of(ledger: Ledger, run: str) -> ComparedRun:
         numbers=_numbers_of(view.tasks, book, run),
         book=book,
     )
-
-
-def _book_of(folder: Path, run: str) -> MetricBook:
-    """The numbers of one run, from the files of its pool."""
-    book, needle = MetricBook(), f'"{run}"'.encode()
-    for path in log_files(folder) if folder.is_dir() else ():
-        if path.suffix != METRICS:
-            continue
-        with open(path, "rb") as source:
-            source.seek(max(0, path.stat().st_size - READ))
-            for line in source:
-                if needle in line:
-                    book.feed(path.name, rank_of(path.name), line)
-    return book
 
 
 def _numbers_of(tasks: Mapping[int, TaskView], book: MetricBook, run: str) -> dict[str, Gist]:

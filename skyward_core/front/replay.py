@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .kept_commands import KeptShell
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch
+    from .past_looks import PastLook
     from .past_runs import PastRun, RunSearch
 
 REFUSAL = "this is a replay of a record: there is no pool behind it, and nothing is changed"
@@ -114,6 +115,9 @@ class Replay:
 
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
         return _done([])
+
+    def look_at_run(self, run: str) -> Future[PastLook]:
+        _refuse()
 
     def failures(self) -> Future[list[PastRun]]:
         return _done([])

@@ -120,6 +120,11 @@ class Track:
             wider.extend(self._rows[row * width : (row + 1) * width] + empty)
         self._rows, self.names = wider, (*self.names, *names)
 
+    @property
+    def span(self) -> tuple[float, float]:
+        """The first and the last time at which it was measured, as far as that is kept."""
+        return (self._at[0], self._at[-1]) if self._at else (0.0, 0.0)
+
     def trace(self, name: str) -> Trace:
         """One figure's history; without what it was not measured at."""
         names, rows = self.names, self._rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
@@ -17,10 +17,12 @@ from ..editing import edit_named
 from ..machine_cells import figures_line
 from ..styles import beside
 from ..theme import look
+from ..widgets.before_failure import BeforeFailure
 from ..widgets.chrome import Crumbs, Panel
 from ..words import failure, one_line, took
 from .base import BaseScreen
 
+_BESIDE = 120  # columns from which there is room beside a traceback
 _ORDER = ("raised", "exited", "lost", "collateral")
 
 
@@ -69,7 +71,10 @@ class ErrorsScreen(BaseScreen[int | None]):
         yield listed
         trace = Panel(VerticalScroll(Static(id="traceback")), id="trace")
         trace.border_title = "traceback"
-        yield trace
+        self._before = BeforeFailure()
+        before = Panel(self._before, id="before")
+        before.border_title = "before it"
+        yield Horizontal(trace, before, id="sides")
 
     def _options(self) -> list[Option]:
         return [
@@ -96,6 +101,10 @@ class ErrorsScreen(BaseScreen[int | None]):
         self._show(0)
         self.pulse(self.app.clock())
 
+    def on_resize(self) -> None:
+        self.set_class(self.size.width >= _BESIDE, "-beside")
+        super().on_resize()
+
     def pulse(self, now: float) -> None:
         counts = [
             Content.styled(f"{look(kind).glyph} {many} {kind}", look(kind).style)
@@ -116,6 +125,8 @@ class ErrorsScreen(BaseScreen[int | None]):
         self.query_one("#trace").border_title = f"rank {outcome.rank}"
         self._told = self._account(outcome)
         self.query_one("#traceback", Static).update(Content(self._told))
+        pool = next((each for each in self.app.pools() if self._run.id in each.runs), None)
+        self._before.show(pool, self._run, outcome)
 
     def _account(self, outcome: Outcome) -> str:
         figures = self._run.figures.get(outcome.node) if outcome.kind != "collateral" else None

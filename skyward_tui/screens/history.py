@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from textual import work
@@ -18,13 +19,17 @@ from ..hints import words_of
 from ..styles import beside
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.run_list import PastRunList
+from ..widgets.run_look import RunLook
 from ..words import count
 from .base import BaseScreen
 
 if TYPE_CHECKING:
+    from skyward_core.front.past_looks import PastLook
     from skyward_core.front.past_runs import PastRun
 
 _NO_RUN = "There has been no run yet: {pools.new} on the list of pools launches a script."
+RESTS = 0.15  # seconds for which the cursor stays on a run before that is read
+LOOKS = 64  # runs of which what was read is kept
 LOOK = 2.0  # seconds between two looks at the ledger, where runs begin and end
 
 
@@ -48,11 +53,21 @@ class HistoryScreen(BaseScreen[None]):
         self._read_at: float | None = None
         self._shown: object = None
         self._seen: object = None  # what went on when the ledger was read
+        self._looks: dict[str, PastLook] = {}  # of runs, as far as they were read
+        self._stands_on: tuple[PastRun | None, float] = (
+            None,
+            0.0,
+        )  # the run under the cursor, and since when
+        self._reads = ""  # the run that is read just now
 
     def body(self) -> ComposeResult:
-        panel = Panel(PastRunList())
+        panel = Panel(PastRunList(), id="runs")
         panel.border_title = self._title
         yield panel
+        self._look = RunLook()
+        chosen = Panel(self._look, id="look")
+        chosen.border_title = "chosen"
+        yield chosen
         words = Input(id="words", compact=True, placeholder="words: pool, function, script, argument, error")
         words.cursor_blink = False
         yield words
@@ -86,7 +101,41 @@ class HistoryScreen(BaseScreen[None]):
         else:
             listed.tick(now)
         self.query_one(Crumbs).show(["pools", self._title], self._status(len(listed.rows)))
+        self._show_look(listed.chosen, now)
         super().pulse(now)
+
+    def _show_look(self, chosen: PastRun | None, now: float) -> None:
+        """Below the list, where there is room; it is read once the cursor rests."""
+        if not self.query_one("#look").display:
+            return
+        seen = self._looks.get(chosen.run) if chosen is not None else None
+        self._look.update(chosen, seen, now)
+        if chosen != self._stands_on[0]:
+            self._stands_on = chosen, time.monotonic()
+            self.set_timer(RESTS, self._read_look)
+
+    def _read_look(self) -> None:
+        chosen, since = self._stands_on
+        if chosen is None or not chosen.run or time.monotonic() - since < RESTS:
+            return
+        if chosen.run != self._reads and (chosen.run not in self._looks or chosen.ended_at is None):
+            self._reads = chosen.run
+            self.run_worker(self._look_at(chosen.run), group="look", exclusive=True)
+
+    async def _look_at(self, run: str) -> None:
+        session = self.app.session
+        if session is None:
+            return
+        try:
+            seen = await settled(session.look_at_run(run))
+        except (SkywardError, OSError) as error:
+            return self.flash(words_of(error), "error")
+        finally:
+            self._reads = ""
+        self._looks = {**dict(list(self._looks.items())[-LOOKS:]), run: seen}
+        if self.is_attached:
+            self.pulse(self.app.clock())
+        return None
 
     def _status(self, shown: int) -> list[Content]:
         parts = [Content.styled(f"{shown:,} of {count(len(self._runs), 'run')}", "$muted")]

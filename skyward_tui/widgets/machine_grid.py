@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from time import monotonic
 from typing import ClassVar
 
@@ -16,6 +17,8 @@ from skyward_core.views.machines import MachineBook, MachineView, Track
 from ..actions import bindings
 from ..machine_cells import amiss, odd_ones, quantity, share
 from ..styles import beside
+from ..words import clip, duration
+from .braille import Canvas
 
 CELL = 5  # columns of a GPU
 FED_SECONDS = 3.0  # in which figures come again, where they come at all
@@ -38,6 +41,9 @@ NODE_COLUMNS = (
 FEW = 2  # of these where GPUs need the room
 _UNITS = {"cpu": "%", "net_in": "B/s", "net_out": "B/s", "disk_read": "B/s", "spool_free": "B"}
 _NODE = 6
+LEAST_CURVE = 24  # columns below which nothing is drawn beside the figures
+MOST_ROWS = 9  # of a node
+DRAWN_EVERY = 5  # samples after which it is drawn anew
 
 
 class MachineGrid(Widget, can_focus=True):
@@ -45,7 +51,7 @@ class MachineGrid(Widget, can_focus=True):
 
     BINDINGS = bindings("panel")
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        *(f"grid--{heat}" for heat in HEATS), "grid--muted", "grid--amiss"
+        *(f"grid--{heat}" for heat in HEATS), "grid--muted", "grid--amiss", "grid--curve"
     }  # fmt: skip
     DEFAULT_CSS = beside(__file__)
 
@@ -59,6 +65,7 @@ class MachineGrid(Widget, can_focus=True):
         self._top = 0
         self._shown = 0
         self._rows: list[Strip] | None = None
+        self._curves: dict[int, tuple[object, list[list[Segment]]]] = {}
 
     def update(self, book: MachineBook, now: float) -> bool:
         """Look at a pool's machines; says whether anything is new."""
@@ -70,6 +77,8 @@ class MachineGrid(Widget, can_focus=True):
         )
         if seen == self._seen or soon:
             return False
+        if book is not self._book:
+            self._curves.clear()
         self._book, self._now, self._seen, self._looked_at = book, now, seen, monotonic()
         self._repaint()
         return True
@@ -147,14 +156,14 @@ class MachineGrid(Widget, can_focus=True):
         self._plain = self.rich_style  # which Textual works out each time that it is asked
         odd = odd_ones(book)
         nodes = list(book.nodes.items())[self._top : self._top + self._room]
+        if len(nodes) == len(book.nodes) and (drawn := self._with_curves(nodes, odd, width, height)):
+            return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in drawn]
         head = self._head()
         if hidden := len(book.nodes) - len(nodes):
             head.append(Segment(f"  +{hidden} more nodes", self._style("muted")))
         rows = [head]
         for node, machine in nodes:
-            row, remark = self._row(
-                node, machine, {gpu: names for (n, gpu), names in odd.items() if n == node}
-            )
+            row, remark = self._row(node, machine, _of_node(odd, node))
             said = Segment(f"  {remark}", self._plain + self._style("amiss"))
             if not remark or Segment.get_line_length([*row, said]) <= width:
                 rows.append([*row, said])
@@ -162,6 +171,60 @@ class MachineGrid(Widget, can_focus=True):
                 rows += [row, [Segment(" " * _NODE, self._plain), said]]
         strips = [Strip(row) for row in rows[:height]]
         return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in strips]
+
+    def _with_curves(
+        self,
+        nodes: list[tuple[int, MachineView]],
+        odd: dict[tuple[int, int | None], list[str]],
+        width: int,
+        height: int,
+    ) -> list[Strip]:
+        """Rows with what each node was at until now beside them, where there is room; else none."""
+        rows = [self._row(node, machine, _of_node(odd, node)) for node, machine in nodes]
+        before = max((Segment.get_line_length(row) for row, _ in rows), default=0)
+        tall, room = min(MOST_ROWS, (height - 1) // max(1, len(nodes))), width - before - 2
+        # What is said of a node stands below its figures, or there is no place for it.
+        if room < LEAST_CURVE or tall < 1 or (tall == 1 and any(remark for _, remark in rows)):
+            return []
+        spans = [machine.host.span for _, machine in nodes if machine.host.seen]
+        if not spans:
+            return []
+        since, until = min(first for first, _ in spans), max(last for _, last in spans)
+        what = "use of GPUs" if self._has_gpus else "cpu"
+        head = [*self._head(), Segment(" " * (before - Segment.get_line_length(self._head())), self._plain)]
+        said = Segment(
+            f"  {what} of 100 %, for {duration(until - since)}", self._plain + self._style("muted")
+        )
+        strips = [Strip([*head, said])]
+        for (_, machine), (row, remark) in zip(nodes, rows, strict=True):
+            curve = self._curve(machine, room, tall if tall < 3 else tall - 1, (since, until))
+            for at in range(tall):
+                cells = row if at == 0 else []
+                if at == 1 and remark:
+                    cells = [
+                        Segment(clip(f"{'':{_NODE}}  {remark}", before), self._plain + self._style("amiss"))
+                    ]
+                gap = Segment(" " * (before + 2 - Segment.get_line_length(cells)), self._plain)
+                strips.append(Strip([*cells, gap, *curve[at]] if at < len(curve) else cells))
+        return strips
+
+    def _curve(
+        self, machine: MachineView, width: int, height: int, x: tuple[float, float]
+    ) -> list[list[Segment]]:
+        """What it was at, row by row. A column stands for seconds: it is drawn again once it may be another."""
+        about = (machine.host.seen // DRAWN_EVERY, width, height, self._plain)
+        kept = self._curves.get(id(machine))
+        if kept is not None and kept[0] == about:
+            return kept[1]
+        canvas = Canvas(width, height, x, (0.0, 100.0))
+        canvas.line(_use(machine), 1)
+        style = self._plain + self._style("curve")
+        rows = [
+            [Segment(text, style if owner else self._plain) for text, owner in canvas.runs(row)]
+            for row in range(height)
+        ]
+        self._curves[id(machine)] = about, rows
+        return rows
 
     def _head(self) -> list[Segment]:
         names = "".join(f"{head:>{width}}" for head, _, width in self._columns)
@@ -215,3 +278,18 @@ class MachineGrid(Widget, can_focus=True):
 
     def _style(self, name: str) -> Style:
         return self.get_component_rich_style(f"grid--{name}", partial=name == "amiss")
+
+
+def _of_node(odd: dict[tuple[int, int | None], list[str]], node: int) -> dict[int | None, list[str]]:
+    return {gpu: names for (n, gpu), names in odd.items() if n == node}
+
+
+def _use(machine: MachineView) -> list[tuple[float, float]]:
+    """How much of its GPUs, or else of its processors, was used over time."""
+    traces = [track.trace("util") for track in machine.gpus]
+    traces = [trace for trace in traces if len(trace.at)]
+    if not traces:
+        return list(zip(*machine.host.trace("cpu"), strict=True))
+    shortest = min(len(trace.at) for trace in traces)  # all were measured at once
+    columns = zip(*(trace.values[-shortest:] for trace in traces), strict=True)
+    return list(zip(traces[0].at[-shortest:], map(fmean, columns), strict=True))

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from math import isfinite
 from time import monotonic
 
 from textual.content import Content
 from textual.widget import Widget
 
-from skyward_core.front.charts import chart_of, names_in_order
-from skyward_core.views.kept_band import KeptBand
 from skyward_core.views.views import NodeView, PoolView, RunView
-from skyward_core.wire.safe_text import field
 
 from ..beat import beat_of
 from ..hints import detail_of
 from ..sgr import plain
 from ..styles import beside
 from ..theme import look, node_look
-from ..words import ago, clip, count, duration, failure, next_to_go, number, one_line, taken_back, took
-from .braille import Canvas, bounds
+from ..words import ago, clip, count, duration, failure, next_to_go, one_line, taken_back, took
 from .rank_state import RankState, nothing_yet, rank_states
+from .small_chart import NumbersChart
 
 LOOK_SECONDS = 0.5  # between two looks at a pool of which something keeps coming
 _WRAPPED = 4  # lines of one thing that is said
@@ -45,7 +41,7 @@ class PoolPreview(Widget, can_focus=False):
         self._seen: object = None
         self._looked = 0.0
         self._content = Content("")
-        self._band: tuple[object, KeptBand] = (None, KeptBand())  # of what is drawn, and what that is
+        self._chart = NumbersChart()
 
     def update(self, pool: PoolView, run: RunView | None, now: float) -> None:
         """Look at a pool, at most twice a second however much comes; what shows no other thing is not painted again.
@@ -76,7 +72,7 @@ class PoolPreview(Widget, can_focus=False):
         ]
         if states:
             lines += [Content(""), *_strip(states, width)]
-        chart = [] if run is None else self._chart(pool, run, width)
+        chart = [] if run is None else self._chart.rows(pool.metrics, pool.key, run.id, width, _CHART)
         if chart and height - len(lines) - len(chart) - 2 >= _LEAST_LOG:
             lines += [Content(""), *chart]
         room = height - len(lines) - 2
@@ -85,39 +81,6 @@ class PoolPreview(Widget, can_focus=False):
             lines += [Content(""), Content.styled(title, "$muted")] if printed else []
             lines += [Content(clip(text, width)) for text in printed]
         return lines[:height]
-
-    def _chart(self, pool: PoolView, run: RunView, width: int) -> list[Content]:
-        """The first of its numbers that is no counter, as the median of all ranks."""
-        names, _ = names_in_order(pool.metrics, run.id)
-        if not names or width < 1:
-            return []
-        name = names[0]
-        traces = pool.metrics.traces(run.id, name)
-        if self._band[0] != (about := (pool.key, run.id, name)):
-            self._band = (about, KeptBand())
-        chart = chart_of(traces, None, columns=2 * width, kept=self._band[1])
-        spans = bounds([chart.front])
-        if spans is None or chart.value is None:
-            return []
-        canvas = Canvas(width, _CHART, *spans)
-        canvas.line(chart.front, 1)
-        worth = [value for _, value in chart.front if isfinite(value)]
-        newest = (f"{field(name)} ", "bold"), (number(chart.value), "")
-        whose = f"  median of {len(traces)} ranks" if len(traces) > 1 else ""
-        head = Content.assemble(*newest, (f"{whose}  {number(min(worth))} to {number(max(worth))}", "$muted"))
-        if head.cell_length > width:
-            head = Content.assemble(*newest, (whose, "$muted"))
-        # A font that takes the dots from another one may have them of another width: blanks are no part of their
-        # pieces, or a picture spreads both over the row.
-        return [
-            head,
-            *(
-                Content.assemble(
-                    *((text, "$text-primary" if owner else "") for text, owner in canvas.runs(row))
-                )
-                for row in range(_CHART)
-            ),
-        ]
 
 
 def _waits(pool: PoolView, run: RunView | None, states: Sequence[RankState], now: float) -> Iterator[Part]:

@@ -253,7 +253,14 @@ def test_pools_that_are_over_are_listed_and_opened_by_their_keys(home: Path) -> 
             assert whole.logs.rank(0).lines(0, 9) == [f"heard {words}"]
             (run,) = whole.runs.values()
             assert [outcome.summary and outcome.summary.json for outcome in run.outcomes()] == [words]
+            seen = session.look_at_run(run.id).result(90)
+            assert seen.view is not None and (seen.view.total, seen.rank, seen.lines) == (
+                1,
+                0,
+                [f"heard {words}"],
+            )
             assert (whole.receipt, [node.phase for node in whole.nodes]) == (view.receipt, ["gone"])
+        assert session.look_at_run("never").result(90).view is None
         with pytest.raises(sky.PoolError, match="no pool 'never'") as caught:
             session.recall("never").result(90)
         assert caught.value.hint == Hint("list-all")

@@ -12,6 +12,7 @@ from skyward_core.front.comparing import Comparison
 from skyward_core.front.kept_commands import KeptShell
 from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.launches import KeptLaunch
+from skyward_core.front.past_looks import PastLook
 from skyward_core.front.past_runs import PastRun, RunSearch
 from skyward_core.front.sweeping import Sweep
 from skyward_core.model import states
@@ -51,6 +52,8 @@ class FakeSession:
     comparison: Comparison | None = None
     compared: list[tuple[str, str]] = field(default_factory=list)
     past: list[PastRun] = field(default_factory=list)
+    past_looks: dict[str, PastLook] = field(default_factory=dict)
+    looked_at: list[str] = field(default_factory=list)
     boards: dict[str, TrialBoard] = field(default_factory=dict)
     recalled: list[str] = field(default_factory=list)
     measured: list[str] = field(default_factory=list)
@@ -102,6 +105,10 @@ class FakeSession:
 
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
         return done(list(filter(search.wants, self.past)))
+
+    def look_at_run(self, run: str) -> Future[PastLook]:
+        self.looked_at.append(run)
+        return done(self.past_looks.get(run, PastLook()))
 
     def failures(self) -> Future[list[PastRun]]:
         return done([run for run in self.past if run.has_failed and run.run not in self.dismissed])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
+from skyward_core.front.past_looks import PastLook
+from skyward_core.model.errors import LedgerError
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.history import HistoryScreen
@@ -10,7 +14,7 @@ from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.run_list import PastRunList
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
-from tests.support.past import past_run, some_comparison, some_past
+from tests.support.past import compared_run, past_run, some_comparison, some_past
 
 SIZE = (130, 30)
 
@@ -168,3 +172,40 @@ async def test_a_run_that_fails_while_the_app_looks_is_counted(app: SkywardApp, 
         session.past = [past_run(0, run=run.id, key=view.key, state="failed")]
         session.end_run(view, run, "failed")
         await until(pilot, lambda: "✗ 1 failure (F)" in screen_text(app))
+
+
+async def test_the_run_under_the_cursor_shows_below_once_the_cursor_rests(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    first, second, *_ = some_past(session)
+    of_first = compared_run(first, 0.1)
+    session.past_looks[first.run] = PastLook(
+        of_first.view, of_first.book, 3, ["\x1b[31mthe last\x1b[0m line"]
+    )
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("H")
+        shown = (
+            "loss 0.2999  median of 2 ranks",
+            "last lines of rank 3",
+            "the last line",
+            "value  mean 0.6",
+            "lr=0.1",
+        )
+        await until(pilot, lambda: all(each in screen_text(app) for each in shown))
+        await pilot.press("down")
+        await until(pilot, lambda: "nothing was printed" in screen_text(app))
+        await pilot.press("up")
+        await until(pilot, lambda: "the last line" in screen_text(app))
+        assert session.looked_at == [first.run, second.run], "each once"
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: "the last line" not in screen_text(app))
+
+
+async def test_a_run_that_cannot_be_read_is_said(app: SkywardApp, session: FakeSession) -> None:
+    some_past(session)
+    refused: Future[PastLook] = Future()
+    refused.set_exception(LedgerError("the ledger is damaged"))
+    session.look_at_run = lambda run: refused  # type: ignore[method-assign]
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("H")
+        await until(pilot, lambda: "the ledger is damaged" in screen_text(app))

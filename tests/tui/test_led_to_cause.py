@@ -101,12 +101,13 @@ async def test_beside_the_cause_stands_what_its_machine_was_at(app: SkywardApp, 
     node = {"memory_used": 97.0, "memory_total": 100.0}
     book.feed(2, json.dumps({"at": NOW - 1, "node": node, "gpus": [{"util": 99}]}).encode() + b"\n")
     failed_run(session, view)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(160, 48)) as pilot:
         await until(pilot, lambda: "▶" in screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: "before it  n2 memory 97 % full" in screen_text(app))
         await pilot.press("e")
         await until(pilot, lambda: "its machine n2, 1.0 s before: memory 97 % full" in screen_text(app))
+        assert "memory of n2  97 %" in screen_text(app) and "use of its GPU 0  99 %" in screen_text(app)
         # What the kernel's log tells a moment later is of it, too.
         told = {"at": NOW + 1, "node": node, "gpus": [{"util": 0, "xid": 79}]}
         book.feed(2, json.dumps(told).encode() + b"\n")

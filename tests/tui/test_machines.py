@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from skyward_core.pool.measures import OLDER
 from skyward_core.views.machines import MachineBook
 from skyward_tui.app import SkywardApp
@@ -60,3 +62,26 @@ async def test_an_agent_of_an_older_release_is_told_apart(app: SkywardApp, sessi
         await until(pilot, lambda: "▶" in screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: f"n0    {OLDER}" in screen_text(app))
+
+
+async def test_each_node_has_its_use_over_time_beside_it(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 4, 2)
+    session.open_run(view)
+    view.machines = book = MachineBook()
+    for second in range(120):
+        for node in range(4):
+            cpu = 90.0 if (second > 60) == (node < 2) else 10.0
+            sample = {"at": session.now - 120 + second, "node": {"cpu": cpu}, "gpus": []}
+            book.feed(node, json.dumps(sample).encode())
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "cpu of 100 %, for 1:59" in screen_text(app))
+        rows = [line for line in screen_text(app).splitlines() if "90 %" in line or "10 %" in line]
+        low, high = "\u28c0", "\u2809"
+        drawn = [(row.count(low) > row.count(high), row.rstrip("│ ")[-1]) for row in rows]
+        assert len(drawn) == 4 and drawn[0][1] == drawn[1][1] == high and drawn[2][1] == drawn[3][1] == low
+        await pilot.press("6", "z")
+        await until(pilot, lambda: sum(high in line for line in screen_text(app).splitlines()) >= 4)
+        await pilot.resize_terminal(90, 30)
+        await until(pilot, lambda: "of 100 %" not in screen_text(app))

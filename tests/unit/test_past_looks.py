@@ -1,0 +1,39 @@
+"""A past run at a glance reads little of long files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from skyward_core.front import past_looks
+from skyward_core.front.past_looks import last_lines, numbers
+from skyward_core.store.run_logs import Part
+
+
+def test_of_a_long_log_the_end_is_read_of_this_run_alone(tmp_path: Path) -> None:
+    lines = [f"line {number}" for number in range(60_000)]
+    before, own = b"of the run before\n", ("\n".join(lines) + "\n").encode()
+    (tmp_path / "r000.out").write_bytes(before + own + b"of the run after\n")
+    (tmp_path / "r000.err").write_bytes(b"")
+    part = Part("r000", (len(before), 0), (len(before) + len(own), 0))
+    logs: Any = SimpleNamespace(folder=tmp_path, parts={0: [part]})
+    assert len(own) > past_looks.SHORT
+    assert last_lines(logs, 0) == lines[-past_looks.LINES :]
+
+
+def test_no_more_of_numbers_is_read_than_was_said(tmp_path: Path) -> None:
+    for rank in range(3):
+        rows = [
+            json.dumps({"run": "r1", "at": 1.0 * step, "values": {"loss": float(step)}})
+            for step in range(200)
+        ]
+        (tmp_path / f"r{rank:03}.metrics").write_text("\n".join(rows) + "\n")
+    whole = numbers(tmp_path, "r1", 1 << 20, None)
+    assert whole.ranks("r1") == [0, 1, 2] and len(whole.traces("r1", "loss")[0].at) == 200
+    some = numbers(tmp_path, "r1", 2000, 2)
+    assert some.ranks("r1") == [0, 1]
+    kept = some.traces("r1", "loss")[0].values
+    assert kept[-1] == 199.0 and 10 < len(kept) < 60
+    assert numbers(tmp_path, "r2").ranks("r2") == []
