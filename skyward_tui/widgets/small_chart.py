@@ -17,18 +17,16 @@ from .braille import Canvas, Points, bounds
 Span = tuple[float, float]
 
 
-def curve(
-    points: Points, width: int, height: int, *, x: Span | None = None, y: Span | None = None
-) -> list[Content]:
+def curve(points: Points, width: int, height: int, *, y: Span | None = None) -> list[Content]:
     """Points as a line; no rows where there is none to draw.
 
     Args:
-        x, y: what it spans; as much as the points do without them.
+        y: what it spans; as much as the points do without it.
     """
     spans = bounds([points])
     if spans is None or width < 1 or height < 1:
         return []
-    canvas = Canvas(width, height, x or spans[0], y or spans[1])
+    canvas = Canvas(width, height, spans[0], y or spans[1])
     canvas.line(points, 1)
     # A font that takes the dots from another one may have them of another width: blanks are no part of their pieces,
     # or a picture spreads both over the row.

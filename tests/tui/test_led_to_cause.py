@@ -111,4 +111,4 @@ async def test_beside_the_cause_stands_what_its_machine_was_at(app: SkywardApp, 
         # What the kernel's log tells a moment later is of it, too.
         told = {"at": NOW + 1, "node": node, "gpus": [{"util": 0, "xid": 79}]}
         book.feed(2, json.dumps(told).encode() + b"\n")
-        await until(pilot, lambda: "GPU 0 Xid 79 (the GPU has fallen off the bus)" in screen_text(app))
+        await until(pilot, lambda: "GPU 0 Xid 79 (the GPU has" in screen_text(app))
