@@ -364,6 +364,13 @@ ACTIONS: tuple[Action, ...] = (
         changes=True,
     ),
     Action(
+        "run.dashboard",
+        "P",
+        "dashboard",
+        "",
+        "Open a web page of the pool's head: Ray's or Dask's dashboard, a TensorBoard, a Jupyter",
+    ),
+    Action(
         "run.beside",
         "v",
         "beside",

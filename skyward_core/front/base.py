@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..model.spec import PoolSpec
     from ..model.stacks import Stacks
     from ..model.written_file import Unfetched
+    from ..pool.dashboards import Dashboard as Dashboard
     from ..pool.outputs.listing import Listing as Listing
     from ..pool.outputs.outputs import Haul as Haul
     from ..store.ledger_rows import Receipt
@@ -141,6 +142,9 @@ class Front(Protocol):
 
     def profile(self, pool: str, rank: int, seconds: float) -> Future[str]:
         """Where a rank spends its time, looked at for so long; see :mod:`..views.profile`."""
+
+    def dashboards(self, pool: str) -> Future[list[Dashboard]]:
+        """Web pages of its head that answer, at addresses of this machine."""
 
     def files(self, pool: str, run: str | None = None) -> Future[Listing]:
         """The files that ranks wrote on their nodes, of a run or of all of a pool's time."""

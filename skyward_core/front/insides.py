@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from ..model.errors import PoolError
 from .session_part import SessionPart
 
 if TYPE_CHECKING:
     from ..model.stacks import Stacks
+    from ..pool.dashboards import Dashboard
     from ..views.views import PoolView
 
 
@@ -62,6 +64,26 @@ class Insides(SessionPart):
             from ..pool.debugging import debug
 
             return await debug((await self._seen(pool)).context, rank, who, text=text, eof=eof)
+
+        return self._submit(work())
+
+    def dashboards(self, pool: str) -> Future[list[Dashboard]]:
+        """Web pages of a pool's head that answer, such as its plugins' dashboards and a TensorBoard, at addresses here.
+
+        Raises (through the future):
+            PoolError: there is no such pool, or its head cannot be reached.
+        """
+
+        async def work() -> list[Dashboard]:
+            from ..pool.dashboards import dashboards
+            from ..store.kept_dashboards import kept
+
+            found = await self._seen(pool)
+            try:
+                known = kept(found.row.key)
+            except (OSError, ValueError, TypeError) as error:
+                raise PoolError(f"where the pages of pool {pool} are cannot be read: {error}") from error
+            return await dashboards(found.context, known)
 
         return self._submit(work())
 

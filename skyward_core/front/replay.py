@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..model.spec import PoolSpec
     from ..model.stacks import Stacks
     from ..model.written_file import Unfetched
+    from ..pool.dashboards import Dashboard
     from ..store.ledger_rows import Receipt
     from ..store.run_logs import RunLogs
     from ..tasks.task import Task
@@ -186,6 +187,9 @@ class Replay:
         return _refused()
 
     def profile(self, pool: str, rank: int, seconds: float) -> Future[str]:
+        return _refused()
+
+    def dashboards(self, pool: str) -> Future[list[Dashboard]]:
         return _refused()
 
     def fetch_files(self, pool: str, run: str | None = None) -> Future[Haul]:

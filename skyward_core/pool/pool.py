@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..model.errors import LedgerError
 from ..model.spec import PoolSpec
 from ..providers.base import Provider
-from ..store import loggers
+from ..store import kept_dashboards, loggers
 from ..store.archive import rank_of
 from ..store.home import prune_is_due
 from ..store.ledger import Ledger
@@ -158,6 +158,8 @@ class Pool:
     async def _start(self, spec: PoolSpec) -> None:
         await self._startup.start(spec)
         self.upkeep.make(spec.plugins)
+        with suppress(OSError):  # then other clients do not find them
+            kept_dashboards.keep(self.context.row.key, self.name, spec.plugins)
         if self.upkeep.keeper is not None:
             await self.upkeep.keeper.ensure()
         self.roster.note()

@@ -460,6 +460,15 @@ class RunScreen(BaseScreen[None]):
         self._give_terminal("ssh", pool.name, str(pool.node_of(self.rank or 0)))
         return None
 
+    def action_dashboard(self) -> None:
+        pool, session = self.pool, self.app.session
+        if pool is None or session is None or not pool.is_live:
+            return self.flash("the pool is not up any more: there is no page to open")
+        from ..web_pages import show_pages
+
+        self.run_worker(show_pages(self.app, session, pool), group="pages", exclusive=True)
+        return None
+
     def _give_terminal(self, *words: str) -> None:
         """Have a command of ours in place of the app, until it ends."""
         self.run_worker(self._command(*words), group="terminal", exclusive=True)

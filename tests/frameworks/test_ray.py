@@ -87,8 +87,11 @@ def test_its_parts_agree_without_talking() -> None:
     places = [
         sky.InstanceInfo(node=node, total_nodes=2, pool="train", head_addr="10.0.0.1") for node in (0, 1)
     ]
-    found = [made._variables(info, made._port(info)) for info in places]
+    found = [made._variables(info, made._port(info.pool)) for info in places]
     assert found[0] == found[1] and re.fullmatch(r"10\.0\.0\.1:2\d{4}", found[0]["RAY_ADDRESS"])
+    assert made.dashboard_at("train") == (int(found[0]["RAY_ADDRESS"].rpartition(":")[2]) + 1, "")
+    assert Ray(dashboard=False).dashboard_at("train") is None
+    assert found[0]["RAY_grpc_client_keepalive_time_ms"] == "10000", "who vanished is missed"
     words: list[Any] = [made._start(info, 20000, Path("/tmp/x")) for info in places]
     assert "--head" in words[0] and "--address=10.0.0.1:20000" in words[1]
     assert not any(made.token in word for each in words for word in each), "arguments are seen by everybody"

@@ -21,6 +21,7 @@ from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.model.spec import PoolSpec
 from skyward_core.model.stacks import Stacks
 from skyward_core.model.written_file import FetchedFile, Unfetched, WrittenFile
+from skyward_core.pool.dashboards import Dashboard
 from skyward_core.pool.outputs.listing import Listing
 from skyward_core.pool.outputs.outputs import Haul
 from skyward_core.store.ledger_rows import Receipt
@@ -85,6 +86,7 @@ class FakeSession:
     taking: Future[Stacks] | None = None
     profiled: list[tuple[int, float]] = field(default_factory=list)
     profiling: Future[str] = field(default_factory=Future)
+    pages: list[Dashboard] = field(default_factory=list)
     asked_stacks: list[tuple[str, Sequence[int] | None, bool]] = field(default_factory=list)
 
     # What the app calls
@@ -218,6 +220,9 @@ class FakeSession:
     def profile(self, pool: str, rank: int, seconds: float) -> Future[str]:
         self.profiled.append((rank, seconds))
         return self.profiling
+
+    def dashboards(self, pool: str) -> Future[list[Dashboard]]:
+        return done(self.pages)
 
     def files(self, pool: str, run: str | None = None) -> Future[Listing]:
         return done(Listing(self.written, 0, {}, {}))

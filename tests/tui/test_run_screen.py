@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from skyward_core.model.states import RankPhase
+from skyward_core.pool.dashboards import Dashboard
 from skyward_core.views import events as ev
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.errors import ErrorsScreen
@@ -430,3 +431,39 @@ async def test_the_key_that_opens_a_shell_says_what_else_does(app: SkywardApp, s
         session.emit(view, ev.PoolState(pool=view.name, state="gone"))
         await pilot.press("dollar_sign")
         await until(pilot, lambda: "there is no node to log in to" in screen_text(app))
+
+
+async def test_a_key_opens_the_page_that_answers_or_asks_which(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = session.pool("train", 3)
+    opened: list[str] = []
+    monkeypatch.setattr(app, "open_url", opened.append)
+    monkeypatch.setenv("DISPLAY", ":0")
+    ray, board = (
+        Dashboard(name, f"http://127.0.0.1:{port}/") for name, port in (("ray", 4001), ("tensorboard", 4002))
+    )
+    async with app.run_test(size=(100, 24)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+        await pilot.press("P")
+        await until(pilot, lambda: "no page answers on the head of pool train" in screen_text(app))
+        session.pages = [board]
+        await pilot.press("P")
+        await until(pilot, lambda: "tensorboard: http://127.0.0.1:4002/" in screen_text(app))
+        assert opened == [board.address]
+        session.pages = [ray, board]
+        await pilot.press("P")
+        await until(pilot, lambda: "Which page?" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "ray: http://127.0.0.1:4001/" in screen_text(app))
+        assert opened == [board.address, ray.address]
+        for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+            monkeypatch.delenv(name, raising=False)
+        session.pages = [board]
+        await pilot.press("P")  # by a browser of text this terminal would be taken
+        await until(pilot, lambda: "tensorboard: http://127.0.0.1:4002/" in screen_text(app))
+        assert opened == [board.address, ray.address]
+        session.emit(view, ev.PoolState(pool=view.name, state="gone"))
+        await pilot.press("P")
+        await until(pilot, lambda: "there is no page to open" in screen_text(app))

@@ -103,6 +103,14 @@ class Dask(Plugin):
         with worker(self, info, f"tls://{info.head_addr}:{self.port_of(info.pool)}"):
             yield
 
+    def dashboard_at(self, pool: str) -> tuple[int, str] | None:
+        """Port and path of the dashboard, on the head's loopback; None without one.
+
+        Args:
+            pool: its name.
+        """
+        return (self.port_of(pool) + 1, f"{self.token}/status") if self.dashboard else None
+
     def port_of(self, pool: str) -> int:
         """The scheduler's port: the same for all nodes of a pool, and in each epoch of the gang.
 

@@ -93,7 +93,7 @@ class Ray(Plugin):
     @contextmanager
     def around_app(self, info: InstanceInfo) -> Iterator[None]:
         _check_tokens()
-        port = self._port(info)
+        port = self._port(info.pool)
         if info.node:
             _await_head(info, port)
         else:
@@ -106,12 +106,20 @@ class Ray(Plugin):
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
-        with variables(self._variables(info, self._port(info))):
+        with variables(self._variables(info, self._port(info.pool))):
             yield
 
-    def _port(self, info: InstanceInfo) -> int:
+    def dashboard_at(self, pool: str) -> tuple[int, str] | None:
+        """Port and path of the dashboard, on the head's loopback; None without one.
+
+        Args:
+            pool: its name.
+        """
+        return (self._port(pool) + 1, "") if self.dashboard else None
+
+    def _port(self, pool: str) -> int:
         """The same on all nodes and in each epoch of the gang: a node that comes later joins the head that is there."""
-        return self.port or FIRST_PORT + zlib.crc32(info.pool.encode()) % (PORTS // 2) * 2
+        return self.port or FIRST_PORT + zlib.crc32(pool.encode()) % (PORTS // 2) * 2
 
     def _variables(self, info: InstanceInfo, port: int) -> dict[str, str]:
         return {
