@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -38,10 +39,30 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     made("down", "--all", "-y", status=None)
 
 
+_begun: list[Any] = []  # processes that launched this test's jobs
+
+
+@pytest.fixture(autouse=True)
+def emptied(cli: Cli) -> Iterator[None]:
+    """What a test that failed leaves on the pool is no other one's affair."""
+    _begun.clear()
+    yield
+    if json.loads(found := cli("queue", "q", "--json", status=None).stdout or "{}").get("runs"):
+        for row in json.loads(found)["runs"]:
+            cli("cancel", row["run"], status=None)
+        wait_until(lambda: not rows(cli), what="an empty queue")
+
+
 def job(cli: Cli, name: str, nodes: int) -> Any:
     """It, launched by a process of its own."""
     cli.write(f"{name}.yaml", JOB.format(name=name, nodes=nodes))
-    return cli.begin("exec", "q", f"{name}.yaml")
+    _begun.append(cli.begin("exec", "q", f"{name}.yaml"))
+    return _begun[-1]
+
+
+def ended() -> list[Any]:
+    """Of those processes that have ended: their statuses, and what they said."""
+    return [(each.returncode, each.stderr.read()) for each in _begun if each.poll() is not None]
 
 
 def end(cli: Cli, *names: str) -> None:
@@ -62,7 +83,7 @@ def becomes(cli: Cli, **states: str) -> dict[str, Any]:
         found.update(rows(cli))
         return {name: row["state"] for name, row in found.items()} == states
 
-    wait_until(there, what=lambda: found)
+    wait_until(there, what=lambda: f"{states}: there is {found}; ended have {ended()}")
     return found
 
 
