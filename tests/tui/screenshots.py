@@ -292,7 +292,7 @@ async def take_past() -> None:
     app = SkywardApp()
     async with app.run_test(size=LARGE) as pilot:
         camera = Camera(app, pilot)
-        await camera.until("pools up")
+        await camera.until(lambda text: re.search(r"\d pools? up", text) is not None)
         await camera.press("F")
         await camera.until("broken")
         await camera.all_sizes("failures")
