@@ -145,7 +145,8 @@ class StacksScreen(BaseScreen[int | None]):
             self._sources = await self._read(self._stacks)
         finally:
             self._busy = False
-        if self in self.app.screen_stack:  # who waits long may have left
+        # Who waits long may have left; and the parts of a screen go first as the app ends.
+        if self in self.app.screen_stack and self.query("#verdict"):
             self._show()
 
     async def _read(self, stacks: Stacks) -> dict[tuple[str, int], SourceFile | None]:
