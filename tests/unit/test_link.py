@@ -91,12 +91,17 @@ class Listener:
         self.frames: list[tuple[Header, bytes]] = []
         self.links: list[tuple[bool, str]] = []
         self.have = {"r000.out": 12}
+        self.heard: list[str] = []  # of both, in their order
 
     def on_frame(self, link: Link, header: Header, body: bytes) -> None:
         self.frames.append((header, body))
+        self.heard.append(header["t"])
+        if header.get("run") == "nonsense":
+            raise WireError("it makes no sense")
 
     def on_link(self, link: Link, up: bool, detail: str) -> None:
         self.links.append((up, detail))
+        self.heard.append("up" if up else "down")
 
     def cursors(self, node: int) -> dict[str, int]:
         return self.have
@@ -113,6 +118,32 @@ async def link() -> AsyncIterator[Link]:
     link = Link(3, Transport(), Listener())  # type: ignore[arg-type]
     await link.connect()
     yield link
+    await link.close()
+
+
+async def test_news_that_come_with_the_welcome_are_told_after_it() -> None:
+    transport, listener = Transport(), Listener()
+    transport.greet = None
+    link = Link(0, transport, listener)  # type: ignore[arg-type]
+    coming = asyncio.create_task(link.connect())
+    await until(lambda: transport.pipes)
+    transport.pipe.on_data(frame(WELCOME) + frame(OUTCOME))
+    transport.pipe.say({"t": "began", "run": "r", "i": 1, "rank": 1, "node": 0})
+    await coming
+    transport.pipe.say(OUTCOME | {"i": 1})
+    assert listener.heard == ["up", "outcome", "began", "outcome"]
+    await link.close()
+
+
+async def test_news_with_the_welcome_that_make_no_sense_end_the_connection() -> None:
+    transport, listener = Transport(), Listener()
+    transport.greet = None
+    link = Link(0, transport, listener)  # type: ignore[arg-type]
+    coming = asyncio.create_task(link.connect())
+    await until(lambda: transport.pipes)
+    transport.pipe.on_data(frame(WELCOME) + frame(OUTCOME | {"run": "nonsense"}))
+    await coming
+    assert transport.pipe.closed
     await link.close()
 
 

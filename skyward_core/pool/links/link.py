@@ -119,6 +119,9 @@ class Link:
         self._watcher: asyncio.Task[None] | None = None
         self._heard_at = 0.0
         self._welcomed: asyncio.Future[None] | None = None
+        self._early: list[tuple[FromAgent, bytes]] | None = (
+            None  # what came before the listener knew the welcome
+        )
 
     # -- connection --------------------------------------------------------------------------------------
 
@@ -130,7 +133,7 @@ class Link:
             WireError: what answers does not speak this protocol.
             PoolError: it must not be talked to (its host key has changed), or lets nobody in.
         """
-        self._decoder, self._amiss = Decoder(from_agent), None
+        self._decoder, self._amiss, self._early = Decoder(from_agent), None, []
         self._welcomed = welcomed = asyncio.get_running_loop().create_future()
         # It may fail while the pipe is being opened, and that fails for the same reason.
         welcomed.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -166,6 +169,12 @@ class Link:
         self._send_acks()
         _log.info("node %d: up", self.node, extra=self._about)
         self._listener.on_link(self, True, "")
+        early, self._early = self._early or [], None
+        try:
+            for frame in early:
+                self._listener.on_frame(self, *frame)
+        except WireError as error:
+            self._refuse(error)
 
     def follow(self) -> None:
         """Have the logs sent from where the listener has them."""
@@ -184,15 +193,19 @@ class Link:
             for header, body in self._decoder.feed(data):
                 self._frame(header, body)
         except WireError as error:
-            self._amiss = error
-            if self._welcomed is not None and not self._welcomed.done():
-                self._welcomed.set_exception(error)
-            self.release()  # what it made us say before
-            if self._pipe is not None:
-                self._pipe.close()
+            self._refuse(error)
         finally:
             if begun:
                 self.release()
+
+    def _refuse(self, error: WireError) -> None:
+        """What the agent says makes no sense: its connection ends."""
+        self._amiss = error
+        if self._welcomed is not None and not self._welcomed.done():
+            self._welcomed.set_exception(error)
+        self.release()  # what it made us say before
+        if self._pipe is not None:
+            self._pipe.close()
 
     def hold(self) -> bool:
         """Keep the frames that are sent from now on, to be written in one go by :meth:`release`: a write takes longer
@@ -293,7 +306,11 @@ class Link:
                 self.finished = True
                 self.last_sizes = header["logs"]
                 self.left = header.get("unfetched")
-        self._listener.on_frame(self, header, body)
+        if self._early is not None and header["t"] != "bye":
+            # News of what the welcome tells of, which the listener hears in a moment: it would know of no such run.
+            self._early.append((header, body))
+        else:
+            self._listener.on_frame(self, header, body)
 
     def _move_offsets(self, header: FromAgent, body: bytes = b"") -> bytes:
         """From offsets in the agent's log files to those in the node's, in a frame; gives its body."""
