@@ -57,3 +57,11 @@ def test_what_is_saved_of_it_loads_where_this_library_is_not_installed() -> None
     saved = pickle.dumps(values)
     assert pickle.loads(saved) == values and copy.deepcopy(values) == values
     assert not [text for _, text, _ in pickletools.genops(saved) if "skyward" in str(text)]
+
+
+@pytest.mark.proof("2 s of a processor")
+def test_to_jax_it_is_a_tuple_of_leaves() -> None:
+    jax = pytest.importorskip("jax")
+    doubled = jax.tree.map(lambda each: each * 2, GroupValues([1, (2, 3)]))
+    assert doubled == GroupValues([2, (4, 6)]) and type(doubled) is GroupValues
+    assert GroupValues([1]) == [1]  # and again: it is told once

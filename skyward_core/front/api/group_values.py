@@ -3,6 +3,8 @@ third take it for one."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from typing import Any, SupportsIndex
 
 OF_LISTS = ("append", "clear", "copy", "extend", "insert", "pop", "remove", "reverse", "sort")
@@ -12,6 +14,10 @@ class GroupValues(tuple[Any, ...]):
     """Values in the order written. It equals a list of the same, too, and lists are added to it; it is not changed."""
 
     __slots__ = ()
+
+    def __new__(cls, values: Iterable[Any] = ()) -> GroupValues:
+        _have_jax_know_it()
+        return super().__new__(cls, values)
 
     def __eq__(self, other: object) -> bool:
         return list(self) == other if isinstance(other, list) else tuple.__eq__(self, other)
@@ -40,3 +46,15 @@ class GroupValues(tuple[Any, ...]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return tuple, (list(self),)  # it loads where this library is not installed
+
+
+_known_to: set[object] = set()
+
+
+def _have_jax_know_it() -> None:
+    """To functions over JAX's trees a class that it does not know is one leaf; a tuple's parts are leaves each."""
+    trees = sys.modules.get("jax.tree_util")
+    if trees in _known_to or (register := getattr(trees, "register_pytree_node", None)) is None:
+        return
+    _known_to.add(trees)
+    register(GroupValues, lambda values: (tuple(values), None), lambda _, parts: GroupValues(parts))
