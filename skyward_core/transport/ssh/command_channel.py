@@ -13,6 +13,7 @@ import marshal
 import secrets
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -186,7 +187,10 @@ class CommandChannel:
         word = self._word.decode()
         try:
             names = [bundle_for(nvml, python.minor).name for nvml in (False, True)]
-            self._send({"word": word, "folder": folder, "bundles": names, "status": status, "starts": starts})
+            with suppress(BrokenPipeError):  # it has ended already; what it said before tells why
+                self._send(
+                    {"word": word, "folder": folder, "bundles": names, "status": status, "starts": starts}
+                )
             with timed(_log, f"{link.target.host}: asking what is there"):
                 self.facts = await self._answer()
             check_facts(self.facts, status=status)
