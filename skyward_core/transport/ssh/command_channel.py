@@ -187,10 +187,7 @@ class CommandChannel:
         word = self._word.decode()
         try:
             names = [bundle_for(nvml, python.minor).name for nvml in (False, True)]
-            with suppress(BrokenPipeError):  # it has ended already; what it said before tells why
-                self._send(
-                    {"word": word, "folder": folder, "bundles": names, "status": status, "starts": starts}
-                )
+            self._send({"word": word, "folder": folder, "bundles": names, "status": status, "starts": starts})
             with timed(_log, f"{link.target.host}: asking what is there"):
                 self.facts = await self._answer()
             check_facts(self.facts, status=status)
@@ -223,7 +220,7 @@ class CommandChannel:
         self._channel = await open_session(
             link, f"exec sh -c '{_SHELL}' skyward {shlex.join(words)}", self._session
         )
-        self._channel.write(b"%08x" % len(code) + code)
+        self._write(b"%08x" % len(code) + code)
         return self
 
     async def ask(self, do: str, payload: bytes | IO[bytes] = b"", **values: Any) -> Heard:
@@ -273,7 +270,13 @@ class CommandChannel:
 
     def _send(self, request: dict[str, Any]) -> None:
         data = json.dumps(request).encode()
-        self._channel.write(b"%08x" % len(data) + data)
+        self._write(b"%08x" % len(data) + data)
+
+    def _write(self, data: bytes) -> None:
+        with suppress(
+            BrokenPipeError
+        ):  # the other side has ended; what it said before tells why, if anything does
+            self._channel.write(data)
 
     async def _answer(self) -> Heard:
         while (line := await self._session.lines.get()) is not None:
