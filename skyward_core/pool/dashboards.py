@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 from ..model.errors import PoolError
@@ -48,29 +47,34 @@ async def dashboards(context: PoolContext, known: Iterable[tuple[str, int, str]]
     ways = _ways.setdefault(context, {})
     found = []
     for name, port, path in (*known, *USUAL):
-        if port in ways and not await _answers(*ways[port]):
-            del ways[port]  # of a connection that is gone, perhaps
-        if port not in ways:
+        answers = await _answers(*ways[port]) if port in ways else None
+        if (
+            answers is None
+        ):  # the connection that it was of is gone, perhaps; else there would be one more each time
             try:
-                way = await head.transport.way_to("127.0.0.1", port)
+                ways[port] = await head.transport.way_to("127.0.0.1", port)
             except OSError as error:
                 raise PoolError(f"there is no way to node {head.node}: {error}") from error
-            ways[port] = way
-            if not await _answers(*way):
-                continue
+            answers = await _answers(*ways[port])
+        if not answers:
+            continue
         host, here = ways[port]
         found.append(Dashboard(name, f"http://{host}:{here}/{path}"))
     return found
 
 
-async def _answers(host: str, port: int) -> bool:
-    """Whether somebody speaks HTTP there."""
-    with suppress(OSError, TimeoutError):
+async def _answers(host: str, port: int) -> bool | None:
+    """Whether somebody speaks HTTP there; None where nothing can be connected to."""
+    try:
         async with asyncio.timeout(PATIENCE):
             reader, writer = await asyncio.open_connection(host, port)
-            try:
-                writer.write(b"HEAD / HTTP/1.0\r\n\r\n")
-                return (await reader.read(5)).startswith(b"HTTP")
-            finally:
-                writer.close()
-    return False
+    except (OSError, TimeoutError):
+        return None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            writer.write(b"HEAD / HTTP/1.0\r\n\r\n")
+            return (await reader.read(5)).startswith(b"HTTP")
+    except (OSError, TimeoutError):
+        return False
+    finally:
+        writer.close()

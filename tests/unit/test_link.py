@@ -121,29 +121,29 @@ async def link() -> AsyncIterator[Link]:
     await link.close()
 
 
-async def test_news_that_come_with_the_welcome_are_told_after_it() -> None:
-    transport, listener = Transport(), Listener()
+async def up_with(*frames: Header) -> Link:
+    """A link whose agent says these in one breath with its welcome."""
+    transport = Transport()
     transport.greet = None
-    link = Link(0, transport, listener)  # type: ignore[arg-type]
+    link = Link(0, transport, Listener())  # type: ignore[arg-type]
     coming = asyncio.create_task(link.connect())
     await until(lambda: transport.pipes)
-    transport.pipe.on_data(frame(WELCOME) + frame(OUTCOME))
-    transport.pipe.say({"t": "began", "run": "r", "i": 1, "rank": 1, "node": 0})
+    transport.pipe.on_data(b"".join(map(frame, (WELCOME, *frames))))
     await coming
+    return link
+
+
+async def test_news_that_come_with_the_welcome_are_told_after_it() -> None:
+    link = await up_with(OUTCOME, {"t": "began", "run": "r", "i": 1, "rank": 1, "node": 0})
+    transport, listener = parts(link)
     transport.pipe.say(OUTCOME | {"i": 1})
     assert listener.heard == ["up", "outcome", "began", "outcome"]
     await link.close()
 
 
 async def test_news_with_the_welcome_that_make_no_sense_end_the_connection() -> None:
-    transport, listener = Transport(), Listener()
-    transport.greet = None
-    link = Link(0, transport, listener)  # type: ignore[arg-type]
-    coming = asyncio.create_task(link.connect())
-    await until(lambda: transport.pipes)
-    transport.pipe.on_data(frame(WELCOME) + frame(OUTCOME | {"run": "nonsense"}))
-    await coming
-    assert transport.pipe.closed
+    link = await up_with(OUTCOME | {"run": "nonsense"})
+    assert parts(link)[0].pipe.closed
     await link.close()
 
 
