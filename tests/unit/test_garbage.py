@@ -72,6 +72,7 @@ def test_what_is_there_when_it_looks_first_is_kept_for_good(monkeypatch: pytest.
 
 def test_who_has_not_put_it_off_keeps_pythons_own_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage, "DUE", 0)
+    monkeypatch.setattr(garbage.gc, "get_threshold", lambda: (700, 10, 10))  # type: ignore[attr-defined]
     looks: list[int] = []
     monkeypatch.setattr(garbage.gc, "collect", lambda *which: looks.append(1))  # type: ignore[attr-defined]
     look_if_due(REST_SECONDS * 2)
