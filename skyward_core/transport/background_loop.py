@@ -12,6 +12,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from .fork_after_imports import wait_for_imports
+
 T = TypeVar("T")
 
 TURN = 0.0005  # seconds; Python's own is 0.005, and a login takes eight turns
@@ -79,7 +81,7 @@ def _forked() -> None:
     _lock, _loop, _hurried = threading.Lock(), None, 0
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(before=wait_for_imports, after_in_child=_forked)
 
 
 def _stop(loop: asyncio.AbstractEventLoop) -> None:
