@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.compiled import compile_before
+from tests.support.have_uv import have_uv
 
 # How long an example takes is for the benchmarks: here a busy machine would fail tests.
 PATIENT: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -59,6 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.path.insert(0, str(config.rootpath / "tests/support/in_ranks"))
     # Else pytest-xdist would begin with the files that hold the most tests, which are the quick ones.
     config.option.loadscopereorder = False
+    config.add_cleanup(have_uv())
     if not hasattr(config, "workerinput"):
         compile_before(config)
 
