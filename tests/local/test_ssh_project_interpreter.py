@@ -186,7 +186,8 @@ async def test_a_host_without_that_version_is_named(
             minor.replace(".", ","), "3,99"
         )
         both = replace(provider(host, known), hosts=[f"127.0.0.1:{each.port}" for each in (host, other)])
-        said = rf"127\.0\.0\.1 has no Python {minor} \(it has .* the script is loaded with: install python{minor} (or|there)"
+        missing = rf"127\.0\.0\.1 has no Python {minor} \(it has"
+        said = rf"{missing} .* the script is loaded with: install python{minor} (or uv|there)"
         with pytest.raises(PoolError, match=said):
             async with up(path, chosen, spec(both, chosen, nodes=2)):
                 pass
