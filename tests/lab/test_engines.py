@@ -126,6 +126,7 @@ def missing_server() -> None:
         pytest.skip("neither valkey-server nor redis-server is installed")
 
 
+@sky.function  # by value: a host has no module of tests
 def spread() -> list[str]:
     """Hosts on which tasks of Ray ran."""
     import socket
@@ -143,6 +144,7 @@ def spread() -> list[str]:
     return sorted(found)
 
 
+@sky.function
 def goes_on(ready: str) -> int:
     """Tasks that go on, on the head, when the other host is gone."""
     import time
@@ -170,13 +172,10 @@ def test_ray_goes_on_when_a_workers_host_loses_power(lab: Lab, monkeypatch: pyte
     less_patience(monkeypatch)
     hosts = lab.hosts[:2]
     plugins, options = [sky.plugins.ray(dashboard=False)], {"lost_after": 2.0, "grace": 15.0}
-    # By itself Ray misses a host a minute after its power is gone.
-    soon = {"period_ms": "1000", "timeout_ms": "1000", "failure_threshold": "3"}
-    image = sky.Image(env={f"RAY_health_check_{name}": value for name, value in soon.items()})
-    with pool(lab, beside(lab), plugins=plugins, options=options, image=image) as compute:
-        until(lambda: len(sky.function(spread)() >> compute) == 2, "both hosts in one cluster")
+    with pool(lab, beside(lab), plugins=plugins, options=options) as compute:
+        until(lambda: len(spread() >> compute) == 2, "both hosts in one cluster")
         until(lambda: rank() >> compute == LOST, "the other node's turn")  # the next call is for the head
-        driver = sky.function(goes_on)("under way") > compute
+        driver = goes_on("under way") > compute
         log = compute.pool.view.logs.rank(0)
         until(lambda: "under way" in log.lines(0, 99), "the driver's start")
         hosts[LOST].power_off()

@@ -40,10 +40,18 @@ PAUSE = 0.1  # seconds between looks
 SAID, STARTED = "ray-start.log", "Ray runtime started"
 LOCK = "lock"
 GRACE = 10.0  # seconds that Ray's processes have to end
-# Milliseconds after which a process asks another one that is silent whether it lives, and has for its answer. Ray's own
-# (five minutes, and two) leave a driver waiting that long for what a host without power had been given, though the head
-# knows of its end within one. All of a cluster have to have the same.
-ASKS = {"keepalive_time_ms": "10000", "keepalive_timeout_ms": "20000"}
+# How soon Ray misses a host without power: within about half a minute, all of it together. Most of that is time for an
+# answer, as a busy machine's comes late, and who is taken for dead stays out. Ray's own values stand in brackets.
+ASKS = {
+    # The head asks each node every 3 s: it is gone when it has not answered three times, within 8 s each (five, 10 s).
+    "health_check_period_ms": "3000",
+    "health_check_timeout_ms": "8000",
+    "health_check_failure_threshold": "3",
+    # A process asks another one that is silent for so long whether it lives, and waits so long for its answer (five
+    # minutes, and two: a driver waits for that, though the head knows better). All of a cluster have to have the same.
+    "grpc_client_keepalive_time_ms": "10000",
+    "grpc_client_keepalive_timeout_ms": "20000",
+}
 
 
 @dataclass(frozen=True)
@@ -128,10 +136,7 @@ class Ray(Plugin):
             "RAY_AUTH_TOKEN": self.token,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # all nodes go at once: there is nobody to move work to
-            **{
-                f"RAY_grpc_client_{name}": os.environ.get(f"RAY_grpc_client_{name}", ms)
-                for name, ms in ASKS.items()
-            },
+            **{f"RAY_{name}": os.environ.get(f"RAY_{name}", value) for name, value in ASKS.items()},
         }
 
     def _start(self, info: InstanceInfo, port: int, folder: Path) -> list[str]:
