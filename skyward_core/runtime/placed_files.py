@@ -44,6 +44,8 @@ class FileMounts:
         import tarfile
 
         try:
+            if target.startswith("~"):
+                raise FileNotFoundError(None, "there is no such user there")
             _unpack(target, archive)
         except (OSError, tarfile.TarError) as error:
             info = instance_info()

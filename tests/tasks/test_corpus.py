@@ -103,7 +103,7 @@ CORPUS = [
        relative_dir: .
        /data/part: gs://bucket/part
      run: a
-     """, "line 9: file_mounts: /data/part: buckets and volumes are not mounted"),
+     """, "line 9: file_mounts: /data/part: buckets, volumes and repositories are not mounted"),
     ("examples/resnet_distributed_torch.yaml", "{name: r, resources: {accelerators: V100}, num_nodes: 2, setup: a, run: b}",
      "2 on V100:1: setup, r"),
     ("examples/distributed-pytorch/train-rdzv.yaml",
@@ -141,7 +141,7 @@ CORPUS = [
      "1 on aws 2 cpus: setup, run; told resources.labels"),
     ("examples/airflow/train.yaml",
      "{resources: {cpus: 1}, envs: {B: x, S: s3}, file_mounts: {/data: {name: $B, store: $S}}, run: a}",
-     "file_mounts: /data: buckets and volumes are not mounted"),
+     "file_mounts: /data: buckets, volumes and repositories are not mounted"),
     ("examples/batch_inference/worker.yaml",
      """
      envs:
@@ -177,7 +177,7 @@ CORPUS = [
      file_mounts:
        ~/.cache/huggingface: gs://data
      run: a
-     """, "buckets and volumes are not mounted"),
+     """, "buckets, volumes and repositories are not mounted"),
     ("llm/llama-3_1-finetuning/lora.yaml",
      """
      envs: {SIZE: 8B, BUCKET: b}

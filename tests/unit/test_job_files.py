@@ -54,7 +54,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
           infra: aws/us-east-1/us-east-1a
           disk_size: 1TB
           autostop: 2h
-        envs: {{SIZE: 13, LR: 0.1, FLAG: true}}
+        envs: {{SIZE: 13, LR: 0.1, FLAG: true, DAY: 2026-11-26}}
         secrets: {{HF_TOKEN: hf_abcdefgh}}
         file_mounts:
           /data/${{SIZE}}: {tmp_path}/data
@@ -72,7 +72,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ),
     )  # fmt: skip
     assert job.idle_seconds == 7200
-    assert job.envs == {"SIZE": "13", "LR": "0.1", "FLAG": "true"}
+    assert job.envs == {"SIZE": "13", "LR": "0.1", "FLAG": "True", "DAY": "2026-11-26"}
     assert job.mounts == {"/data/13": tmp_path / "data"}
     assert (job.setup, job.run) == ("pip install -r requirements.txt", "python train.py\necho done\n")
     assert [call.name for call in job.calls()] == ["file_mounts", "setup", "train-13"]
@@ -164,13 +164,35 @@ def test_alternatives_replace_what_stands_beside_them() -> None:
         ("secrets:\n  KEY:\n", "line 2: secrets: KEY has no value: give it with --secret KEY, which takes this"),
         ("workdir: /no/such\n", "line 1: workdir: there is no folder /no/such"),
         ("file_mounts:\n  /a: /no/such\n", "line 2: file_mounts: /a: there is no /no/such"),
-        ("file_mounts:\n  /a: s3://bucket/x\n", "line 2: file_mounts: /a: buckets and volumes are not mounted"),
+        ("file_mounts:\n  /a: s3://bucket/x\n", "line 2: file_mounts: /a: buckets, volumes and repositories"),
         ("file_mounts:\n  /a: {name: b, store: s3}\n", "line 2: file_mounts: /a: buckets"),
         ("file_mounts:\n  /tmp/x: /tmp\n", "/tmp/x lies in what is brought there (/tmp)"),
         ("file_mounts:\n  /etc/x: /usr\n  /usr/x: /etc\n", "a circle"),
         ("a: &a [*a]\n", "line 1"),
         ("run: !!python/object/apply:os.system [x]\n", "line 1"),
         ("run: 2001-99-99\n", "line 1: '2001-99-99' cannot be read"),
+        ("run:\n\techo\n", "line 2: a tab stands where YAML wants spaces"),
+        ("name: a\nrun: a\0b\n", r"line 2: the character '\x00' may not stand in YAML"),
+        ('run: "a\\0b"\n', r"line 1: the character '\x00' is in no text"),
+        ('envs: {A: "\\ud800"}\n', r"line 1: the character '\ud800' is in no text"),
+        ('file_mounts: {"/a\\0": .}\n', r"line 1: the character '\x00' is in no text"),
+        ("num_nodes: 0\n", "num_nodes cannot be 0: 1 or more is wanted"),
+        ("num_nodes: true\n", "num_nodes cannot be true: a number is wanted"),
+        ("name: 5\n", "line 1: name cannot be 5: a text is wanted: put it in quotes"),
+        ("name: 2026-11-26\n", "name cannot be 2026-11-26: a text is wanted: put it in quotes"),
+        ("resources: [a]\n", "resources cannot be what stands there: keys with values are wanted"),
+        ("resources:\n  any_of: []\n", "line 2: resources.any_of cannot be empty: a list of one thing or more"),
+        ("resources:\n  cpus: true\n", "line 2: resources.cpus cannot be true: write a number"),
+        ("resources:\n  autostop: {idle_minutes: 0}\n", "idle_minutes cannot be 0: more than 0 is wanted"),
+        ("resources:\n  autostop: {idle_minuts: 1}\n", "no key 'idle_minuts'; did you mean idle_minutes?"),
+        ("workdir: {ref: main}\n", "line 1: workdir lacks url"),
+        ("workdir: {url: a, reff: b}\n", "there is no key 'reff'; did you mean ref?"),
+        ("workdir: /etc/passwd\n", "workdir: /etc/passwd is no folder"),
+        ("workdir: https://u:pass@h/x\n", "a repository is written workdir: {url: https://h/x}"),
+        ("workdir: ~nobody-at-all/x\n", "workdir: ~nobody-at-all/x: there is no such user here"),
+        ("file_mounts: {/a: ~nobody-at-all/x}\n", "there is no such user here"),
+        ("file_mounts: {/a: ''}\n", "/a: a place on the nodes, and a path here, are wanted"),
+        ("file_mounts: {/a: 'git@github.com:a/b'}\n", "have setup clone a repository"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_said_with_its_line(text: str, words: str) -> None:
@@ -252,10 +274,10 @@ def test_no_text_does_anything_but_make_a_job_or_an_error_of_ours(text: str, bef
     try:
         JobFile.from_text(before + text, FILE)
     except JobFileError as error:
-        assert str(error).startswith("train.yaml")
+        assert str(error).startswith("train.yaml") and "\n" not in str(error)
 
 
-_PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text("ab:/$\n0.+", max_size=8)
+_PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text("ab:/$~\n0.+", max_size=8)
 _VALUES = st.recursive(
     _PLAIN,
     lambda inner: (
@@ -274,9 +296,21 @@ def test_no_values_of_known_keys_do_either(values: dict[str, Any]) -> None:
     import json
 
     try:
-        JobFile.from_text(json.dumps(values), FILE)  # JSON is YAML, too
+        job = JobFile.from_text(json.dumps(values), FILE)  # JSON is YAML, too
+        assert job.gpus >= 0 and job.folder
     except JobFileError as error:
-        assert str(error).startswith("train.yaml")
+        assert str(error).startswith("train.yaml") and "\n" not in str(error)
+
+
+def test_a_place_in_the_home_of_somebody_whom_only_the_node_knows() -> None:
+    assert list(read("file_mounts: {~nobody-at-all/x: .}").mounts) == ["~nobody-at-all/x"]
+
+
+def test_files_from_other_systems_and_what_is_written_once_for_two_places() -> None:
+    job = JobFile.from_text("\ufeffname: a\r\nrun: |\r\n  one\r\n  two\r\n", FILE)
+    assert (job.name, job.run) == ("a", "one\ntwo\n")
+    job = read("envs: {A: &a here, B: *a}\nsetup: &s |\n  echo\nrun: *s\n...\n")
+    assert job.envs == {"A": "here", "B": "here"} and job.setup == job.run == "echo\n"
 
 
 def test_lines_are_those_of_the_nearest_thing() -> None:

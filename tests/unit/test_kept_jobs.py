@@ -180,3 +180,13 @@ def test_what_is_no_kept_command_is_refused(bent: dict[str, object]) -> None:
     told = KeptCommand.of(["true"], {}, {}, 2).to_json() | bent
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
         KeptCommand.from_json(told)
+
+
+def test_a_secret_that_is_written_once_for_two_of_them_takes_nothing_else_with_it() -> None:
+    """It stands in one place, however often it is named."""
+    text = f"secrets:\n  A: &both |\n    {'x' * 60}\n  B: *both\nrun: |\n  echo one\n"
+    with pytest.raises(JobFileError, match="its secrets cannot be left out of it"):
+        without_secrets(text, (), ())
+    lines = f"secrets:\n  A: &both |\n    {'x' * 15}\n  B: *both\nsetup: one\nrun: two\n"
+    with pytest.raises(JobFileError, match="its secrets cannot be left out of it"):
+        without_secrets(lines, (), ())

@@ -94,3 +94,13 @@ def test_what_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
     )
     words, _ = describe_error(large.value)
     assert words == {"type": "OSError", "message": str(large.value), "traceback": ""}
+
+
+def test_a_home_of_nobody_is_no_folder_of_that_name_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "word.txt").write_text("word")
+    with pytest.raises(FileNotFoundError, match="is not whole: there is no such user there"):
+        place(tmp_path / "word.txt", "~nobody-at-all/word.txt")
+    assert [each.name for each in tmp_path.iterdir()] == ["word.txt"]

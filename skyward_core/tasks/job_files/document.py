@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
+from yaml.reader import ReaderError
 
 from ...model.errors import JobFileError
 
 LARGEST = 1 << 20  # characters
 MOST = 20_000  # values, with all that aliases repeat
 _PLAIN = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_IMPOSSIBLE = re.compile("[\\0\\ud800-\\udfff]")
 Place = tuple[str | int, ...]
 
 
@@ -37,9 +40,15 @@ class Document:
             trees = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 0
-            raise self.error(f"{error.problem or error.context}", line=line) from error
+            words = f"{error.problem or error.context}"
+            if "'\\t'" in words:
+                words = "a tab stands where YAML wants spaces"
+            raise self.error(words, line=line) from error
+        except ReaderError as error:
+            words = f"the character {chr(error.character)!r} may not stand in YAML"
+            raise self.error(words, line=text.count("\n", 0, error.position) + 1) from error
         except (yaml.YAMLError, RecursionError) as error:
-            raise self.error(f"it cannot be read as YAML: {error}") from error
+            raise self.error(f"it cannot be read as YAML: {error}".partition("\n")[0]) from error
         full = [tree for tree in trees if tree is not None and tree.value != ""]
         if len(full) > 1:
             raise self.error(
@@ -80,12 +89,19 @@ class Document:
         except (yaml.YAMLError, ValueError, OverflowError) as error:
             words = f"{node.value!r:.60} cannot be read: {getattr(error, 'problem', None) or error}"
             raise self.error(words, line=node.start_mark.line + 1) from error
+        self._check_text(value, node)
         # A port is written 8080, and what 1:30 means to YAML, a number to the base of 60, nobody means by it.
         return (
             node.value
             if isinstance(value, int) and not isinstance(value, bool) and ":" in node.value
             else value
         )
+
+    def _check_text(self, value: Any, node: yaml.Node) -> None:
+        """No command, variable or path can have what some escapes of YAML mean."""
+        if isinstance(value, str) and (odd := _IMPOSSIBLE.search(value)):
+            words = f"the character {odd[0]!r} is in no text that a machine could be given"
+            raise self.error(words, line=node.start_mark.line + 1)
 
     def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
         made: dict[str, Any] = {}
@@ -94,6 +110,7 @@ class Document:
             if not isinstance(at, yaml.ScalarNode):
                 raise self.error("a key is one word", line=line)
             key = str(at.value)
+            self._check_text(key, at)
             if at.tag == "tag:yaml.org,2002:merge":
                 merged = self._made(below, (*place, "<<"))
                 for each in merged if isinstance(merged, list) else [merged]:

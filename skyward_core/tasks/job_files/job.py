@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import field
+from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,13 @@ from ...runtime.shell_command import ShellCommand
 from ...wire.redact import SHORTEST, is_secret_name, secret_values, without_credentials
 from ..shell import values_here
 from .document import Document, Place
-from .keys import NOTED, REFUSED, GitKeys, JobKeys, ResourceKeys
+from .keys import NOTED, REFUSED, AutostopKeys, GitKeys, JobKeys, ResourceKeys
 from .mounts import placing
 from .needs import WantedMachine, idle_seconds, ways_of
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IN_TEXT = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+_REPOSITORY = re.compile(r"[a-z+]+://|[\w.-]+@[\w.-]+:")
 _BUCKET = re.compile(r"[a-z0-9]+://")
 # SkyPilot's shells have read ~/.bashrc, and know conda. So have ours, wherever conda is: its lines in that file come
 # behind what ends it in a shell that nobody types into. All in one line, ahead of the person's own.
@@ -128,9 +131,7 @@ class JobFile(Value):
         git = keys.workdir if isinstance(keys.workdir, GitKeys) else None
         folder = keys.workdir if isinstance(keys.workdir, str) else None
         mounts = _mounts(document, keys, envs)
-        workdir = None if folder is None else _here(_filled(folder, envs))
-        if workdir is not None and not workdir.is_dir():
-            raise document.error(f"workdir: there is no folder {workdir}", ("workdir",))
+        workdir = None if folder is None else _workdir(document, _filled(folder, envs))
         ways = ways_of(document, keys.resources)
         short = [name for name, text in hidden.items() if len(text) < SHORTEST]
         notes += [
@@ -288,8 +289,10 @@ def _judged(document: Document, values: Any, model: type[BaseModel], place: Plac
         if name in NOTED and values[key] is not None:
             yield f"{name} (line {document.line((*place, key))}) changes nothing: {NOTED[name]}"
     if model is JobKeys:
+        yield from _judged(document, values.get("workdir"), GitKeys, ("workdir",))
         yield from _judged(document, values.get("resources"), ResourceKeys, ("resources",))
     elif model is ResourceKeys:
+        yield from _judged(document, values.get("autostop"), AutostopKeys, (*place, "autostop"))
         for name in ("any_of", "ordered"):
             said = values.get(name)
             for number, each in enumerate(said if isinstance(said, list) else ()):
@@ -298,7 +301,8 @@ def _judged(document: Document, values: Any, model: type[BaseModel], place: Plac
 
 def _of_pydantic(document: Document, error: ValidationError) -> JobFileError:
     """The first thing that is wrong, in words."""
-    found = error.errors()[0]
+    # Where several types were tried, the one that got furthest is the one that was meant.
+    found = max(error.errors(), key=lambda each: len(each["loc"]))
     # Behind the key stand names of types that were tried.
     place: Place = ()
     at: Any = document.values
@@ -306,16 +310,45 @@ def _of_pydantic(document: Document, error: ValidationError) -> JobFileError:
         try:
             at = at[part]
         except (KeyError, IndexError, TypeError):
-            break
+            continue
         place = (*place, part)
-    words = found["msg"].removeprefix("Value error, ")
-    shown = f"{at!r:.60}" if not isinstance(at, Mapping | list) else "what stands there"
     name = ".".join(map(str, place)) or "it"
+    if found["type"] == "missing":
+        return document.error(f"{name} lacks {found['loc'][-1]}", place)
+    words = _WANTED.get(found["type"]) or found["msg"].removeprefix("Value error, ")
+    words = words.format(**found.get("ctx", {}))
+    shown = _shown(at)
     if place[:1] in (("envs",), ("secrets",)):
         shown = "what stands there"  # nobody's business
-    if found["type"] == "string_pattern_mismatch":
-        words = "write a number, such as 32, 32+ or 64GB"
+    elif found["type"] == "string_type" and isinstance(at, int | float | date):
+        words += ": put it in quotes"
     return document.error(f"{name} cannot be {shown}: {words[:1].lower()}{words[1:]}", place)
+
+
+_WANTED = {
+    **dict.fromkeys(("string_type", "string_too_short"), "a text is wanted"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "keys with values are wanted"),
+    **dict.fromkeys(
+        ("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number is wanted"
+    ),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number is wanted"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false is wanted"),
+    "list_type": "a list is wanted",
+    "greater_than_equal": "{ge} or more is wanted",
+    "greater_than": "more than {gt:g} is wanted",
+    "less_than_equal": "{le} or less is wanted",
+    "too_short": "a list of one thing or more is wanted",
+    "string_pattern_mismatch": "write a number, such as 32, 32+ or 64GB",
+}
+
+
+def _shown(value: Any) -> str:
+    """What stands in a file, for an error."""
+    if isinstance(value, Mapping | list):
+        return "what stands there" if value else "empty"
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
+    return f"{value!r:.60}" if isinstance(value, str) else f"{value!s:.60}"
 
 
 def _variables(
@@ -347,14 +380,23 @@ def _mounts(document: Document, keys: JobKeys, envs: Mapping[str, str]) -> dict[
     for target, source in (keys.file_mounts or {}).items():
         place = ("file_mounts", target)
         if isinstance(source, Mapping) or _BUCKET.match(source):
-            words = "buckets and volumes are not mounted: have setup fetch what is needed (aws s3 cp, hf download)"
+            words = (
+                "buckets, volumes and repositories are not mounted: have setup fetch what is needed "
+                "(aws s3 cp, hf download, git clone)"
+            )
             raise document.error(f"file_mounts: {target}: {words}", place)
-        there, here = _filled(target, envs), _here(_filled(source, envs))
+        there, text = _filled(target, envs), _filled(source, envs)
+        if not there or not text:
+            raise document.error(
+                f"file_mounts: {target}: a place on the nodes, and a path here, are wanted", place
+            )
+        here = _here(document, text, place)
         if not here.exists():
-            raise document.error(f"file_mounts: {target}: there is no {here}", place)
+            words = ": have setup clone a repository" if _REPOSITORY.match(text) else ""
+            raise document.error(f"file_mounts: {target}: there is no {here}{words}", place)
         mounts[there] = here
     for target, source_path in mounts.items():
-        if Path(target).expanduser().absolute() != source_path and _lies_in(target, source_path):
+        if _place_of(target) != source_path and _lies_in(target, source_path):
             raise document.error(
                 f"file_mounts: {target} lies in what is brought there ({source_path}), which would never end",
                 ("file_mounts",),
@@ -368,12 +410,34 @@ def _mounts(document: Document, keys: JobKeys, envs: Mapping[str, str]) -> dict[
     return mounts
 
 
+def _workdir(document: Document, text: str) -> Path:
+    folder = _here(document, text, ("workdir",))
+    if folder.is_dir():
+        return folder
+    words = f"workdir: {folder} is no folder" if folder.exists() else f"workdir: there is no folder {folder}"
+    if _REPOSITORY.match(text):
+        words = f"workdir: a repository is written workdir: {{url: {without_credentials(text)}}}"
+    raise document.error(words, ("workdir",))
+
+
 def _lies_in(target: str, folder: Path) -> bool:
-    return target.startswith(("/", "~")) and Path(target).expanduser().absolute().is_relative_to(folder)
+    return (place := _place_of(target)) is not None and place.is_relative_to(folder)
 
 
-def _here(path: str) -> Path:
-    return Path(path).expanduser().absolute()
+def _place_of(target: str) -> Path | None:
+    """Where a place of a node is, if the node is this machine; None where that is nowhere."""
+    if not target.startswith(("/", "~")):
+        return None
+    with contextlib.suppress(RuntimeError):  # somebody's home, whom only the node knows
+        return Path(target).expanduser().absolute()
+    return None
+
+
+def _here(document: Document, path: str, place: Place) -> Path:
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:
+        raise document.error(f"{place[0]}: {path}: there is no such user here", place) from error
 
 
 def _filled(text: str, envs: Mapping[str, str]) -> str:

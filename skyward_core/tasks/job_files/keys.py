@@ -6,6 +6,7 @@ Names and meanings are those of https://docs.skypilot.co/en/latest/reference/yam
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -41,17 +42,22 @@ NOTED: Mapping[str, str] = {
 
 
 def _text(value: Any) -> Any:
-    """A variable's value: numbers and flags as they are written in YAML."""
+    """A variable's value: numbers, flags and dates become the texts that SkyPilot makes of them (``true``: True)."""
+    return str(value) if isinstance(value, int | float | date) else value
+
+
+def _number(value: Any) -> Any:
     if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int | float) else value
+        raise ValueError("a number is wanted")
+    return value
 
 
 def _cut(value: Any) -> Any:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return str(value) if isinstance(value, int | float) else value
 
 
 Variable = Annotated[str | None, BeforeValidator(_text)]
+Number = Annotated[float, BeforeValidator(_number)]
 AtLeast = Annotated[
     str, BeforeValidator(_cut), Field(pattern=r"^\s*[0-9]+(\.[0-9]+)?\s*[A-Za-z]{0,2}\s*\+?\s*$")
 ]
@@ -65,7 +71,7 @@ class _Keys(BaseModel):
 class AutostopKeys(_Keys):
     """When a pool that nobody uses ends."""
 
-    idle_minutes: float | None = Field(default=None, gt=0)
+    idle_minutes: Number | None = Field(default=None, gt=0)
     down: bool = False
     wait_for: Literal["jobs_and_ssh", "jobs", "none"] | None = None
 
@@ -77,17 +83,17 @@ class ResourceKeys(_Keys):
     cloud: str | None = None
     region: str | None = None
     zone: str | None = None
-    accelerators: str | dict[str, float | None] | list[str | dict[str, float | None] | None] | None = None
+    accelerators: str | dict[str, Number | None] | list[str | dict[str, Number | None] | None] | None = None
     cpus: AtLeast | None = None
     memory: AtLeast | None = None
     instance_type: str | None = None
     use_spot: bool | None = None
-    max_hourly_cost: float | None = Field(default=None, gt=0)
+    max_hourly_cost: Number | None = Field(default=None, gt=0)
     image_id: str | dict[str, str] | None = None
     disk_size: Size | None = None
     autostop: bool | int | str | AutostopKeys | None = None
-    any_of: list[ResourceKeys] | None = None
-    ordered: list[ResourceKeys] | None = None
+    any_of: list[ResourceKeys] | None = Field(default=None, min_length=1)
+    ordered: list[ResourceKeys] | None = Field(default=None, min_length=1)
     # Read, and told of.
     ports: Any = None
     disk_tier: Any = None
@@ -101,7 +107,7 @@ class ResourceKeys(_Keys):
 class GitKeys(_Keys):
     """A repository that is the working folder."""
 
-    url: str
+    url: str = Field(min_length=1)
     ref: str | None = None
 
 
@@ -110,7 +116,7 @@ class JobKeys(_Keys):
 
     name: str | None = None
     workdir: str | GitKeys | None = None
-    num_nodes: int | None = Field(default=None, ge=1, le=1024)
+    num_nodes: Annotated[int, BeforeValidator(_number)] | None = Field(default=None, ge=1, le=1024)
     resources: ResourceKeys | None = None
     envs: dict[str, Variable] | None = None
     secrets: dict[str, Variable] | None = None

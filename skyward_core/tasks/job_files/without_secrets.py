@@ -44,14 +44,14 @@ def without_secrets(text: str, names: Collection[str], values: Collection[str]) 
     return text
 
 
-def _places(text: str, names: Collection[str]) -> list[tuple[int, int]]:
+def _places(text: str, names: Collection[str]) -> set[tuple[int, int]]:
     """From where to where values stand that are left out."""
-    found = []
+    found: set[tuple[int, int]] = set()  # an alias stands where its anchor does
     for tree in yaml.compose_all(text, Loader=yaml.SafeLoader):
         for key, table in tree.value if isinstance(tree, yaml.MappingNode) else ():
             if key.value not in ("secrets", "envs") or not isinstance(table, yaml.MappingNode):
                 continue
             for name, value in table.value:
                 if key.value == "secrets" or name.value in names:
-                    found.append((value.start_mark.index, value.end_mark.index))
+                    found.add((value.start_mark.index, value.end_mark.index))
     return found
