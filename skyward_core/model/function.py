@@ -20,6 +20,8 @@ from typing import (
 )
 from weakref import WeakKeyDictionary
 
+from .misuse import Uncalled, Unrun, no_call
+
 if TYPE_CHECKING:  # agents and workers need neither, nor what they load
     from inspect import Signature
 
@@ -54,7 +56,7 @@ class Dispatcher(Protocol):
     def submit_group(self, group: PendingGroup[Any]) -> RunFuture[Any]: ...
 
 
-class Function(Generic[P, T_co]):
+class Function(Uncalled, Generic[P, T_co]):
     """A function that can run on a pool. Calling it makes a ``PendingFunction``, and runs nothing; an argument that it
     does not take is a TypeError there. One that is missing is a TypeError where the call is sent, for a plugin of the
     pool may give it.
@@ -175,7 +177,7 @@ class _Value:
 _set = object.__setattr__
 
 
-class PendingFunction(_Value, Generic[T]):
+class PendingFunction(_Value, Unrun, Generic[T]):
     """A call that has not happened yet: function, arguments, time limit.
 
     ``p >> pool`` runs it on one node and gives its value; ``p @ pool`` on every rank and gives the list of values
@@ -478,9 +480,7 @@ def gather(*tasks: PendingFunction[Any], stream: bool = False, ordered: bool = T
     """
     for position, task in enumerate(tasks):
         if not isinstance(task, PendingFunction):
-            raise TypeError(
-                f"gather takes calls of @function functions; number {position} is {type(task).__name__}"
-            )
+            raise no_call(task, position)
     return PendingGroup(tasks, stream, ordered)
 
 

@@ -90,8 +90,9 @@ def of_calls(given: dict[str, Any]) -> None:
     Raises:
         TypeError: no generation has such an option.
     """
-    if unknown := given.keys() - _OF_CALLS.keys():
-        raise TypeError(f"sky.function takes no {' and no '.join(sorted(unknown))}")
+    from .misuse_words import refuse_unknown  # few scripts have such options
+
+    refuse_unknown("sky.function", given, ["timeout", *_OF_CALLS])
     heeded("sky.function", _OF_CALLS, given)
 
 
@@ -140,6 +141,7 @@ def takes(rules: Rules) -> Callable[[type[T]], type[T]]:
                 given = heeded(f"sky.{kind.__name__}", rules, given)
             own(self, *args, **given)
 
+        __init__.__dict__["older_words"] = tuple(rules)  # as misuse_words.py wants to know them
         kind.__init__ = __init__  # type: ignore[method-assign]
         return kind
 

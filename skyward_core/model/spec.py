@@ -31,6 +31,7 @@ class _Spec(Value, metaclass=TakesOlderWords):
     _checks: ClassVar[Checks]
     _older: ClassVar[Rules] = {}  # older words for its arguments
     _in_order: ClassVar[Sequence[str]] = ()  # arguments that older generations take by position
+    _more: ClassVar[Sequence[str]] = ()  # other words, which a class of it knows what to do with
 
     @classmethod
     def _today(cls, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
@@ -46,6 +47,11 @@ class _Spec(Value, metaclass=TakesOlderWords):
                     f"sky.{cls.__name__} takes its arguments by name, and was given {len(args)} by position"
                 )
             given = dict(zip(cls._in_order, args, strict=False)) | given
+        if not given.keys() <= cls.__dataclass_fields__.keys():
+            from .misuse_words import refuse_unknown  # only where there is an older word, or a typo
+
+            own = [each.name for each in fields(cls)]
+            refuse_unknown(f"sky.{cls.__name__}", given, [*own, *cls._in_order, *cls._older, *cls._more])
         if given.keys() & cls._older.keys():
             return heeded(f"sky.{cls.__name__}", cls._older, given)
         return given
@@ -409,6 +415,7 @@ class Nodes(_Spec):
         def __init__(self, initial: int = ..., *, min: int = ..., max: int = ...) -> None: ...
 
     _in_order: ClassVar[Sequence[str]] = ("initial",)
+    _more: ClassVar[Sequence[str]] = ("desired",)
     _checks: ClassVar[Checks] = {"min": spec_checks.whole(1, 1024), "max": spec_checks.whole(1, 1024)}
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..model.errors import SkywardError, UsageError
+from ..model.misuse import KnowsItsWords
 from ..runtime.info import instance_info
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class PluginError(SkywardError):
         self.hook = hook
 
 
-class Plugin:
+class Plugin(KnowsItsWords):
     """What a plugin may do; every hook does nothing unless overridden.
 
     A plugin is a small value (a frozen dataclass serves well). It is made on the client and pickled to the

@@ -209,7 +209,7 @@ def test_what_the_newest_generation_says_of_calls_is_told_of():
     with pytest.warns(FutureWarning, match=r"queue_timeout=...\) goes unheeded: a call waits for its turn"):
         call = again(-1).with_queue_timeout(5)
     assert call.with_retry(None).local() == 1
-    with pytest.raises(TypeError, match=r"sky.function takes no retries"):
+    with pytest.raises(TypeError, match=r"sky.function takes no 'retries'; did you mean 'retry'"):
         sky.function(retries=3)
     with pytest.warns(FutureWarning, match=r"sky.Compute\(retry=...\) goes unheeded"):
         sky.Compute(provider=sky.Local(), retry=lambda why, attempt: True)
@@ -253,7 +253,7 @@ def test_a_pool_that_is_up_by_the_newest_word():
         sky.Compute.attached("elsewhere", console=True)
     with pytest.raises(sky.SpecError, match=r"database=...\) is not to be had: there is no daemon"):
         sky.Compute.attached("elsewhere", database="x.db")
-    with pytest.raises(TypeError, match=r"sky.Compute.attached takes no port"):
+    with pytest.raises(TypeError, match=r"sky.Compute.attached takes no 'port'"):
         sky.Compute.attached("elsewhere", port=1)
 
 

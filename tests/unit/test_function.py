@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import pickle
 from collections.abc import Iterator
@@ -123,6 +124,48 @@ def test_time_limits_that_make_no_sense(seconds: Any) -> None:
         add(1).with_timeout(seconds)
 
 
+UNCALLED = [
+    (lambda f: f >> POOL, "f(...) >> pool"),
+    (lambda f: f >> sky, "f(...) >> pool"),
+    (lambda f: f @ POOL, "f(...) @ pool"),
+    (lambda f: f > POOL, "f(...) > pool"),
+    (lambda f: f & add, "f(...) & add(...)"),
+    (lambda f: f & add(1), "f(...) & add(...)"),
+    (lambda f: add(1) & f, "... & f(...)"),
+    (lambda f: add(1) & add(2) & f, "... & f(...)"),
+    (lambda f: sky.gather(add(1), f), "sky.gather(f(...), ...)"),
+]
+
+
+@pytest.mark.parametrize(("operate", "write"), UNCALLED, ids=[write for _, write in UNCALLED])
+def test_a_function_without_its_call(operate: Any, write: str) -> None:
+    def f() -> None: ...
+
+    with pytest.raises(TypeError) as raised:
+        operate(sky.function(f))
+    assert str(raised.value) == f"f is a function, and what runs is a call of it: call it, {write}"
+
+
+def test_a_call_that_nobody_sent_has_no_value() -> None:
+    call: Any = add(1)
+    said = (
+        r"^add\(\.\.\.\) has not run, and has no value yet: send it to a pool, value = add\(\.\.\.\) >> pool"
+    )
+    with pytest.raises(TypeError, match=said):
+        call["loss"]
+    with pytest.raises(TypeError, match=said):
+        for _ in call:
+            pass
+    with pytest.raises(AttributeError, match=said):
+        call.result()
+    assert not hasattr(call, "_repr_html_") and copy.copy(call).args == (1,)
+
+
+def test_a_list_of_calls_is_no_group() -> None:
+    with pytest.raises(TypeError, match=r"number 0 is list: spread it, sky.gather\(\*calls\)"):
+        sky.gather([add(1), add(2)])  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize("operate", [lambda p, x: p >> x, lambda p, x: p @ x, lambda p, x: p > x])
 def test_something_else_than_a_pool_is_a_clear_error(operate: Any) -> None:
     for wrong in (4, None, add, functools):
@@ -131,7 +174,7 @@ def test_something_else_than_a_pool_is_a_clear_error(operate: Any) -> None:
 
 
 def test_groups_of_something_else_are_clear_errors() -> None:
-    with pytest.raises(TypeError, match="number 1 is Function"):
+    with pytest.raises(TypeError, match="add is a function, and what runs is a call of it"):
         sky.gather(add(1), add)  # type: ignore[call-overload]
     with pytest.raises(TypeError):
         add(1) & 5  # type: ignore[operator]

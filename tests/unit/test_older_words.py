@@ -158,7 +158,7 @@ def test_compute_by_the_older_words():
     for refused in ({"volumes": ["v"]}, {"ports": [1]}, {"delete_on_exit": False}, {"url": "http://x"}):
         with pytest.raises(sky.UsageError, match="is not to be had"):
             sky.Compute(**refused)
-    with pytest.raises(TypeError, match=r"sky\.Compute takes no nodse"):
+    with pytest.raises(TypeError, match=r"sky\.Compute takes no 'nodse'; did you mean 'nodes'"):
         sky.Compute(nodse=3)
     with pytest.raises(sky.UsageError, match="disk_gb"):
         sky.Compute(provider=sky.Local(), disk_gb=50)

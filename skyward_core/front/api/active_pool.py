@@ -8,6 +8,7 @@ from typing import Any
 from ...model.errors import PoolError
 from ...model.function import Dispatcher, PendingFunction, PendingGroup
 from ...model.run_future import RunFuture
+from .right_side import RightSide
 
 _open: list[Dispatcher] = []  # of all of this process
 _here: ContextVar[tuple[Dispatcher, ...]] = ContextVar("skyward_open_pools", default=())
@@ -44,7 +45,7 @@ def active(what: str = "`>> sky` runs on") -> Dispatcher:
     raise PoolError(f"{what} the pool whose `with sky.Compute(...)` block is open; {said}: name the pool")
 
 
-class ActivePool:
+class ActivePool(RightSide):
     """Stands right of an operator for the pool whose block is open: ``train() >> sky.sky``, or ``train() >> sky``."""
 
     @property

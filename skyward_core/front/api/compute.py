@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ...model.capabilities import RunsHere, ServedByAnother, costs_money
 from ...model.errors import Cancelled, PoolError, TeardownError, UsageError
 from ...model.hint import Hint
+from ...model.misuse_words import refuse_unknown
 from ...model.older_words import heeded
 from ...model.spec import Image, Nodes, Options, Spec, Worker
 from ...runtime.phase import refuse_pool_while_loading
@@ -131,7 +132,7 @@ class Compute(OverItems):
                         table["options"] = options
                     self.__init__(**table)  # type: ignore[misc]  # the same pool, said in full
                     return
-        words = taken(older) if older else {}
+        words = taken(older, Compute.__init__.__kwdefaults__ or ()) if older else {}
         machines = {
             "provider": provider, "accelerator": accelerator, "vcpus": words.pop("vcpus", vcpus),
             "memory_gb": memory_gb, "architecture": architecture, "region": region,
@@ -201,8 +202,8 @@ class Compute(OverItems):
         from .attach import attach
         from .older_arguments import ATTACHED
 
-        if unknown := heeded("sky.Compute.attached", ATTACHED, older):
-            raise TypeError(f"sky.Compute.attached takes no {' and no '.join(sorted(unknown))}")
+        refuse_unknown("sky.Compute.attached", older, ["ref", *ATTACHED])
+        heeded("sky.Compute.attached", ATTACHED, older)
         return attach(ref)
 
     def _repr_html_(self) -> str:

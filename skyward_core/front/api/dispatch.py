@@ -9,12 +9,13 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...model.errors import UsageError
-from ...model.function import PendingFunction, PendingGroup
+from ...model.function import Function, PendingFunction, PendingGroup
 from ...model.run_future import RunFuture
 from ...model.states import RunKind
 from ...transport.background_loop import background, submit
 from .group_values import GroupValues
 from .pool_face import PoolFace
+from .right_side import RightSide, call_of
 
 if TYPE_CHECKING:
     from ...pool.runs.carried_run import CarriedRun
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Dispatching(PoolFace):
+class Dispatching(PoolFace, RightSide):
     """What ``Compute`` and an attached pool share. Safe to use from any thread."""
 
     # -- operators ---------------------------------------------------------------------------------------
@@ -186,6 +187,8 @@ class Dispatching(PoolFace):
         Args:
             pending: the call, or a group of calls.
         """
+        if isinstance(pending, Function):
+            pending = call_of(pending, "compute.run")
         value: T = pending >> self
         return value
 
@@ -195,7 +198,7 @@ class Dispatching(PoolFace):
         Args:
             pending: the call.
         """
-        return pending @ self
+        return call_of(pending, "compute.broadcast") @ self
 
     def run_async(self, pending: PendingFunction[T]) -> RunFuture[T]:
         """The same as ``pending > compute``, and raises as ``submit``.
@@ -203,7 +206,7 @@ class Dispatching(PoolFace):
         Args:
             pending: the call.
         """
-        return pending > self
+        return call_of(pending, "compute.run_async") > self
 
     @property
     def dask(self) -> Any:

@@ -61,11 +61,13 @@ class Executor(_Executor):
             """As the newest generation has it, without a pool: how a node runs its tasks, which is a ``Worker``."""
             if pool is not None and not isinstance(pool, str):
                 return super().__new__(cls)
+            from ...model.misuse_words import refuse_unknown
             from ...model.older_words import heeded, renamed
             from ...model.spec import Worker
 
             rules = {"type": renamed("executor"), "reuse": renamed("reuse_processes")}
             said = {"type": pool, **words}
+            refuse_unknown("sky.Executor", said, ("type", "concurrency", "reuse", "buffer"))
             return Worker(
                 **{
                     name: value

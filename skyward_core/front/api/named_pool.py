@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ...model.errors import SkywardError, UsageError
+from ...model.misuse_words import meant
 from ...model.spec import NAME, Image, Nodes, Options, PipIndex, Worker
 from ...plugins import Plugin, factory
 from ...providers import DEFAULT, by_name
@@ -40,10 +41,10 @@ def named_pool(name: str) -> dict[str, Any]:
     table = pools.get(name)
     if not isinstance(table, Mapping):
         near = get_close_matches(name, pools, 1)
-        meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(pools) or 'none'};"
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(pools) or 'none'};"
         raise UsageError(
             f"sky.Compute(name={name!r}) alone asks for [pools.{name}] of a skyward.toml, and neither the one here nor "
-            f"{home.home() / home.SETTINGS} has it: {meant} a pool that is to be called {name!r} says where its "
+            f"{home.home() / home.SETTINGS} has it: {hint} a pool that is to be called {name!r} says where its "
             f"machines come from, sky.Compute(provider=sky.Local(), name={name!r})"
         )
     try:
@@ -75,10 +76,7 @@ def _asked(table: dict[str, Any], name: str, providers: Mapping[str, Any]) -> di
     if table:
         known = (*_PLAIN, "name", "provider", "nodes", "image", "worker", "plugins", "options", *_OF_OPTIONS)
         first = next(iter(table))
-        near = get_close_matches(first, known, 1)
-        raise UsageError(
-            f"it has {first!r}, which no pool has{f'; did you mean {near[0]!r}?' if near else ''}"
-        )
+        raise UsageError(f"it has {first!r}, which no pool has{meant(first, known)}")
     return asked
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypedDict
 
+from ...model.misuse_words import refuse_unknown
 from ...model.older_words import NO_RETRY, Rules, heeded, refused, renamed, unheeded
-from ...model.spec import NO_VOLUMES
+from ...model.spec import NO_VOLUMES, Image, Options, Worker
 
 _NO_DAEMON = "there is no daemon: a pool is this process's own, and others come to it by sky.attach(name)"
 
@@ -47,6 +48,9 @@ RULES: Rules = {
 }  # fmt: skip
 
 
+_ALIKE = dict.fromkeys(("gpu", "gpus"), 'accelerator="A100:8"')  # whose nearest word is another thing
+
+
 ATTACHED: Rules = {
     "url": refused(_NO_DAEMON),
     "database": refused(_NO_DAEMON),
@@ -59,16 +63,25 @@ ATTACHED: Rules = {
 """What ``Compute.attached`` takes besides a name."""
 
 
-def taken(given: Mapping[str, Any]) -> dict[str, Any]:
+def taken(given: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
     """Arguments by the words of today, of what was given by older ones.
 
     Args:
         given: what ``Compute`` does not know by itself.
+        own: names of what it knows.
 
     Raises:
         TypeError: no generation has such an argument.
         SpecError: one is refused.
     """
-    if unknown := given.keys() - RULES.keys():
-        raise TypeError(f"sky.Compute takes no {' and no '.join(sorted(unknown))}")
+    for name in sorted(given.keys() - RULES.keys()):
+        if name in _ALIKE:
+            raise TypeError(f"sky.Compute takes no {name!r}: {_ALIKE[name]} is what it takes")
+        for kind in (Options, Image, Worker):
+            if name in kind.__dataclass_fields__:
+                says = f"sky.{kind.__name__}"
+                raise TypeError(
+                    f"sky.Compute takes no {name!r}, which {says} does: {says[4:].lower()}={says}({name}=...)"
+                )
+        refuse_unknown("sky.Compute", [name], [*own, *RULES])
     return heeded("sky.Compute", RULES, dict(given))

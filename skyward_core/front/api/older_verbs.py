@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ...model.errors import UsageError
 from ...model.function import PendingFunction, PendingGroup
+from .right_side import call_of, group_of
 
 if TYPE_CHECKING:
     from ...model.run_future import RunFuture
@@ -37,7 +38,7 @@ class OlderVerbs:
         Args:
             group: the calls.
         """
-        value: R = self.run_group(group)
+        value: R = self.run_group(group_of(group, "compute.run_parallel"))
         return value
 
     def start(self, pending: PendingFunction[T]) -> RunFuture[T]:
@@ -46,7 +47,7 @@ class OlderVerbs:
         Args:
             pending: the call.
         """
-        return self.submit(pending)
+        return self.submit(call_of(pending, "compute.start"))
 
     def gather(self, group: PendingGroup[Any]) -> list[Any]:
         """The third generation's word for ``group >> compute``.
@@ -54,7 +55,7 @@ class OlderVerbs:
         Args:
             group: the calls.
         """
-        return list(self.run_group(group))
+        return list(self.run_group(group_of(group, "compute.gather")))
 
     def gather_stream(self, group: PendingGroup[Any]) -> Iterator[Any]:
         """The third generation's word for ``sky.gather(..., stream=True) >> compute``.
@@ -62,6 +63,7 @@ class OlderVerbs:
         Args:
             group: the calls.
         """
+        group = group_of(group, "compute.gather_stream")
         values: Iterator[Any] = self.run_group(PendingGroup(group.items, True, group.ordered))
         return values
 
@@ -71,7 +73,7 @@ class OlderVerbs:
         Args:
             pending: the call.
         """
-        values: Iterator[T] = self.run_one(pending)
+        values: Iterator[T] = self.run_one(call_of(pending, "compute.stream"))
         return values
 
     def dict(self, name: str, consistency: str | None = None) -> SharedDict:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...model.arrival import Bought
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ...model.machine import Check, Machine
+from ...model.misuse import KnowsItsWords
 from ...model.offer import OfferList, RentalPlan, Wish
 from ...model.older_words import takes
 from ...model.spec import PoolSpec
@@ -55,7 +56,7 @@ BEYOND = 5  # minutes for which the deadman waits longer than the lease
 
 @takes(OLDER)
 @dataclass(frozen=True)
-class AWS(BlockSales):
+class AWS(KnowsItsWords, BlockSales):
     """Machines rented from Amazon EC2.
 
     Credentials are those that boto3 finds: the environment, a profile, a sign-in, the role of this machine.

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...model.errors import PoolError
 from ...model.machine import Check, Machine
+from ...model.misuse import KnowsItsWords
 from ...model.spec import PoolSpec
 from ...node.agent import unfetched
 from ...node.boot.host import is_running, members
@@ -25,7 +26,7 @@ FORGOTTEN = 60.0  # seconds without anything in a pool's folder
 PATIENCE = 3.0  # seconds that an agent may take to end, and what it leaves
 
 
-class Local:
+class Local(KnowsItsWords):
     """Run the pool on this machine.
 
     Real processes and real sockets, no SSH: what works here works on machines elsewhere. All nodes share this

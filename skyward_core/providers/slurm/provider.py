@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ...model.leftover import Inventory
 from ...model.machine import Check, Machine
+from ...model.misuse import KnowsItsWords
 from ...model.offer import OfferList, RentalPlan, Wish
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Policy, Target
@@ -46,7 +47,7 @@ _OPTIONS = {"memory": "mem", "cpus": "cpus-per-task"}
 
 
 @dataclass(frozen=True)
-class Slurm:
+class Slurm(KnowsItsWords):
     """Nodes of a cluster that Slurm allocates.
 
     Slurm's commands run on this machine, or on a login host. On each node an SSH server of the pool's own is started

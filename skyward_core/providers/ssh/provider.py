@@ -21,6 +21,7 @@ from ...model.errors import (
 )
 from ...model.gpu_use import FREE
 from ...model.machine import Check, Machine
+from ...model.misuse import KnowsItsWords
 from ...model.spec import PoolSpec
 from ...model.value import Value, value
 from ...runtime.info import instance_info
@@ -45,7 +46,7 @@ ENOUGH_DISK = 2 << 30
 
 
 @value(frozen=True)
-class SSH(Value):
+class SSH(KnowsItsWords, Value):
     """Hosts that already run.
 
     Args:

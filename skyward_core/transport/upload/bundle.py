@@ -36,6 +36,7 @@ LOADED = (
     "skyward_core/model/__init__.py",
     "skyward_core/model/errors.py",
     "skyward_core/model/function.py",
+    "skyward_core/model/misuse.py",
     "skyward_core/node/__init__.py",
     "skyward_core/node/agent/",
     "skyward_core/node/boot/__init__.py",
@@ -145,6 +146,7 @@ SELDOM = (
 REST = (
     "skyward_core/__main__.py",
     "skyward_core/model/curves.py",
+    "skyward_core/model/misuse_words.py",
     "skyward_core/model/not_here.py",
     "skyward_core/model/offer.py",
     "skyward_core/node/machine_metrics/",
