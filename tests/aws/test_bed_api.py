@@ -55,6 +55,7 @@ def test_a_token_makes_instances_once(bed: Bed, ec2: Any) -> None:
     assert refused(launch, ec2, 2, ClientToken="t") == "IdempotentInstanceTerminated"
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_token_counts_in_its_zone_and_region(bed: Bed, ec2: Any) -> None:
     launch(ec2, ClientToken="t", Placement=ZONE_A)
     launch(ec2, ClientToken="t", Placement=ZONE_B)

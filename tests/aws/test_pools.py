@@ -215,6 +215,7 @@ def test_several_specs_as_upstream_s_guides_write_them(cloud: Bed) -> None:
     assert attempts[-1].endswith("g5.xlarge in us-west-2a (spot), $0.38/h each")
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_another_machine_takes_the_place_of_one_that_ends(cloud: Bed) -> None:
     options = sky.Options(console=False, on_loss="replace")
     spec = rented(ssh_from=own(cloud))

@@ -105,6 +105,7 @@ def test_a_function_that_exits_ends_no_worker(pool: sky.Compute) -> None:
     assert list(pool.map(abs, [-1])) == [1]
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_what_dask_cannot_do_is_done_or_refused_in_words(pool: sky.Compute) -> None:
     with pytest.raises(TimeoutError, match=r"timeout of 0\.02 s"):  # Dask stops no task: its ranks do it
         list(pool.map(slowly, range(2), timeout=0.02))
@@ -155,6 +156,7 @@ def test_the_dashboard_is_found_by_who_knows_its_secret() -> None:
             urllib.request.urlopen(plain, timeout=30)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_port_that_is_taken_is_told() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -6,6 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import skyward_core as sky
 from skyward_tui.examples import finetune as example
 from tests.support.fates import listening
@@ -62,6 +64,7 @@ def finetune() -> dict[str, Any]:
     }
 
 
+@pytest.mark.proof("6 s of a processor")
 def test_the_trainer_finds_the_pool(pool):
     first, second = finetune() @ pool
     assert (first["world"], second["world"]) == (2, 2)

@@ -32,6 +32,7 @@ def gather() -> dict[str, Any]:
     }
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_every_device_is_in_one_world(pool):
     for rank, seen in enumerate(gather() @ pool):
         assert seen["processes"] == 2

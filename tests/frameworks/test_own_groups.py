@@ -149,6 +149,7 @@ def test_the_group_that_is_there_is_given_where_it_is_the_one_that_is_asked_for(
             assert says in words and "backend cpu:gloo" in words
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_after_code_has_destroyed_it_the_next_call_has_a_fresh_one(joined):
     first = own_group(True) @ joined
     assert asks_for_it() @ joined == [True, True]
@@ -190,6 +191,7 @@ def test_jax_is_initialised_by_the_code_or_found_so(home, init):
                 own_runtime(num_processes=5) @ pool
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_jax_finds_the_other_ranks_without_a_plugin(bare):
     for _ in range(2):  # what is up already is found so
         assert own_runtime() @ bare == [2, 2]

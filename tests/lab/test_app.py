@@ -152,6 +152,7 @@ async def test_a_refused_key_ends_the_start_and_nothing_was_sent(lab: Lab) -> No
         assert "Accepted" not in host.log().removeprefix(old)
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_pool_torn_down_while_it_asks(lab: Lab) -> None:
     async with opened() as (app, pilot):
         await launch(app, pilot, lab)
@@ -167,6 +168,7 @@ async def test_a_pool_torn_down_while_it_asks(lab: Lab) -> None:
     wait_until(lambda: not any(host.processes() for host in lab.hosts), "the end of the last errand")
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_quitting_with_an_open_question_refuses_it(lab: Lab) -> None:
     async with opened() as (app, pilot):
         await launch(app, pilot, lab, hosts=1)

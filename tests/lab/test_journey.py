@@ -23,6 +23,7 @@ def test_launch_kill_read_run_again_tear_down(
     nothing_runs(pair)
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_one_key_opens_a_shell_on_the_node_of_the_rank(pair: Lab, tmp_path: Path) -> None:
     with pool(pair, ssh(pair), nodes=2, name="looked-at"):
         terminal = Terminal(tmp_path / "sky", cwd=tmp_path)

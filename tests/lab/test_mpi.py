@@ -94,6 +94,7 @@ def nothing_is_left(lab: Lab) -> None:
         assert host.run("find /run/home /tmp /var/tmp -name between-nodes") == ""
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_launcher_on_one_node_starts_processes_on_all(reached: tuple[Lab, sky.Compute]) -> None:
     lab, compute = reached
     lines = told(compute, f'{LAUNCH} "uname -n; command -v python; pwd; echo \\$OF_IMAGE" 2>&1').splitlines()

@@ -97,6 +97,7 @@ def test_a_read_only_home_is_no_hindrance(make_lab: MakeLab) -> None:
     assert all("/var/tmp/skyward" in line.detail for line in checked(lab) if "GB free" in line.detail)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_clock_two_hours_off_is_named_and_no_hindrance(make_lab: MakeLab) -> None:
     lab = make_lab(2, hosts={1: HostOptions(clock_offset=7200)})
     with pool(lab) as compute:

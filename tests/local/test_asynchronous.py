@@ -203,6 +203,7 @@ def test_a_stop_reaches_an_async_function_wherever_its_loop_is(
     assert (len(have("left")), len(have("finally")), len(have("child"))) == (4, 4, 1)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_stop_reaches_an_async_generator_as_it_makes_a_value(pool: sky.Compute, tmp_path: Path) -> None:
     values: Any = stopped_while_it_makes_a_value(str(tmp_path)).with_timeout(1.0) >> pool
     assert next(values) == 1

@@ -383,6 +383,7 @@ def test_a_signal_cancels_and_tears_down(cli: Cli, number: int) -> None:
     assert cli.pools() == {}
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_kept_pool_survives_a_cancelled_run(cli: Cli) -> None:
     with start_waiting(cli, "--pool", "p", "--keep") as process:
         process.send_signal(signal.SIGINT)

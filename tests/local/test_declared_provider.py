@@ -382,6 +382,7 @@ def test_a_setting_that_makes_no_sense_is_refused_in_words(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_one_that_needs_a_setting_says_so(installed: Path, tmp_path: Path) -> None:
     text = PROVIDER.replace('default="top"', "required=True")
     (installed / "its_cupboard.py").write_text(text)

@@ -132,6 +132,7 @@ def test_many_start_in_one_at_once(root: Path) -> None:
         assert environment.ready(IMAGE, root) == sys.executable
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_ranks_start_though_a_prune_was_about_to_remove_what_they_run_in(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,6 +147,7 @@ def test_a_client_is_killed_at_each_step(cli: Cli, tmp_path: Path, at: int) -> N
     storm(cli, tmp_path, at)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_two_sweeps_share_a_pool_and_one_loses_its_client(cli: Cli, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()

@@ -204,6 +204,7 @@ def test_another_machine_has_a_rank_for_each_of_its_gpus(driver: pytest.MonkeyPa
         assert place() @ compute == expected
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_machine_with_fewer_gpus_is_no_replacement(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The interpreter's start-up file takes a GPU from who comes third: the first machine in another's place."""
     (tmp_path / "sitecustomize.py").write_text(

@@ -87,6 +87,7 @@ def until(there: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_script_tears_its_pool_down_though_it_is_told_more_than_once(
     cli: Cli, begun: Callable[..., Vanishing]
 ) -> None:
@@ -143,6 +144,7 @@ def test_a_pool_that_was_to_be_kept_is_kept_though_we_are_told_more_than_once(
         assert list(cli.pools()) == ["s"]
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_no_answer_is_no_wish(cli: Cli, begun: Callable[..., Vanishing]) -> None:
     """A question stands on the terminal of somebody who only watches."""
     assert cli("run", "slow_end.py", "--pool", "s", "--detach").returncode == 0

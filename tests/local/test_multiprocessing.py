@@ -98,6 +98,7 @@ def python(script: Path, *arguments: str, **options: Any) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_of_a_script_that_python_runs(tmp_path: Path, home: Path) -> None:
     (script := tmp_path / "mp1.py").write_text(SCRIPT + POOL)
     expected = str([tuple(each) if each == [7] else each for each in FOUND])

@@ -100,6 +100,7 @@ def test_a_node_that_could_not_be_examined_is_examined_again(
         wait_until(lambda: failed == [1], what="the look that failed")
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_tasks_with_large_arguments_go_to_nodes_that_have_them(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

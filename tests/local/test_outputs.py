@@ -275,6 +275,7 @@ def test_links_that_lead_out_are_not_followed(pool: sky.Compute, tmp_path: Path)
     assert pool.files("l/**") == [] and pool.fetch("l/**", to=tmp_path) == []
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_file_is_gone_on_with_after_a_cut(
     pool: sky.Compute, hosts: Hosts, tmp_path: Path, through_ssh: list[int]
 ) -> None:
@@ -454,6 +455,7 @@ def test_outputs_come_while_the_run_goes_on_and_after_it(
     assert (folder / ".gitignore").read_text() == "*\n"
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_who_comes_to_a_pool_has_the_outputs_of_others_runs_too(
     pool: sky.Compute, world: Path, tmp_path: Path
 ) -> None:
@@ -614,6 +616,7 @@ def saves_when_it_is_stopped(begun: str) -> None:
         Path("late/last.pt").write_text("what took hours")
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_what_ranks_write_when_another_client_stops_them_comes_to_that_one(
     hosts: Hosts, project: Path, world: Path, tmp_path: Path
 ) -> None:

@@ -249,6 +249,7 @@ def by_callback(begun: Callable[[], None]) -> None:
     time.sleep(600)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_handlers_of_scripts_go_on_to_work(home: Path, steps: Steps, tmp_path: Path) -> None:
     """One that lives on returns its result, one that leaves is lost to it, whatever its exit status."""
     leaves = tmp_path / "leaves.py"

@@ -49,6 +49,7 @@ def test_a_run_is_launched_again_as_it_was_and_with_another_argument(cli: Cli) -
     assert "product(n=5, m=10) on all 2 ranks" in told.stdout, "a run that was a rerun is one, too"
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_the_words_of_a_whole_script_go_along(cli: Cli) -> None:
     run = run_of(cli("run", "whole.py", "--", "--epochs", "3"))
     assert "words --epochs 3" in cli("rerun", run).stdout
@@ -152,6 +153,7 @@ def test_a_job_is_run_again_whole_as_it_was_kept(cli: Cli) -> None:
     assert "2 nodes" in anew.stdout, "its pool is made anew"
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_secret_of_a_job_is_asked_for_at_a_terminal(cli: Cli) -> None:
     import pexpect
 

@@ -203,6 +203,7 @@ def test_how_a_script_ends_is_how_its_rank_does(pool):
     assert 'in main\n    raise LookupError("no data")\n' in told.traceback
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_script_may_leave_by_ways_that_tell_nobody(pool):
     assert sky.script("train.py", ["--how", "leave"]) @ pool == [None, None]
     assert sky.script("train.py", ["--how", "again"]) @ pool == [None, None]
@@ -331,6 +332,7 @@ def test_what_is_no_script_is_refused_before_it_travels(cli, monkeypatch):
         sky.script("train.py/x", module=True)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_torchrun_tells_the_only_process_its_place_and_run_does_where_it_is_asked_to(cli):
     """Scripts for torchrun read ``LOCAL_RANK``, whatever the number of processes; others take RANK for a sign."""
     cli.write(

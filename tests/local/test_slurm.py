@@ -185,6 +185,7 @@ def test_an_allocation_that_ends_under_us_is_told_as_such(
     wait_until(lambda: cluster("sinfo", "-h", "-p", "short", "-o", "%t").split() == ["idle"])
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_nodes_leave_the_allocation_that_no_agent_needs_any_more(
     cluster: SlurmCluster, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,6 +186,7 @@ def test_a_process_that_would_end_by_the_signal_is_not_sent_it(tmp_path: Path) -
             other.kill()
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_who_has_closed_the_file_is_not_sent_the_signal(home: Path) -> None:
     with sky.Compute(options=sky.Options(console=False)) as compute:
         folder = compute.pool.machines[0].extra["folder"]

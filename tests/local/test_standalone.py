@@ -168,6 +168,7 @@ def test_the_ranks_of_a_lost_node_are_lost_and_the_others_work(home: Path) -> No
         assert caught.value.results == {}, "the others would have been stopped"
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_another_machine_is_set_up_alone(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shop = Provider(monkeypatch)
     monkeypatch.setattr("skyward_core.pool.nodes.replace.PAUSES", (0.05, 0.05))

@@ -121,6 +121,7 @@ def test_a_client_that_is_killed_loses_nothing_and_the_rest_is_run_later(cli: Cl
     cli("down", "cut", "--yes")
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_with_gangs_each_combination_runs_on_every_rank_one_after_the_other(cli: Cli) -> None:
     cli.folder.joinpath("mended").unlink(missing_ok=True)
     words = [
@@ -232,6 +233,7 @@ def going(cli: Cli) -> list[str]:
     return [row["run"] for row in cli.json("queue", "held")["runs"]]
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("how", ["cancel", "interrupt"])
 def test_a_sweep_by_gangs_is_stopped_as_a_whole(cli: Cli, held: str, tmp_path: Path, how: str) -> None:
     words = ["--sweep", "--gang-nodes", 2, "-a", "seed=3..7", "-a", f"gate={tmp_path}/never", "--pool", held]
@@ -253,6 +255,7 @@ def test_a_sweep_by_gangs_is_stopped_as_a_whole(cli: Cli, held: str, tmp_path: P
     assert sorted(listed[run][0] for run in runs) == ["seed=3", "seed=4"], "each its own"
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_who_leaves_a_sweep_by_gangs_is_told_what_becomes_of_it(cli: Cli, held: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     words = ["--sweep", "--gang-nodes", 2, "-a", "seed=3..7", "-a", f"gate={gate}", "--pool", held]
@@ -271,6 +274,7 @@ def test_who_leaves_a_sweep_by_gangs_is_told_what_becomes_of_it(cli: Cli, held: 
     assert "3 of 5 combinations have no result and are run" in done.stderr
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_more_gangs_than_a_pool_has_in_memory_are_all_told(cli: Cli) -> None:
     words = [
         "--sweep",

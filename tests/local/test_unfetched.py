@@ -168,6 +168,7 @@ def test_the_empty_folder_that_is_left_then_goes_with_a_later_teardown(home: Pat
     assert not sockets.exists()
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_teardown_gives_up_what_nobody_has_fetched_where_it_is_told_to(home: Path) -> None:
     _, run = leave(home)
     wait_until_unfetched(run)
@@ -241,6 +242,7 @@ def test_down_names_what_nobody_has_fetched_and_asks_before_it_is_given_up(home:
     assert "done by rank 1" in cli("logs", run).stdout
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_results_come_from_the_hosts_of_a_pool_that_has_ended(home: Path, cli: Cli) -> None:
     _, run = leave(home, idle=0.5)
     wait_for_the_end(home)

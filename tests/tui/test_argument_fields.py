@@ -108,6 +108,7 @@ async def test_what_a_script_calls_its_values_is_no_markup(app: SkywardApp, fold
         await until(pilot, lambda: "[/u] of it" in screen_text(app))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_several_values_are_a_sweep(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
@@ -141,6 +142,7 @@ async def test_several_values_are_a_sweep(app: SkywardApp, session: FakeSession)
         assert run.total == 5 and session.boards[run.id].sheet.rows[4] == ("5", "0.1")
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_sweep_runs_by_gangs_of_as_many_nodes_as_its_field_says(
     app: SkywardApp, session: FakeSession
 ) -> None:

@@ -176,6 +176,7 @@ async def test_a_live_pool_is_used_as_it_is(app: SkywardApp, session: FakeSessio
         assert session.created == []
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_launching_again_is_one_step_from_the_pools_too(
     app: SkywardApp, session: FakeSession, script: Path
 ) -> None:
@@ -291,6 +292,7 @@ async def test_what_was_entered_outlives_a_start_that_failed(
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.form() == entered)
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_hosts_that_did_not_answer_can_be_changed(
     app: SkywardApp, session: FakeSession, script: Path
 ) -> None:
@@ -514,6 +516,7 @@ def test_bad_input_names_its_field(
     assert words in str(caught.value)
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_hosts_are_a_list_or_a_group(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

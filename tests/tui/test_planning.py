@@ -49,6 +49,7 @@ def hangs(tmp_path: Path) -> Iterator[Path]:
             os.kill(int(child), signal.SIGKILL)
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_python_that_hangs_holds_up_nothing_but_its_plan(
     app: SkywardApp, session: FakeSession, hangs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +107,7 @@ def half_made(home: Path) -> list[Path]:
     return [each for each in found if each.is_dir() and not (each / ".made").exists()]
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_launch_is_left_while_its_script_is_loaded(
     app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

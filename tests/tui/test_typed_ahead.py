@@ -43,6 +43,7 @@ async def opened(app: SkywardApp, pilot: Pilot[None]) -> None:
     await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_letters_after_tab_stand_in_the_next_field(app: SkywardApp, session: FakeSession) -> None:
     Path("work.py").write_text(SCRIPT)
     async with app.run_test(size=SIZE) as pilot:

@@ -103,6 +103,7 @@ sys.exit(app.return_code)
 """
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("setup", [[], ["exec sleep 3"]], ids=["up", "starting"])
 def test_with_a_pool_of_its_own(setup: list[str], tmp_path: Path) -> None:
     with closing(Terminal(tmp_path / "home", cwd=tmp_path, program=["-c", OWN, *setup])) as terminal:
@@ -132,6 +133,7 @@ sys.exit(app.return_code)
 """
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_while_nothing_lets_go_of_the_pools(tmp_path: Path) -> None:
     with closing(Terminal(tmp_path / "home", cwd=tmp_path, program=["-c", STUCK])) as terminal:
         terminal.until("No pools yet")
@@ -163,6 +165,7 @@ def test_while_it_shows_a_run(
     assert session.pools()[0].state == "up"
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_while_a_dialog_is_open_or_it_is_in_the_shell(
     session: Session, shared_home: Path, tmp_path: Path
 ) -> None:
@@ -187,6 +190,7 @@ def test_while_a_dialog_is_open_or_it_is_in_the_shell(
     assert session.pools()[0].state == "up"
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_also_where_the_signal_is_ignored(session: Session, shared_home: Path, tmp_path: Path) -> None:
     program = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from skyward_tui.cli import main; main()"
     with closing(Terminal(shared_home, cwd=tmp_path, program=["-c", program])) as terminal:

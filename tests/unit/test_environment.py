@@ -128,6 +128,7 @@ def test_what_lies_where_the_client_was_started_is_none_of_an_installers(
     assert (project / "here").read_text().strip() == str(project), "set-up commands are the person's own"
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_an_environment_whose_interpreter_is_gone_is_made_anew(
     tmp_path: Path, wheels: dict[str, str]
 ) -> None:
