@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isnan
+from math import isfinite, isnan
 from typing import Any
 
 from ..wire.safe_text import field as safe
@@ -102,6 +102,32 @@ class TrialTable:
         missing = [row for row in self.rows if keys[row.place][0] == _MISSING]
         there.sort(key=lambda row: keys[row.place], reverse=falling)
         return there + missing
+
+    def measured(self, by: str, otherwise: Sequence[str] = ()) -> tuple[str, dict[int, float]]:
+        """A number to compare rows by, as (its name, the finite ones by place): that of a column, or of the result
+        where the column is none that a trial brought about. ("", {}) where there is none.
+
+        Args:
+            otherwise: names of what they logged, for trials whose results are no numbers.
+        """
+        columns = self.columns
+        own = 1 + len(self.names)  # the place, and the arguments
+        wanted = [by] if by in columns[own + 1 :] else []
+        named = zip(self.numbers, columns[own + 2 :], strict=False)
+        logged = [column for name, column in named if name in otherwise]
+        for name in dict.fromkeys((*wanted, columns[-1], *logged)):
+            keys = {row.place: _rank(self._key(row, name, columns.index(name))) for row in self.rows}
+            found = {place: float(key[1]) for place, key in keys.items() if key[0] == _NUMBER}
+            if finite := {place: value for place, value in found.items() if isfinite(value)}:
+                return (self._result_name if name == columns[-1] else name), finite
+        return "", {}
+
+    @property
+    def _result_name(self) -> str:
+        """What the number of the results is called, where they say so."""
+        values = (row.value for row in self.rows)
+        names = (next(iter(value), "") for value in values if isinstance(value, dict))
+        return safe(str(next(names, RESULT)))
 
     def _key(self, row: TrialRow, by: str, at: int | None) -> Any:
         """What a row is sorted by: what stands in a column, or a key of its result."""

@@ -108,7 +108,8 @@ class ResultsPanel(RunPanel):
             self._boards, self._seen = {run.id: session.trials(pool.key, run)}, ("", 0, 0)
             return False
         here = run.id if board.sheet.gang else ""
-        self._trials.update(board.table(run.id, run.tasks, pool.metrics, pool.runs), here)
+        table = board.table(run.id, run.tasks, pool.metrics, pool.runs)
+        self._trials.update(table, pool.metrics, run.id, here)
         self._pane.trials = self._trials
         self._pane.refresh()
         return True

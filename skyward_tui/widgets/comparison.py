@@ -11,13 +11,13 @@ from skyward_core.front.charts import COUNTERS
 
 from ..compared import ComparedLine
 from ..styles import beside
-from ..words import clip, duration
-from .braille import Canvas, Points, bounds
+from ..words import clip
+from .braille import Points
 from .roll import Roll
+from .scaled_curves import scaled
 
 LEFT, RIGHT = 1, 2  # who owns a cell of the chart
 STYLES = ("", "$text-accent", "$text-warning")
-_SCALE = 9
 
 
 class ComparedList(Roll):
@@ -87,20 +87,5 @@ class TwoCurves(Widget):
 
     def render(self) -> Content:
         width, height = self.size
-        spanned = bounds(self._curves)
-        if spanned is None or height < 3 or width < 3 * _SCALE:
-            return Content(clip(f" {self._note}", max(0, width)))
-        (first, last), (low, high) = spanned
-        canvas = Canvas(width - _SCALE - 1, height - 1, (first, last), (low, high))
-        for owner, points in zip((LEFT, RIGHT), self._curves, strict=True):
-            canvas.line(points, owner)
-        rows = []
-        for at in range(canvas.height):
-            mark = f"{high:.3g}" if at == 0 else f"{low:.3g}" if at == canvas.height - 1 else ""
-            scale = f"{clip(mark, _SCALE - 1):>{_SCALE - 1}} ┤" if mark else f"{'':{_SCALE}}│"
-            rows.append(
-                Content.assemble((scale, "$muted"), *((text, STYLES[who]) for text, who in canvas.runs(at)))
-            )
-        begin, end = duration(first), duration(last)
-        axis = f"{'':{_SCALE}}└ {begin} {'─' * max(0, canvas.width - len(begin) - len(end) - 3)} {end}"
-        return Content("\n").join([*rows, Content.styled(axis, "$muted")])
+        drawn = scaled(self._curves, STYLES[LEFT:], width, height)
+        return Content("\n").join(drawn) if drawn else Content(clip(f" {self._note}", max(0, width)))

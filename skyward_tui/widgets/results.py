@@ -52,6 +52,7 @@ class TrialRoll(Protocol):
     def __len__(self) -> int: ...
     def head(self, width: int) -> Content: ...
     def row(self, index: int, width: int) -> Content: ...
+    def below(self, width: int, height: int) -> list[Content]: ...
     def choose(self, steps: int) -> None: ...
     def turn(self) -> None: ...
 
@@ -114,6 +115,14 @@ class ResultsPane(Roll):
             for name, text, style in self._head
         ]
         return lines if self.trials is None else [*lines, self.trials.head(width)]
+
+    def shown(self) -> list[Content]:
+        """Of a sweep, what its trials come to stands in the room below them."""
+        rows = super().shown()
+        if self.trials is None or (room := self.size.height - len(rows) - 1) < 1:
+            return rows
+        below = self.trials.below(self.size.width, room)
+        return [*rows, Content(""), *below] if below else rows
 
     @property
     def _count(self) -> int:

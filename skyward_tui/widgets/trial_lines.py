@@ -5,11 +5,13 @@ from __future__ import annotations
 from rich.cells import cell_len
 from textual.content import Content
 
+from skyward_core.views.metrics import MetricBook
 from skyward_core.views.trials import RESULT, TrialRow, TrialTable
 
 from ..theme import look
 from ..words import clip, number, took
 from .results import task_note
+from .trial_picture import TrialPicture
 
 WIDEST = 24  # cells of a column but the last
 GAP = 2  # cells between two
@@ -27,15 +29,21 @@ class TrialLines:
         self._cells: list[list[str]] = []
         self._widths: list[int] = []
         self._right: set[int] = set()  # columns of figures, which end below each other
+        self._book, self._run, self._picture = MetricBook(), "", TrialPicture()
 
-    def update(self, table: TrialTable, here: str = "") -> None:
+    def update(self, table: TrialTable, book: MetricBook, run: str, here: str = "") -> None:
         """Take the table as it is now.
 
         Args:
+            book, run: what the trials logged, and the run that did where a row does not say.
             here: a run whose rows are marked.
         """
-        self._table, self._here = table, here
+        self._table, self._here, self._book, self._run = table, here, book, run
         self._sort()
+
+    def below(self, width: int, height: int) -> list[Content]:
+        """What they come to, in so many rows below them."""
+        return self._picture.rows(width, height)
 
     @property
     def ended(self) -> tuple[int, int]:
@@ -63,6 +71,7 @@ class TrialLines:
         if self._by not in columns:
             self._by = columns[0]
         self._rows = self._table.sorted(self._by, falling=self._falling)
+        self._picture.update(self._table, self._rows, self._by, self._book, self._run)
         self._cells = [self._texts(row) for row in self._rows]
         heads = [self._head_of(column) for column in columns]
         everything = [heads, *self._cells]

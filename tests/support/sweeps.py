@@ -24,6 +24,14 @@ def swept(session: FakeSession) -> tuple[PoolView, RunView]:
     return view, run
 
 
+def learned(session: FakeSession, view: PoolView, run: RunView, index: int, loss: float) -> None:
+    """Have a trial log a loss that falls to that, from its beginning to its end."""
+    run.tasks[index].began_at = began = session.now - 3.25
+    for step in range(20):
+        worth = loss + (1 - loss) * 0.7**step
+        view.metrics.note(run.id, index, began + step * 0.15, {"step": step, "loss": worth})
+
+
 def end(session: FakeSession, view: PoolView, run: RunView, index: int, loss: float) -> None:
     gists = {"loss": [loss, loss, 1.0]}
     session.end_rank(view, run, index, "returned", summary=value({"acc": 1 - loss}), numbers=gists)

@@ -20,7 +20,7 @@ from tests.support.machines import measured
 from tests.support.past import some_comparison, some_past
 from tests.support.shared_hosts import have_looks
 from tests.support.some_stacks import hung, write_train_py
-from tests.support.sweeps import swept
+from tests.support.sweeps import learned, swept
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SETTLING = 5  # seconds after which a picture is what it is
@@ -230,8 +230,10 @@ async def test_comparison(app: SkywardApp, session: FakeSession, snap: Snap, siz
 
 @at_every_size
 async def test_trials(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
-    swept(session)
-    keys = ["enter", "4", Seen("#▲"), *["right"] * 5, "enter"]
+    view, run = swept(session)
+    for index, loss in ((0, 0.5), (1, 0.25), (3, 0.75), (4, 0.125)):
+        learned(session, view, run, index, loss)
+    keys = ["enter", "4", Seen("#▲"), *["right"] * 5, "enter", "z"]
     await show(app, snap, "trials", size, keys, "loss▼")
 
 
