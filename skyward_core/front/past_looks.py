@@ -13,16 +13,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..model.errors import SkywardError
+from ..model.errors import NoTrials, SkywardError, UsageError
 from ..store.archive import log_files, rank_of
 from ..store.home import pool_path
 from ..store.ledger import Ledger
 from ..store.run_logs import Part, RunLogs
 from ..views.metrics import MetricBook
+from ..views.trials import TrialTable
 from ..views.views import RunView
 from ..wire.node_paths import ERR, METRICS, OUT
 from .history import run_view
 from .session_part import SessionPart
+from .trials import board_of
 
 LINES = 60  # of a log, at most
 SHORT = 256 << 10  # bytes of a log that is read whole, so that both streams are in their true order
@@ -39,12 +41,14 @@ class PastLook(NamedTuple):
         book: its numbers over time.
         rank: whose lines they are: of a run that failed the one that it failed by; None for none.
         lines: those that it printed last.
+        trials: of a sweep, its table; None for any other run.
     """
 
     view: RunView | None = None
     book: MetricBook = MetricBook()
     rank: int | None = None
     lines: Sequence[str] = ()
+    trials: TrialTable | None = None
 
 
 def past_look(ledger: Ledger, run: str) -> PastLook:
@@ -56,7 +60,8 @@ def past_look(ledger: Ledger, run: str) -> PastLook:
     row = ledger.run(run)
     if row is None:
         return PastLook()
-    view, folder = run_view(ledger, row), pool_path(ledger.pool(row.token).key) / "logs"
+    key = ledger.pool(row.token).key
+    view, folder = run_view(ledger, row), pool_path(key) / "logs"
     rank, lines = None, []
     with suppress(OSError, SkywardError):  # what was pruned is not there any more
         logs = RunLogs(ledger, run)
@@ -66,7 +71,16 @@ def past_look(ledger: Ledger, run: str) -> PastLook:
     book = MetricBook()
     with suppress(OSError):
         book = numbers(folder, run)
-    return PastLook(view, book, rank, lines)
+    return PastLook(view, book, rank, lines, _trials(ledger, key, view, book))
+
+
+def _trials(ledger: Ledger, pool: str, run: RunView, book: MetricBook) -> TrialTable | None:
+    """The table of a sweep; of one by gangs each run is looked at by itself."""
+    if run.kind != "sweep":
+        return None
+    with suppress(UsageError, NoTrials):
+        return board_of(ledger, pool, run, {}).table(run.id, run.tasks, book)
+    return None
 
 
 def last_lines(logs: RunLogs, rank: int) -> list[str]:

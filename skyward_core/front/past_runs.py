@@ -23,6 +23,7 @@ from .session_part import SessionPart
 
 EVERY = 10_000  # runs that are looked at, at most: the newest
 RECENT = 30 * 86400.0  # seconds after which a failure is old news
+_COUNTED = {"broadcast": "rank", "sweep": "trial"}  # what a run of a kind has as many of as its total says
 FAILED = ("failed", "lost")  # how runs, and pools, end that went wrong
 COLUMNS = ("when", "pool", "function", "outcome", "took", "cost")
 """What they can be sorted by."""
@@ -40,6 +41,7 @@ class PastRun:
         script: the script's name; "" where nobody kept that, as of runs that a script dispatched itself.
         arguments: texts, as they were given.
         ranks: how many ranks, or tasks, it had.
+        counted: what these are: a rank, a trial, a task.
         state: how it ended, or "running"; of a pool without a run, how it is with that.
         opened_at, ended_at: Unix time; None for what goes on.
         error: the root cause in words, or "".
@@ -57,6 +59,7 @@ class PastRun:
     script: str = ""
     arguments: tuple[str, ...] = ()
     ranks: int = 0
+    counted: str = "rank"
     state: str
     opened_at: float
     ended_at: float | None
@@ -243,7 +246,8 @@ class _Pools:
         end = time.time() if row.ended_at is None else row.ended_at
         return PastRun(
             run=row.run, pool=safe(pool.name), key=pool.key, provider=_provider(pool), function=safe(row.function),
-            script=told.script, arguments=told.arguments, ranks=row.total, state=row.state,
+            script=told.script, arguments=told.arguments, ranks=row.total,
+            counted=_COUNTED.get(row.kind, "task"), state=row.state,
             opened_at=row.opened_at, ended_at=row.ended_at, error=safe(error),
             dollars=_dollars(pool, bills, row.opened_at, end), is_up=pool.ended_at is None,
         )  # fmt: skip

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 _NO_RUN = "There has been no run yet: {pools.new} on the list of pools launches a script."
 RESTS = 0.15  # seconds for which the cursor stays on a run before that is read
 LOOKS = 64  # runs of which what was read is kept
+_AROUND = 2  # rows of the screen that are neither the list's nor those below it
+_HEAD = 3  # rows of a list that are no runs
+_LEAST = 8  # rows that are worth showing of what the cursor is on
+_TALL, _WIDE, _PART = 30, 100, 0.45  # where both have their part, however long the list is
 LOOK = 2.0  # seconds between two looks at the ledger, where runs begin and end
 
 
@@ -59,6 +63,10 @@ class HistoryScreen(BaseScreen[None]):
             0.0,
         )  # the run under the cursor, and since when
         self._reads = ""  # the run that is read just now
+        self._shared: tuple[bool, int | None] = (
+            False,
+            None,
+        )  # whether that is shown, and the list's height then
 
     def body(self) -> ComposeResult:
         panel = Panel(PastRunList(), id="runs")
@@ -100,9 +108,22 @@ class HistoryScreen(BaseScreen[None]):
             listed.update([run for run in self._runs if self._search.wants(run)], self._note(), now)
         else:
             listed.tick(now)
+        self._share(len(listed.rows))
         self.query_one(Crumbs).show(["pools", self._title], self._status(len(listed.rows)))
         self._show_look(listed.chosen, now)
         super().pulse(now)
+
+    def _share(self, runs: int) -> None:
+        """The list has the rows that it needs, what the cursor is on the rest: where there is room for both."""
+        room, wanted = self.size.height - _AROUND, runs + _HEAD
+        roomy = self.size.height >= _TALL and self.size.width >= _WIDE
+        most = max(wanted if wanted + _LEAST <= room else 0, int(room * _PART) if roomy else 0)
+        there = bool(runs and most)
+        height = max(_HEAD + 1, min(wanted, most)) if there else None
+        if (there, height) != self._shared:
+            self._shared = there, height
+            self.query_one("#look").display = there
+            self.query_one("#runs").styles.height = height
 
     def _show_look(self, chosen: PastRun | None, now: float) -> None:
         """Below the list, where there is room; it is read once the cursor rests."""

@@ -20,11 +20,13 @@ from ..theme import look
 from ..words import clip, count, duration, money, number, one_line
 from .results import task_note
 from .small_chart import NumbersChart
+from .trial_lines import TrialLines
 
 _CHART = 6  # rows of a curve
 _RESULTS = 8  # of which each has a line
 _ERROR = 6  # lines of a root cause
 _LEFT = 0.4  # of the width
+_BESIDE = 90  # columns from which lines and curves stand beside what it is, else below
 _TOGETHER = ("mean", "min", "max")  # of all results that are numbers
 
 Part = tuple[str, str]
@@ -42,6 +44,9 @@ class RunLook(Widget, can_focus=False):
         self._look: PastLook | None = None
         self._now = 0.0
         self._chart = NumbersChart()
+        self._trials: TrialLines | None = (
+            None  # of a sweep: what curves of its trials, end to end, do not tell
+        )
 
     def update(self, run: PastRun | None, seen: PastLook | None, now: float) -> None:
         """Show another one.
@@ -52,12 +57,21 @@ class RunLook(Widget, can_focus=False):
         shown = (run, id(seen), int(now) if run is not None and run.ended_at is None else 0)
         if shown != self._shown:
             self._shown, self._run, self._look, self._now = shown, run, seen, now
+            self._trials = None
+            if run is not None and seen is not None and seen.trials is not None:
+                self._trials = TrialLines()
+                self._trials.update(seen.trials, seen.book, run.run)
             self.refresh()
 
     def render(self) -> Content:
         width, height = self.size
         if self._run is None or width < 1:
             return Content("")
+        if width < _BESIDE:
+            above = self._left(self._run, width)
+            more = self._right(self._run, width, height - len(above) - 1)
+            rows = [*above, Content(""), *more]
+            return Content("\n").join(row.truncate(width) for row in rows[:height])
         left_width = max(1, int(width * _LEFT) - 2)
         right_width = max(1, width - left_width - 3)
         left, right = self._left(self._run, left_width), self._right(self._run, right_width, height)
@@ -80,7 +94,7 @@ class RunLook(Widget, can_focus=False):
         yield f"{mark.text} {run.function or '(no run)'}, {duration(run.seconds(self._now))}", mark.style
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.opened_at))
         cost = "" if not run.dollars else f", {money(run.dollars)}"
-        ranks = f", {count(run.ranks, 'rank')}" if run.ranks else ""
+        ranks = f", {count(run.ranks, run.counted)}" if run.ranks else ""
         yield f"{when} on {run.provider}{ranks}{cost}", "$muted"
         if run.error:
             yield run.error, "$text-error"
@@ -98,7 +112,13 @@ class RunLook(Widget, can_focus=False):
         seen = self._look
         if seen is None:
             return [Content.styled("reading …", "$muted")] if run.run else []
-        rows = self._chart.rows(seen.book, id(seen), run.run, width, _CHART)
+        if self._trials is not None:
+            shown = [self._trials.row(at, width) for at in range(min(len(self._trials), max(0, height - 1)))]
+            rows = [self._trials.head(width), *shown]
+            room = height - len(rows) - 1
+            return [*rows, Content(""), *self._trials.below(width, room)] if room > 0 else rows
+        tall = max(_CHART, height // 2 - 1)
+        rows = self._chart.rows(seen.book, id(seen), run.run, width, tall)
         room = height - len(rows) - (2 if rows else 1)
         if seen.lines and room > 0:
             rows += [Content("")] if rows else []

@@ -15,6 +15,7 @@ from skyward_tui.widgets.run_list import PastRunList
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.past import compared_run, past_run, some_comparison, some_past
+from tests.support.sweeps import swept
 
 SIZE = (130, 30)
 
@@ -197,8 +198,10 @@ async def test_the_run_under_the_cursor_shows_below_once_the_cursor_rests(
         await pilot.press("up")
         await until(pilot, lambda: "the last line" in screen_text(app))
         assert session.looked_at == [first.run, second.run], "each once"
-        await pilot.resize_terminal(80, 24)
-        await until(pilot, lambda: "the last line" not in screen_text(app))
+        await pilot.resize_terminal(80, 18)
+        await until(
+            pilot, lambda: "chosen" not in screen_text(app) and "the last line" not in screen_text(app)
+        )
 
 
 async def test_a_run_that_cannot_be_read_is_said(app: SkywardApp, session: FakeSession) -> None:
@@ -209,3 +212,32 @@ async def test_a_run_that_cannot_be_read_is_said(app: SkywardApp, session: FakeS
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("H")
         await until(pilot, lambda: "the ledger is damaged" in screen_text(app))
+
+
+async def test_of_a_sweep_the_trials_stand_below_and_are_counted_as_such(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view, run = swept(session)
+    table = session.boards[run.id].table(run.id, run.tasks, view.metrics)
+    session.past = [past_run(1, run=run.id, key=view.key, pool=view.name, ranks=6, counted="trial")]
+    session.past_looks[run.id] = PastLook(run, view.metrics, trials=table)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("H")
+        await until(pilot, lambda: "ValueError: bad seed 3" in screen_text(app))
+        shown = screen_text(app)
+        assert "6 trials" in shown and "6 ranks" not in shown
+        assert "acc by lr" in shown and "0.625" in shown
+
+
+async def test_a_short_list_leaves_the_rest_to_the_run_under_the_cursor(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    some_past(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("H")
+        await until(pilot, lambda: "chosen" in screen_text(app))
+        assert "lr=0.1" in screen_text(app).split("chosen")[1]
+        session.past += [past_run(each) for each in range(7, 30)]
+        await pilot.press("r")
+        await until(pilot, lambda: "llama-19" in screen_text(app))
+        assert "chosen" not in screen_text(app), "it would leave too few of so many"

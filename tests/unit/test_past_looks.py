@@ -7,9 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from skyward_core.front import past_looks
-from skyward_core.front.past_looks import last_lines, numbers
+from skyward_core.front.past_looks import last_lines, numbers, past_look
+from skyward_core.front.past_runs import RunSearch, past_runs
+from skyward_core.store import kept_trials
+from skyward_core.store.home import pool_dir
+from skyward_core.store.ledger import Ledger
 from skyward_core.store.run_logs import Part
+from skyward_core.views.trial_sheet import TrialSheet
 
 
 def test_of_a_long_log_the_end_is_read_of_this_run_alone(tmp_path: Path) -> None:
@@ -37,3 +44,23 @@ def test_no_more_of_numbers_is_read_than_was_said(tmp_path: Path) -> None:
     kept = some.traces("r1", "loss")[0].values
     assert kept[-1] == 199.0 and 10 < len(kept) < 60
     assert numbers(tmp_path, "r2").ranks("r2") == []
+
+
+def test_of_a_sweep_the_trials_are_told_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    ledger = Ledger()
+    try:
+        row = ledger.intend("a", "grid", {"provider": "local"}, {"provider": "local"})
+        pool_dir(row.key)
+        ledger.record(opened=[("a", "s1", "fit", "sweep", 2, 1.0), ("a", "b1", "fit", "broadcast", 2, 2.0)])
+        kept_trials.keep(row.key, "s1", TrialSheet.new(("lr",), [("0.1",), ("0.2",)]))
+        seen, other = past_look(ledger, "s1"), past_look(ledger, "b1")
+        assert seen.trials is not None and [each.arguments for each in seen.trials.rows] == [
+            ("0.1",),
+            ("0.2",),
+        ]
+        assert other.trials is None
+        counted = {run.run: run.counted for run in past_runs(ledger, RunSearch(), {})}
+        assert counted == {"s1": "trial", "b1": "rank"}
+    finally:
+        ledger.close()
