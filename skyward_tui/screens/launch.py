@@ -52,6 +52,7 @@ from ..widgets.toggles import Toggles
 from ..words import one_line
 from . import launch_presets
 from .base import BaseScreen
+from .launch_beside import LaunchBeside
 from .launch_checks import ProviderChecks
 from .launching import BegunPool, create, follow, follow_job
 
@@ -130,6 +131,7 @@ class LaunchScreen(BaseScreen[None]):
         self._swept = ""  # arguments of which the person, or we, have said whether they are those of a sweep
         self._planner = Planner()
         self._checks = ProviderChecks(self)
+        self._beside = LaunchBeside(self)
         self._shown: Form | None = None  # what the plan is about
         self._wait: Wait | None = None  # for the plan, or for what a launch is at
         self._busy = False
@@ -197,6 +199,7 @@ class LaunchScreen(BaseScreen[None]):
                 with Horizontal(id="last"):
                     yield Button("Launch", id="launch", variant="primary", compact=True)
                     yield Static(id="message", markup=False)
+                yield self._beside.code
             yield PlanPanel(first_key("launch.view", self.app.keys))
 
     def on_mount(self) -> None:
@@ -429,6 +432,7 @@ class LaunchScreen(BaseScreen[None]):
         else:
             self.query_one(CallFields).show(called, script, whole=form.whole, sweep=form.sweep)
         self._checks.look(form)
+        self._beside.look(form, script, called)
         self._wait = self._wait or Wait("looking for the Python of the script")
         self._plan(form)
 
@@ -465,6 +469,7 @@ class LaunchScreen(BaseScreen[None]):
 
     def _show(self, found: Planned) -> None:
         form, error = found.form, found.error
+        self._beside.share()
         self._mark(error.field if error and form.script.strip() else "")
         if error is None:
             self._say("")

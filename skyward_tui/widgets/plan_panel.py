@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from textual import events
 from textual.containers import VerticalScroll
@@ -14,9 +15,15 @@ from textual.widgets import Static
 from skyward_core.wire.safe_text import paragraph
 
 from .chrome import Panel
+from .earlier_runs import rows
+
+if TYPE_CHECKING:
+    from skyward_core.front.past_runs import PastRun
 
 VIEWS = ("plan", "command", "Python")
 _HEADING = 9  # cells
+_LEAST = 4  # rows for runs that were before
+_MINUTE = 60.0  # seconds
 _STYLES = {"cost": "bold", "note": "$text-warning", "preset": "$text-warning"}
 
 
@@ -35,6 +42,7 @@ class PlanPanel(Panel):
         self._view = 0
         self._told: Sequence[tuple[str, str]] = ()
         self._trouble = self._command = self._script = ""
+        self._earlier: tuple[Sequence[PastRun], float] = ((), 0.0)
         self.fits = True  # whether all are shown at once
         self.border_title = VIEWS[0]
 
@@ -51,6 +59,12 @@ class PlanPanel(Panel):
         """
         self._told, self._trouble, self._command, self._script = told, trouble, command, script
         self._paint()
+
+    def show_earlier(self, runs: Sequence[PastRun], now: float) -> None:
+        """Show how runs of the same went before, the newest first, where there is room below all else."""
+        if (runs, now // _MINUTE) != (self._earlier[0], self._earlier[1] // _MINUTE):
+            self._earlier = runs, now
+            self._paint()
 
     def turn(self) -> None:
         """The next of the three."""
@@ -72,9 +86,11 @@ class PlanPanel(Panel):
         script = _part("as Python", self._script)
         plan = self._plan(max(20, width - _HEADING))
         whole = _joined([plan, command, script], apart)
-        self.fits = whole.get_height({}, max(1, width)) <= height
+        rows_taken = whole.get_height({}, max(1, width))
+        self.fits = rows_taken <= height
         if self.fits:
-            shown, title = whole, Content(VIEWS[0])
+            before = self._before(width, height - rows_taken)
+            shown, title = _joined([whole, before], apart), Content(VIEWS[0])
         else:
             alone = [_part("", self._command), _part("", self._script)]
             shown = (_joined([plan, command], apart), *alone)[self._view]
@@ -83,6 +99,12 @@ class PlanPanel(Panel):
             title = Content(f"{VIEWS[self._view]} ({self._key}: {VIEWS[(self._view + 1) % len(VIEWS)]})")
         self._why.update(shown)
         self.retitle(title, self._more)
+
+    def _before(self, width: int, room: int) -> Content:
+        runs, now = self._earlier
+        if room < _LEAST or not runs:
+            return Content("")
+        return Content("\n").join([Content.styled("before", "$muted"), *rows(runs[: room - 2], now, width)])
 
     _more = Content("")
 

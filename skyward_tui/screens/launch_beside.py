@@ -1,0 +1,91 @@
+"""What the launch form shows in room that its fields leave: the code that is to run, and how it went before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from textual.widget import Widget
+
+from skyward_core.front.past_runs import RunSearch
+from skyward_core.model.errors import SkywardError
+
+from ..app_face import settled
+from ..launch_form import is_job
+from ..widgets.earlier_runs import earlier
+from ..widgets.plan_panel import PlanPanel
+from ..widgets.script_code import ScriptCode
+
+if TYPE_CHECKING:
+    from skyward_core.front.past_runs import PastRun
+    from skyward_core.front.scripts import FunctionInfo
+
+    from ..launch_form import Form
+    from .base import BaseScreen
+
+_LEAST = 8  # rows of code that are worth their heading
+
+
+class LaunchBeside:
+    """Reads the ledger once.
+
+    Args:
+        screen: the form's.
+    """
+
+    def __init__(self, screen: BaseScreen[None]) -> None:
+        self._screen = screen
+        self._runs: list[PastRun] = []
+        self._form: Form | None = None
+        self._is_read = self._asked = False
+        self._rows = 0  # of the code
+        self.code = ScriptCode(id="code")
+
+    def look(self, form: Form, script: Path, called: FunctionInfo | None) -> None:
+        """Show those of what the form says.
+
+        Args:
+            script: the file; none where it cannot be read.
+            called: None for the whole of it.
+        """
+        self._form = form
+        shown = script != Path() and not is_job(form.script)
+        self._is_read = shown and self.code.show(script, 1 if called is None else called.line)
+        place = script.name if called is None else f"{called.name}  {script.name}:{called.line}"
+        self.code.border_title = f" {place} "
+        self.share()
+        self._show_runs()
+        if not self._asked and self._screen.app.session is not None:
+            self._asked = True
+            self._screen.run_worker(self._read(), group="before")
+
+    def share(self) -> None:
+        """Give the code what rows the fields leave."""
+        form, fields, last = (
+            self._screen.query_one(f"#{name}", Widget) for name in ("form", "fields", "last")
+        )
+        room = form.content_size.height - fields.virtual_size.height - last.outer_size.height
+        there = self._is_read and room >= _LEAST and not self._screen.has_class("-narrow")
+        if self.code.display != there:
+            self.code.display = there
+        if there and self._rows != room:
+            self._rows = room
+            self.code.styles.height = room
+
+    def _show_runs(self) -> None:
+        form = self._form
+        if form is not None:
+            function = "" if form.whole else form.function
+            found = earlier(self._runs, Path(form.script).name, function)
+            self._screen.query_one(PlanPanel).show_earlier(found, self._screen.app.clock())
+
+    async def _read(self) -> None:
+        session = self._screen.app.session
+        if session is None:
+            return
+        try:
+            self._runs = await settled(session.past_runs(RunSearch()))
+        except (SkywardError, OSError):
+            return  # the list of past runs says why
+        if self._screen.is_attached and self._screen.display:
+            self._show_runs()

@@ -1,0 +1,57 @@
+"""What the launch form shows in room that its fields leave: the code, and how runs of it went before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from skyward_tui.app import SkywardApp
+from skyward_tui.widgets.script_code import coloured
+from tests.support.app_driver import screen_text, typed, until
+from tests.support.fake_session import FakeSession
+from tests.support.past import past_run
+
+SCRIPT = '''\
+import skyward_core as sky
+
+
+@sky.function
+def train(epochs: int = 3) -> float:
+    """Train."""
+    return 0.25 * epochs  # a secret of this function
+'''
+
+
+async def test_code_and_earlier_runs_have_the_room_that_fields_leave(
+    app: SkywardApp, session: FakeSession, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    session.past = [
+        past_run(1, arguments=("epochs=7",)),
+        past_run(2, function="other", arguments=("epochs=8",)),
+        past_run(3, script="another.py", arguments=("epochs=9",)),
+        past_run(4, state="failed", error="r3 OSError: disk full"),
+    ]
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("n")
+        await until(pilot, lambda: app.focused is not None and app.focused.id == "script")
+        await typed(app, pilot, "train.py")
+        await until(pilot, lambda: "a secret of this function" in screen_text(app))
+        await until(pilot, lambda: "epochs=7" in screen_text(app))
+        shown = screen_text(app)
+        assert "train.py:5" in shown and "disk full" in shown
+        assert "epochs=8" not in shown and "epochs=9" not in shown
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: "a secret of this function" not in screen_text(app))
+        await pilot.resize_terminal(160, 48)
+        await until(pilot, lambda: "a secret of this function" in screen_text(app))
+        await typed(app, pilot, "x")
+        await until(pilot, lambda: "a secret of this function" not in screen_text(app))
+
+
+def test_code_is_coloured_as_far_as_it_is_understood() -> None:
+    lines = list(coloured(SCRIPT + "x = (\n\x1b[31m"))
+    styles = {(line.plain[span.start : span.end], span.style) for line in lines for span in line.spans}
+    assert ("def", "$text-accent") in styles and ("train", "bold") in styles
+    assert ('"""Train."""', "$muted") in styles and ("# a secret of this function", "$muted") in styles
+    assert [line.plain for line in lines[:7]] == SCRIPT.splitlines()
+    assert not any("\x1b" in line.plain for line in lines), "a file is no terminal"
