@@ -19,8 +19,11 @@ from ..tasks.script_children import ALIAS
 from ..wire.safe_text import field as shown
 
 MARK = "# An alias of skyward_core: the command `shim install` wrote it, and `shim remove` takes it away.\n"
+_PREFIX = ".skyward-"  # of a file until it is whole
 _LOOK = """
-import importlib.util, json, os, sys, sysconfig
+import sys
+sys.path[:] = [each for each in sys.path if each]  # what lies in the current folder is no package of the environment
+import importlib.util, json, os, sysconfig
 found = importlib.util.find_spec("skyward")
 managed = sys.prefix == sys.base_prefix and os.path.exists(
     os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"))
@@ -60,12 +63,12 @@ def install(python: str | None = None) -> Shim:
     """
     python, site, found = _look(python)
     path = site / "skyward.py"
-    if _is_ours(path):
-        return Shim(path, python, changed=False)
-    if found["there"]:
+    if found["there"] and not (_is_ours(path) and Path(found["there"]) == path):
         raise UsageError(
             f"{python} has another package skyward, at {shown(found['there'])}, which scripts get: uninstall it first"
         )
+    if _is_ours(path):
+        return Shim(path, python, changed=False)
     if not found["ours"]:
         raise UsageError(
             f"{python} has no skyward_core, which the alias stands for: install this package there first"
@@ -75,7 +78,8 @@ def install(python: str | None = None) -> Shim:
             f"{python} is the system's, whose packages its own tools manage: name another by --python"
         )
     try:
-        with tempfile.NamedTemporaryFile("w", dir=site, prefix=".skyward-", delete=False) as file:
+        _clear(site)
+        with tempfile.NamedTemporaryFile("w", dir=site, prefix=_PREFIX, delete=False) as file:
             file.write(MARK + (ALIAS / path.name).read_text(encoding="utf-8"))
         written = Path(file.name)
         written.chmod(0o644)
@@ -96,12 +100,16 @@ def remove(python: str | None = None) -> Shim:
     """
     python, site, _ = _look(python)
     path = site / "skyward.py"
-    if not path.exists():
-        return Shim(path, python, changed=False)
-    if not _is_ours(path):
+    there = path.exists()
+    if there and not _is_ours(path):
         raise UsageError(f"{path} was not written by this program, and stays")
     try:
+        _clear(site)
+        if not there:
+            return Shim(path, python, changed=False)
         path.unlink()
+        for compiled in site.glob(f"__pycache__/{path.stem}.*.pyc"):
+            compiled.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"{path} cannot be removed: {error.strerror}") from error
     return Shim(path, python, changed=True)
@@ -111,15 +119,21 @@ def _look(python: str | None) -> tuple[str, Path, dict[str, Any]]:
     if python is None:
         python = offered(Path.cwd() / "script.py", os.environ)[0].path
     try:
-        # Isolated: what lies in the current folder is no package of the environment.
         answer = subprocess.run(
-            [python, "-I", "-c", _LOOK], capture_output=True, text=True, timeout=SECONDS, check=True
+            [python, "-E", "-c", _LOOK], capture_output=True, text=True, timeout=SECONDS, check=True
         )
         found: dict[str, Any] = json.loads(answer.stdout)
         return python, Path(found["site"]), found
     except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
         said = f"{shown(python)} does not say where its packages are: {shown(str(error))}"
         raise UsageError(said) from error
+
+
+def _clear(site: Path) -> None:
+    """Take away what an installation left that was killed half way."""
+    for left in site.glob(f"{_PREFIX}*"):
+        if left.is_file() and (_is_ours(left) or not left.stat().st_size):
+            left.unlink(missing_ok=True)
 
 
 def _is_ours(path: Path) -> bool:

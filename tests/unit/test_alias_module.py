@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import venv
@@ -61,6 +62,63 @@ def test_nothing_of_others_is_written_over_or_removed(environment: Path) -> None
             alias_module.remove(python)
     finally:
         other.unlink()
+
+
+def test_the_real_one_comes_later(environment: Path) -> None:
+    """A package's folder is found before a module of its name: scripts get that."""
+    python = python_of(environment)
+    shim = alias_module.install(python)
+    real = shim.path.with_suffix("")
+    real.mkdir()
+    (real / "__init__.py").write_text("")
+    try:
+        with pytest.raises(
+            UsageError, match=r"another package skyward, at .*/skyward/__init__.py, which scripts get"
+        ):
+            alias_module.install(python)
+        assert alias_module.remove(python).changed and not shim.path.exists() and real.exists()
+    finally:
+        shutil.rmtree(real)
+        alias_module.remove(python)
+
+
+def test_the_real_one_in_the_persons_own_packages(environment: Path, tmp_path: Path) -> None:
+    """Which come before an environment's that has them, too, as that of a Python which nobody made for a project."""
+    python = python_of(environment)
+    seen = environment / "pyvenv.cfg"
+    before = seen.read_text()
+    seen.write_text(
+        before.replace("include-system-site-packages = false", "include-system-site-packages = true")
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONUSERBASE", str(tmp_path))
+        own = Path(
+            subprocess.run(
+                [python, "-m", "site", "--user-site"], capture_output=True, text=True
+            ).stdout.strip()
+        )
+        own.mkdir(parents=True)
+        (own / "skyward.py").write_text("")
+        try:
+            assert own.is_relative_to(tmp_path)
+            with pytest.raises(UsageError, match=r"has another package skyward, at .*which scripts get"):
+                alias_module.install(python)
+        finally:
+            seen.write_text(before)
+
+
+def test_what_was_killed_half_way_leaves_nothing(environment: Path) -> None:
+    python = python_of(environment)
+    (site,) = environment.glob("lib/python*/site-packages")
+    for name, text in (("none", ""), ("part", alias_module.MARK + "import")):
+        (site / f"{alias_module._PREFIX}{name}").write_text(text)
+    other = site / f"{alias_module._PREFIX}core.pth"
+    other.write_text("# somebody else's\n")
+    shim = alias_module.install(python)
+    subprocess.run([python, "-c", "import skyward"], check=True, env={})
+    assert [*site.glob(f"{alias_module._PREFIX}*")] == [other] and [*site.glob("__pycache__/skyward.*")]
+    assert alias_module.remove(python).changed and not shim.path.exists()
+    assert not [*site.glob("__pycache__/skyward.*")] and other.exists()
 
 
 def test_what_cannot_be_is_refused_in_words(environment: Path, tmp_path: Path) -> None:
