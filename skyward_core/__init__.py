@@ -41,7 +41,7 @@ _WHERE = {
     "Worker": "model.spec",
     "Options": "model.spec",
     "PoolSpec": "model.spec",
-    "Nodes": "model.spec",
+    "Nodes": "model.node_range",
     "Spec": "model.spec",
     "Local": "providers.local.provider",
     "SSH": "providers.ssh.provider",
@@ -183,9 +183,9 @@ if TYPE_CHECKING:
     from .model.errors import Unreachable as Unreachable
     from .model.errors import UsageError as UsageError
     from .model.hint import Hint as Hint
+    from .model.node_range import Nodes as Nodes
     from .model.run_future import RunFuture as RunFuture
     from .model.spec import Image as Image
-    from .model.spec import Nodes as Nodes
     from .model.spec import Options as Options
     from .model.spec import PipIndex as PipIndex
     from .model.spec import PoolSpec as PoolSpec

@@ -6,8 +6,8 @@ import inspect
 from pathlib import Path
 
 from skyward_core.wire import messages
+from skyward_core.wire.frame_form import FrameForm
 from skyward_core.wire.frames import VERSION
-from skyward_core.wire.messages import FrameForm
 from skyward_core.wire.value_checks import Check, Checks
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"

@@ -13,7 +13,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ..model.errors import UsageError
-from ..model.spec import Image, Nodes, Options
+from ..model.node_range import Nodes
+from ..model.spec import Image, Options
 from ..model.wrong_field import of_field
 from ..plugins import built_in
 from ..tasks.scripts import parse

@@ -24,14 +24,12 @@ from ..model.states import PoolStatus
 from ..pool.live_logs import LogSink
 from ..pool.nodes.reconcile import close_if_gone, is_being_made
 from ..pool.pool import Pool
-from ..pool.runs.launch import new_id
 from ..pool.unfetched import fetch, fetch_run, is_here
 from ..store import debug_log
 from ..store.history import outline, price, recall, unreached
 from ..store.ledger import Ledger
 from ..store.ledger_rows import Kept, PoolRow, Receipt
 from ..store.run_logs import RunLogs
-from ..tasks.task import Task
 from ..transport.background_loop import submit
 from ..transport.ssh.questions import Questions
 from ..views.events import Event, PoolEnded
@@ -41,6 +39,7 @@ from .back_off import BackOff
 from .check_ups import CheckUps
 from .comparing import Comparing
 from .insides import Insides
+from .launching import Launching
 from .output_files import OutputFiles
 from .sweeping import Sweep
 from .trials import TrialRuns
@@ -48,9 +47,6 @@ from .trials import TrialRuns
 if TYPE_CHECKING:
     from ..transport.ssh.questions import Ask
     from .base import Front
-    from .kept_commands import KeptShell
-    from .launch_request import LaunchRequest
-    from .launches import KeptLaunch
 
 LISTED_SECONDS = 0.5  # after which a pool to which the way is long is listed
 
@@ -59,7 +55,7 @@ T = TypeVar("T")
 OnEvent = Callable[[Event], None]
 
 
-class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
+class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
     """All that an app or a command needs of the core.
 
     Pools that this session did not create are watched as an observer: looking at a pool does not keep it alive.
@@ -353,73 +349,6 @@ class Session(CheckUps, Comparing, Insides, OutputFiles, TrialRuns):
         from .history import result_pickles
 
         return result_pickles(self.ledger, run)
-
-    def launch(
-        self,
-        pool: str,
-        task: Task,
-        *,
-        one: bool = False,
-        stays: bool = False,
-        request: LaunchRequest | KeptShell | None = None,
-        joined: bool = False,
-    ) -> Future[RunView]:
-        """See :meth:`.base.Front.launch`."""
-
-        async def work() -> RunView:
-            found = await self._ours(pool)
-            id = new_id()
-            if request is not None:
-                from .launches import keep_before
-
-                keep_before(found.view.key, id, request, joined=joined)
-            try:
-                run = found.launch.open("single" if one else "broadcast", [task], run_id=id, stays=stays)
-            except BaseException:
-                if request is not None:
-                    from .launches import forget
-
-                    forget(found.view.key, id)
-                raise
-            return found.view.runs[run.id]
-
-        return self._submit(work())
-
-    def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
-        """Keep all of what a run was launched with, the state of its script's repository too.
-
-        Args:
-            pool: its key.
-            joined: whether the pool was up before.
-
-        Raises (through the future):
-            OSError: it cannot be written.
-        """
-
-        async def work() -> None:
-            from .launches import keep, state_of
-
-            source = await asyncio.to_thread(state_of, request)
-            await asyncio.to_thread(keep, pool, run, request, joined=joined, source=source)
-
-        return self._submit(work())
-
-    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptShell]:
-        """What a run was launched with, or the job that it was a step of.
-
-        Raises (through the future):
-            UsageError: nothing is kept of it.
-            LedgerError: the ledger cannot be read.
-        """
-
-        async def work() -> KeptLaunch | KeptShell:
-            from .launches import any_kept
-
-            if (row := self.ledger.run(run)) is None:
-                raise UsageError(f"the ledger has no run {run}")
-            return await asyncio.to_thread(any_kept, self.ledger, row)
-
-        return self._submit(work())
 
     def wait(self, pool: str, run: str) -> Future[RunView]:
         """Resolves when a run has ended, and its logs are here."""

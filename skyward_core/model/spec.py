@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field, fields, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -12,56 +12,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from ..wire.redact import SHORTEST, each_text, for_keeping
 from . import spec_checks
 from .capabilities import Rents
+from .checked_value import CheckedValue
 from .errors import SpecError
 from .interpreter import Interpreter
-from .older_words import Rules, TakesOlderWords, heeded, no_matter, refused, renamed, unheeded
+from .node_range import Nodes, number_of_nodes
+from .older_words import Rules, no_matter, refused, renamed, unheeded
 from .spec_checks import Checks
-from .value import Value, value
+from .value import value
 
 if TYPE_CHECKING:
     from .accepted_types import AcceleratorLike, HasHooks, ProviderLike
     from .offer import Wish
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
-
-
-class _Spec(Value, metaclass=TakesOlderWords):
-    """Values that are checked when they are made; ``dataclasses.replace`` makes changed ones."""
-
-    _checks: ClassVar[Checks]
-    _older: ClassVar[Rules] = {}  # older words for its arguments
-    _in_order: ClassVar[Sequence[str]] = ()  # arguments that older generations take by position
-    _more: ClassVar[Sequence[str]] = ()  # other words, which a class of it knows what to do with
-
-    @classmethod
-    def _today(cls, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
-        """Arguments by the words of today, of what was given by any.
-
-        Raises:
-            TypeError: there are more, or others, than it takes.
-            SpecError: one is refused.
-        """
-        if args:
-            if len(args) > len(cls._in_order):
-                raise TypeError(
-                    f"sky.{cls.__name__} takes its arguments by name, and was given {len(args)} by position"
-                )
-            given = dict(zip(cls._in_order, args, strict=False)) | given
-        if not given.keys() <= cls.__dataclass_fields__.keys():
-            from .misuse_words import refuse_unknown  # only where there is an older word, or a typo
-
-            own = [each.name for each in fields(cls)]
-            refuse_unknown(f"sky.{cls.__name__}", given, [*own, *cls._in_order, *cls._older, *cls._more])
-        if given.keys() & cls._older.keys():
-            return heeded(f"sky.{cls.__name__}", cls._older, given)
-        return given
-
-    def __post_init__(self) -> None:
-        for name, check in self._checks.items():
-            try:
-                object.__setattr__(self, name, check(getattr(self, name)))
-            except ValueError as error:
-                raise SpecError(str(error), name) from None
 
 
 def _pool_name(value: Any) -> str:
@@ -91,7 +54,7 @@ def _secret(value: Any) -> str:
 
 
 @value(kw_only=True, frozen=True)
-class PipIndex(_Spec):
+class PipIndex(CheckedValue):
     """An extra package index.
 
     Args:
@@ -109,7 +72,7 @@ class PipIndex(_Spec):
 
 
 @value(kw_only=True, frozen=True)
-class Image(_Spec):
+class Image(CheckedValue):
     """What a node's environment holds.
 
     Args:
@@ -201,7 +164,7 @@ class Image(_Spec):
 
 
 @value(kw_only=True, frozen=True)
-class Worker(_Spec):
+class Worker(CheckedValue):
     """How a node runs what it is given.
 
     Args:
@@ -241,7 +204,7 @@ _PARTS_OF_START = ("provision_timeout", "ssh_timeout", "bootstrap_timeout", "wor
 
 
 @value(kw_only=True, frozen=True)
-class Options(_Spec):
+class Options(CheckedValue):
     """How a pool behaves.
 
     Args:
@@ -392,92 +355,6 @@ class Options(_Spec):
         return cls(**{name: value for name, value in data.items() if name in known})
 
 
-@value(kw_only=True, frozen=True)
-class Nodes(_Spec):
-    """A number of machines that is left open: as many as can be had. ``str`` of it is short, such as "2:8".
-
-    ``Nodes(4)`` is four. A pool has as many machines as it was started with: to begin with some and grow, as
-    ``Nodes(initial=2, max=8)`` asks for, is refused.
-
-    Args:
-        min: so many at least, or the pool does not start.
-        max: so many at most.
-
-    Raises:
-        SpecError: a value makes no sense.
-    """
-
-    min: int
-    max: int
-
-    if TYPE_CHECKING:
-
-        def __init__(self, initial: int = ..., *, min: int = ..., max: int = ...) -> None: ...
-
-    _in_order: ClassVar[Sequence[str]] = ("initial",)
-    _more: ClassVar[Sequence[str]] = ("desired",)
-    _checks: ClassVar[Checks] = {"min": spec_checks.whole(1, 1024), "max": spec_checks.whole(1, 1024)}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max < self.min:
-            raise SpecError(f"should be {self.min} or more, as min is (got {self.max})", "max")
-
-    def __str__(self) -> str:
-        return f"{self.min}:{self.max}"
-
-    @classmethod
-    def _today(cls, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
-        given = super()._today(args, given)
-        words = [name for name in ("initial", "desired") if name in given]
-        if not words:
-            return given
-        first = given.pop(words[0])
-        bounds = {name: value for name, value in given.items() if value is not None}
-        if any(value != first for value in bounds.values()):
-            raise SpecError(f"{_ELASTIC} (got {words[0]}={first!r}, {_words_of(bounds)})", "nodes")
-        return {"min": first, "max": first}
-
-
-_ELASTIC = (
-    "a pool that begins with some machines and has others later is not to be had: say nodes=4 for so many, or "
-    "nodes=sky.Nodes(min=2, max=8) for as many as can be had when it starts"
-)
-
-
-def _words_of(given: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in given.items())
-
-
-def _number_of_nodes(value: Any) -> int | Nodes:
-    """A number, or a range of them, which may be text; a range of one number is that number."""
-    if isinstance(value, tuple | list) and len(value) == 2:
-        if value[0] != value[1]:
-            raise ValueError(f"{_ELASTIC} (got {tuple(value)!r:.60})")
-        value = value[0]
-    if isinstance(value, str):
-        least, _, most = value.partition(":")
-        try:
-            value = Nodes(min=_written(least), max=_written(most))
-        except ValueError as error:
-            why = f"; {error.field} {error.reason}" if isinstance(error, SpecError) else ""
-            raise ValueError(
-                f'should be a whole number from 1 to 1024, or a range of them such as "2:8" (got {value!r:.60}{why})'
-            ) from None
-    if isinstance(value, Nodes):
-        return value if value.min < value.max else value.min
-    return _number(value)
-
-
-def _written(text: str) -> int:
-    if not text.strip().isdecimal():
-        raise ValueError("no number")
-    return int(text)
-
-
-_number: Callable[[Any], int] = spec_checks.whole(1, 1024)
-
-
 NO_VOLUMES = (
     "buckets are not mounted: fetch what a rank needs in the function, or have it travel with the working folder; "
     "sky.Image(outputs=[...]) brings back what ranks write"
@@ -485,7 +362,7 @@ NO_VOLUMES = (
 
 
 @value(kw_only=True, frozen=True)
-class Spec(_Spec):
+class Spec(CheckedValue):
     """One way to have a pool's machines, of several that ``Compute`` may be given. Numbers are the least that will do.
 
     Args:
@@ -533,7 +410,7 @@ class Spec(_Spec):
         "image": spec_checks.optional(spec_checks.instance(Image)),
         "plugins": spec_checks.several(spec_checks.anything),
         "ttl": spec_checks.optional(spec_checks.seconds(least=0)),
-        "nodes": spec_checks.optional(_number_of_nodes),
+        "nodes": spec_checks.optional(number_of_nodes),
         "vcpus": spec_checks.optional(spec_checks.threads),
         "memory_gb": spec_checks.optional(spec_checks.amount),
         "architecture": spec_checks.optional(spec_checks.one_of("x86_64", "arm64")),
@@ -552,7 +429,7 @@ class Spec(_Spec):
 
 
 @value(kw_only=True, frozen=True)
-class PoolSpec(_Spec):
+class PoolSpec(CheckedValue):
     """One pool, whole: what ``Compute`` was asked for. ``describe`` gives what can be written down of it.
 
     Args:
@@ -584,7 +461,7 @@ class PoolSpec(_Spec):
 
     _checks: ClassVar[Checks] = {
         "name": _pool_name,
-        "nodes": _number_of_nodes,
+        "nodes": number_of_nodes,
         "image": spec_checks.instance(Image),
         "plugins": spec_checks.several(spec_checks.anything),
         "worker": spec_checks.instance(Worker),

@@ -9,7 +9,8 @@ from typing import Any
 
 from ..model.capabilities import Offers, RunsHere, TakesGpus, default_nodes
 from ..model.errors import SpecError, UsageError
-from ..model.spec import Image, Nodes, Options, PoolSpec, Spec, Worker, made_up_name
+from ..model.node_range import Nodes
+from ..model.spec import Image, Options, PoolSpec, Spec, Worker, made_up_name
 from ..model.wrong_field import of_field
 from ..plugins.base import check_plugins
 from . import resolve

@@ -9,10 +9,10 @@ know them does nothing with them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
 
-from .frames import CHUNK, FAILURE, INLINE, PLUGINS, VERSION, Header, WireError
+from .end_notice import NOTICES
+from .frame_form import Forms, FrameForm
+from .frames import CHUNK, FAILURE, INLINE, PLUGINS
 from .value_checks import (
     Checks,
     all_of,
@@ -43,38 +43,9 @@ from .value_checks import (
     or_none,
 )
 
-# What may be said of a machine's end, ahead of it; "rebalance": that it is likelier than it was.
-NOTICES = ("terminate", "stop", "hibernate", "rebalance")
-LONGEST_NOTICE = 24 * 3600.0  # seconds ahead that are believed
-PREEMPTED = "Preempted"  # type of the error in outcomes of ranks that are lost to that
 # Requests that agents of this version may be too old for: each tells in its welcome which it knows.
 KNOWS = ("stacks", "profile", "metrics", "debug", "still", "queue")
-HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
 RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
-
-
-class FrameForm:
-    """What frames of one kind say; keys that must be there, keys that may, and the most bytes of body and header."""
-
-    __slots__ = ("body", "checks", "head", "may", "needs", "says")
-
-    def __init__(
-        self,
-        says: str,
-        needs: Checks = {},  # noqa: B006
-        may: Checks = {},  # noqa: B006
-        body: int = 0,
-        head: int = HEAD,
-    ) -> None:
-        self.says = says
-        self.needs = needs
-        self.may = may
-        self.checks = {**needs, **may}
-        self.body = body
-        self.head = head
-
-
-Forms = Mapping[str, FrameForm]
 
 
 _IS_LINE = made_of({"key": is_text, "nodes": all_of(is_node_place)})
@@ -608,71 +579,3 @@ OF_PEERS: Forms = {
         {"kept": is_flag},
     ),
 }
-
-_UNKNOWN = FrameForm("", body=INLINE)
-_OTHER_RELEASE = {"welcome": FrameForm("", {"version": is_count})}
-
-
-def is_same_end(one: float | None, other: float | None) -> bool:
-    """Whether two notices mean the same end of a machine, by one clock; None where nobody knows when."""
-    if one is None or other is None:
-        return one is other
-    return abs(one - other) < 30
-
-
-def admit(forms: Forms, header: Header, head: int, body: int) -> None:
-    """Look at a frame whose header has come.
-
-    Args:
-        head, body: how many bytes header and body have.
-
-    Raises:
-        WireError: it is not as frames of its kind are.
-    """
-    kind = header["t"]
-    form = forms.get(kind, _UNKNOWN)
-    if body > form.body or head > form.head:
-        raise WireError(f"a frame {kind!r:.40} of {head:,} and {body:,} bytes is not of this protocol")
-    if not header.keys() >= form.needs.keys():
-        key = min(form.needs.keys() - header.keys())
-        raise WireError(f"{key!r} of a frame {kind!r:.40} cannot be None")
-    find = form.checks.get
-    for key, value in header.items():
-        check = find(key)
-        if check is not None and not check(value):
-            raise WireError(f"{key!r} of a frame {kind!r:.40} cannot be {value!r:.80}")
-
-
-def from_agent(header: Header, head: int, body: int) -> None:
-    """As :func:`admit`; a greeting of another release need only tell of which."""
-    greets = header["t"] == "welcome" and header.get("version") != VERSION
-    admit(_OTHER_RELEASE if greets else FROM_AGENT, header, head, body)
-
-
-def answer(asked: str, header: Mapping[str, Any]) -> None:
-    """Look at an agent's answer.
-
-    Args:
-        asked: the kind of what it was asked.
-
-    Raises:
-        WireError: it is no answer to that.
-    """
-    if header["t"] != ANSWERED.get(asked, "known"):
-        raise WireError(f"a frame {header['t']!r} is no answer to {asked!r}")
-    failed = asked in FAILS and "error" in header
-    for key, check in () if failed else ANSWERS.get(asked, {}).items():
-        if key not in header or not check(header[key]):
-            # What it is stays unsaid: it may hold secrets.
-            raise WireError(f"{key!r} of an answer to {asked!r} cannot be a {type(header.get(key)).__name__}")
-
-
-def from_peer(header: Header, head: int, body: int) -> None:
-    """As :func:`admit`; anybody may have sent it, and what is not known is not taken."""
-    if header["t"] not in OF_PEERS:
-        raise WireError("a frame of this kind is not taken here")
-    admit(OF_PEERS, header, head, body)
-
-
-from_client = partial(admit, FROM_CLIENT)
-from_worker = partial(admit, FROM_WORKER)

@@ -18,9 +18,9 @@ import skyward_core as sky
 from skyward_core.pool.runs.run import Run
 from skyward_core.store.ledger import Ledger
 from skyward_core.views import events as ev
+from skyward_core.wire.admission import from_agent
 from skyward_core.wire.content_name import name_of
 from skyward_core.wire.frames import VERSION, Decoder, frame
-from skyward_core.wire.messages import from_agent
 from tests.support.cli import Cli
 from tests.support.faults import agent_pids, on_loop
 from tests.support.sample_frames import BEGAN, LOG, OUTCOME, RECORD, SUMMARY, WELCOME

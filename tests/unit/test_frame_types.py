@@ -19,7 +19,7 @@ from skyward_core.wire import (
     messages,
     node_frame_types,
 )
-from skyward_core.wire.messages import FrameForm
+from skyward_core.wire.frame_form import FrameForm
 from skyward_core.wire.value_checks import Check
 from tests.protocol_page import _words
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.wire import messages, value_checks
+from skyward_core.wire import admission, messages, value_checks
+from skyward_core.wire.admission import from_agent, from_client
 from skyward_core.wire.frames import CHUNK, INLINE, VERSION, Decoder, WireError, frame
-from skyward_core.wire.messages import FROM_AGENT, FROM_CLIENT, FROM_WORKER, from_agent, from_client
+from skyward_core.wire.messages import FROM_AGENT, FROM_CLIENT, FROM_WORKER
 from tests.support.any_text import CHARACTERS
 from tests.support.sample_frames import BEGAN, LOG, OUTCOME, RECORD, SUMMARY, WELCOME
 
@@ -82,7 +83,7 @@ def test_what_ranks_wrote_is_named_below_their_folder(path: Any) -> None:
         "now": 2.5,
     }
     with pytest.raises(WireError):
-        messages.answer("written", told)
+        admission.answer("written", told)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_who_asks_for_a_listener_brings_certificates_and_nobody_repeats_secrets(
         "apps": False,
     }
     with pytest.raises(WireError, match="cannot be a dict") as said:
-        messages.answer("setup", env)
+        admission.answer("setup", env)
     assert "hf_" not in str(said.value)
 
 
@@ -223,7 +224,7 @@ NONSENSE: list[Any] = [{"\x1b[2J": [-7.5]}, [{"../x": None}], -7.5]
 )
 def test_of_every_kind_of_frame_each_key_is_looked_at(who: str, kind: str) -> None:
     form, good = FORMS[who][kind], GOOD[who][kind] | {"t": kind}
-    admit = partial(messages.admit, FORMS[who])
+    admit = partial(admission.admit, FORMS[who])
     assert not refused(admit, good, form.body)
     assert refused(admit, good, form.body + 1)
     assert {
@@ -254,11 +255,11 @@ def test_of_every_answer_each_key_is_looked_at(asked: str) -> None:
         },
     }  # fmt: skip
     good = answers[asked] | {"t": "known", "id": 1}
-    messages.answer(asked, good)
+    admission.answer(asked, good)
     for key in messages.ANSWERS[asked]:
         for value in NONSENSE:
             with pytest.raises(WireError, match=key):
-                messages.answer(asked, good | {key: value})
+                admission.answer(asked, good | {key: value})
 
 
 values = st.recursive(
@@ -280,7 +281,7 @@ def test_no_frame_raises_anything_but_that_it_is_none(data: st.DataObject) -> No
         [None, 0, 1, "r", "r000.out", OUTCOME, RECORD, SUMMARY, ERROR, [0, 1], {"r000.out": [0, 1]}]
     )
     header = data.draw(st.dictionaries(st.sampled_from(keys or ["x"]), known | values)) | {"t": kind}
-    decoder = Decoder(lambda *frame: messages.admit(forms, *frame))
+    decoder = Decoder(lambda *frame: admission.admit(forms, *frame))
     try:
         list(decoder.feed(frame(header, b"body")))
     except WireError:

@@ -16,7 +16,8 @@ from skyward_core.model.errors import (
     Unreachable,
 )
 from skyward_core.model.machine import Machine
-from skyward_core.model.spec import Image, Nodes, Options, PoolSpec
+from skyward_core.model.node_range import Nodes
+from skyward_core.model.spec import Image, Options, PoolSpec
 from skyward_core.model.states import MachineStatus
 from skyward_core.pool.links import link as link_module
 from skyward_core.pool.pool import Pool

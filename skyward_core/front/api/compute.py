@@ -14,8 +14,9 @@ from ...model.capabilities import RunsHere, ServedByAnother, costs_money
 from ...model.errors import Cancelled, PoolError, TeardownError, UsageError
 from ...model.hint import Hint
 from ...model.misuse_words import refuse_unknown
+from ...model.node_range import Nodes
 from ...model.older_words import heeded
-from ...model.spec import Image, Nodes, Options, Spec, Worker
+from ...model.spec import Image, Options, Spec, Worker
 from ...runtime.phase import refuse_pool_while_loading
 from ...store import debug_log, home
 from ...tasks import loader

@@ -9,7 +9,8 @@ from typing import Any
 
 from ...model.errors import SkywardError, UsageError
 from ...model.misuse_words import meant
-from ...model.spec import NAME, Image, Nodes, Options, PipIndex, Worker
+from ...model.node_range import Nodes
+from ...model.spec import NAME, Image, Options, PipIndex, Worker
 from ...plugins import Plugin, factory
 from ...providers import DEFAULT, by_name
 from ...store import home

@@ -9,8 +9,8 @@ from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...wire.end_notice import PREEMPTED
 from ...wire.frames import NONE, NONE_SUMMARY, WINDOW, WORK, Heard, encoded, frame
-from ...wire.messages import PREEMPTED
 from .audience import Audience
 from .calls import Call
 from .connection import Connection

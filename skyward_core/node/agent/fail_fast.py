@@ -15,7 +15,7 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING
 
-from ...wire.messages import from_peer
+from ...wire.admission import from_peer
 from .calls import Call
 from .connection import Connection
 from .node_state import NodeState

@@ -11,8 +11,8 @@ from time import monotonic
 from typing import Any
 
 from ...runtime.preempt import LATE, NEWS, Notice
+from ...wire.end_notice import LONGEST_NOTICE, NOTICES, is_same_end
 from ...wire.frames import Header
-from ...wire.messages import LONGEST_NOTICE, NOTICES, is_same_end
 from .audience import Audience
 from .call_desk import CallDesk
 from .node_state import NodeState

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from ...wire.admission import from_client
 from ...wire.frames import CHUNK, VERSION, Header, Heard, encoded
-from ...wire.messages import KNOWS, from_client
+from ...wire.messages import KNOWS
 from .audience import Audience
 from .blob_exchange import Exchange
 from .call_desk import CallDesk

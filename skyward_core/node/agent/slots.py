@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ...wire.admission import from_worker
 from ...wire.frames import Heard, WireError
-from ...wire.messages import from_worker
 from .around_app import Apps
 from .audience import Audience
 from .call_desk import CallDesk

@@ -17,9 +17,10 @@ from ...model.errors import HostKeyError, PoolError, UsageError
 from ...store.loggers import logger
 from ...transport.base import Pipe, Transport
 from ...transport.incoming_result import Landing
+from ...wire.admission import answer as admit_answer
+from ...wire.admission import from_agent
+from ...wire.end_notice import PREEMPTED
 from ...wire.frames import INLINE, VERSION, Decoder, Header, Heard, WireError, frame
-from ...wire.messages import PREEMPTED, from_agent
-from ...wire.messages import answer as admit_answer
 from ..client_name import ourselves
 from .download import Download
 

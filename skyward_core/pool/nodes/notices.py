@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...model.machine import Machine
 from ...views import events as ev
 from ...views.views import NodeView
-from ...wire.messages import LONGEST_NOTICE, is_same_end
+from ...wire.end_notice import LONGEST_NOTICE, is_same_end
 from ..context import PoolContext
 from ..links.link import Link
 from ..news import News

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from ...model.errors import SkywardError, what_of
+from ...model.errors import SkywardError, UsageError, what_of
 from ...model.leftover import Inventory, Leftover
 from ...model.machine import Machine
 from ...wire.safe_text import field as safe
 from . import belongings, placement, tags
 from . import machines as rented
 from .calls import Calls
+from .failure_scope import is_of_region
 
 OURS = [{"Name": "tag-key", "Values": [tags.LEDGER]}]
 ALIVE = ["pending", "running", "stopping", "stopped"]
@@ -35,6 +36,25 @@ def each(
             yield profile, endpoint, named
         if None in there:
             yield profile, endpoint, None
+
+
+async def number(calls: Calls, regions: Sequence[str]) -> str:
+    """The account's number, from the first of these regions that tells it.
+
+    Raises:
+        SkywardError: none does.
+    """
+    why: SkywardError | None = None
+    for region in regions:
+        try:
+            told = await calls.call("sts", region, "get_caller_identity")
+        except SkywardError as error:
+            why = why or error
+            if not is_of_region(error):
+                break
+        else:
+            return str(told["Account"])
+    raise why or UsageError("no AWS region is named")
 
 
 async def regions(calls: Calls, home: str) -> list[str]:

@@ -347,3 +347,22 @@ def client_token(token: str, attempt: Attempt) -> str:
     group = ["group"] if attempt.grouped else []
     text = "/".join((place.region, place.zone, place.subnet, attempt.kind.name, attempt.market, *group))
     return f"{token}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+
+def made_in_words(many: str, disk: int, *, public: bool, opens: bool, grouped: bool) -> list[str]:
+    """What a launch makes, for a plan.
+
+    Args:
+        many: how many machines.
+        disk: GB of each one's.
+        public: whether they have public addresses.
+        opens: whether a security group is made.
+        grouped: whether they are to be close together.
+    """
+    address = "a public address" if public else "no public address"
+    return [
+        f"{many}, each with {disk} GB of disk (gp3) and {address}",
+        *(["a security group: SSH from here, all among the machines"] if opens else []),
+        *(["a placement group, for machines close together where there is room"] if grouped else []),
+        "a key pair, made here",
+    ]

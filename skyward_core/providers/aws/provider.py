@@ -37,8 +37,7 @@ from . import machines as rented
 from .attempts import Attempts
 from .block_sales import BlockSales
 from .calls import Account, Calls, calls_of, in_thread
-from .failure_scope import is_of_region
-from .launching import MADE_THEN, Attempt, Launch, Wishes, disk_of
+from .launching import MADE_THEN, Attempt, Launch, Wishes, disk_of, made_in_words
 from .offers import DISK, Extras, fitting, known
 from .older_words import OLDER, another_serves
 from .pool_folder import PoolFolder
@@ -141,8 +140,6 @@ class AWS(KnowsItsWords, BlockSales):
         """
         return replace(self, disk_gb=gb)
 
-    # -- the verbs ---------------------------------------------------------------------------------------
-
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
         """Rent machines, all of one type in one zone: the first that has as many as are asked for, or of a range at
         least the least.
@@ -159,9 +156,10 @@ class AWS(KnowsItsWords, BlockSales):
         if there:
             raise PoolError(f"{len(there)} machines of an unfinished start of pool {spec.name} are there")
         folder.note("begun")
-        wishes = self._wishes(spec, token, await self._own_network(), await self._account())
+        regions, own_address = await self._regions(), await self._own_network()
+        wishes = self._wishes(spec, token, own_address, await account.number(self._calls, regions))
         folder.note("wishes", ttl=wishes.ttl, boot_deadman=wishes.boot_deadman, deadman=wishes.deadman)
-        attempts, left_out = await self._attempts(spec).in_order(await self._regions())
+        attempts, left_out = await self._attempts(spec).in_order(regions)
         made = await self._launch(folder, wishes).machines(attempts, left_out)
         return await placement.neighbours_together(self._calls, made)
 
@@ -221,8 +219,8 @@ class AWS(KnowsItsWords, BlockSales):
 
     def _launch(self, folder: PoolFolder, wishes: Wishes) -> Launch:
         async def image(attempt: Attempt) -> images.BootImage:
-            where, kind = attempt.place.region, attempt.kind
-            return await images.image_for(self._calls, where, kind, self.ami, self.ssh_user)
+            region = attempt.place.region
+            return await images.image_for(self._calls, region, attempt.kind, self.ami, self.ssh_user)
 
         return Launch(self._calls, folder, wishes, image, partial(rented.terminate, self._calls))
 
@@ -277,14 +275,11 @@ class AWS(KnowsItsWords, BlockSales):
                 requests = [await self._planned(spec, first)]
             except PoolError as error:
                 notes.append(f"what would be sent is not known: {what_of(error)}")
-        address = "a public address" if self.public else "no public address"
         many = f"{least} to {most} machines" if least < most else f"{most} machine{'s' * (most > 1)}"
-        creates = [
-            f"{many}, each with {disk_of(requests) or self.disk_gb or DISK} GB of disk (gp3) and {address}",
-            *([] if self.security_group else ["a security group: SSH from here, all among the machines"]),
-            *(["a placement group, for machines close together where there is room"] if grouped else []),
-            "a key pair, made here",
-        ]
+        disk = disk_of(requests) or self.disk_gb or DISK
+        creates = made_in_words(
+            many, disk, public=self.public, opens=not self.security_group, grouped=grouped
+        )
         return RentalPlan(
             nodes=most, least=least if least < most else None, attempts=order, creates=creates,
             requests=requests, notes=list(dict.fromkeys(notes)),
@@ -531,8 +526,6 @@ class AWS(KnowsItsWords, BlockSales):
         """
         return interruptions.program() if machine.extra.get("market") == "spot" else ""
 
-    # -- values ------------------------------------------------------------------------------------------
-
     def transport(self, pool: str, machine: Machine, *, patience: float | None = None) -> SSHTransport:
         """The way to one of the pool's machines.
 
@@ -585,19 +578,6 @@ class AWS(KnowsItsWords, BlockSales):
         if self.security_group:
             return ""  # who lets whom in is the person's own affair
         return self.ssh_from or await network.own_address(self._calls, (await self._regions())[0])
-
-    async def _account(self) -> str:
-        why: SkywardError | None = None
-        for region in await self._regions():
-            try:
-                told = await self._calls.call("sts", region, "get_caller_identity")
-            except SkywardError as error:
-                why = why or error
-                if not is_of_region(error):
-                    break
-            else:
-                return str(told["Account"])
-        raise why or UsageError("no AWS region is named")
 
     def to_json(self) -> dict[str, Any]:
         return {"provider": self.name} | asdict(self)
