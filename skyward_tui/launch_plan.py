@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from skyward_core.model.capabilities import RunsHere
 from skyward_core.model.errors import ScriptError, SkywardError, what_of
+from skyward_core.model.python_needs import NeedsPython
 from skyward_core.views.views import PoolView
 from skyward_core.wire.safe_text import field
 
@@ -69,6 +70,8 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = Fal
         told.append(("plugins", ", ".join(plugin.name for plugin in plan.plugins)))
     if plan.interpreter.chosen:
         told.append(("python", str(plan.interpreter)))
+    if plan.spec is not None and isinstance(plan.spec.provider, NeedsPython):
+        told.append(("needs", plan.spec.provider.needs_python(plan.interpreter.minor)))
     if plan.packages is not None:
         told.append(("packages", str(plan.packages)))
     told += [("sends", f"{each.name}, which lies in {each.folder}") for each in plan.travelling]

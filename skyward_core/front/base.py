@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
+    from ..model.interpreter import Interpreter
     from ..model.machine import Check
     from ..model.spec import PoolSpec
     from ..model.stacks import Stacks
@@ -164,8 +165,14 @@ class Front(Protocol):
     def raise_budget(self, pool: str, dollars: float) -> Future[None]:
         """Let a pool cost more."""
 
-    def check_provider(self, name: str, settings: Mapping[str, str]) -> Future[list[Check]]:
-        """What a provider's own check-up says, with settings as texts; done within seconds, whoever does not answer."""
+    def check_provider(
+        self, name: str, settings: Mapping[str, str], python: Interpreter | None = None
+    ) -> Future[list[Check]]:
+        """What a provider's own check-up says, with settings as texts; done within seconds, whoever does not answer.
+
+        Args:
+            python: what a script is loaded with, which its machines need then; None for what runs this.
+        """
 
     def sweep(
         self,

@@ -11,6 +11,7 @@ from ..model.errors import UsageError
 from .session import Session
 
 if TYPE_CHECKING:
+    from ..model.interpreter import Interpreter
     from ..model.machine import Check
     from ..model.spec import PoolSpec
     from ..model.stacks import Stacks
@@ -56,7 +57,9 @@ class LookingOnly(Session):
     def end_left(self, sweep: Sweep, tell: Callable[[str], None] = lambda said: None) -> Future[list[str]]:
         return _refused()
 
-    def check_provider(self, name: str, settings: Mapping[str, str]) -> Future[list[Check]]:
+    def check_provider(
+        self, name: str, settings: Mapping[str, str], python: Interpreter | None = None
+    ) -> Future[list[Check]]:
         # A host that is checked gets a folder of ours.
         return _refused()
 

@@ -13,6 +13,7 @@ from .playback import Playback
 from .sweeping import Sweep
 
 if TYPE_CHECKING:
+    from ..model.interpreter import Interpreter
     from ..model.machine import Check
     from ..model.spec import PoolSpec
     from ..model.stacks import Stacks
@@ -166,7 +167,9 @@ class Replay:
             return _failed(NoTrials(f"the record says of no sweep that run {run.id} is one, or of one"))
         return _done(TrialBoard(found))
 
-    def check_provider(self, name: str, settings: Mapping[str, str]) -> Future[list[Check]]:
+    def check_provider(
+        self, name: str, settings: Mapping[str, str], python: Interpreter | None = None
+    ) -> Future[list[Check]]:
         return _refused()
 
     def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:

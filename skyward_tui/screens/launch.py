@@ -471,6 +471,8 @@ class LaunchScreen(BaseScreen[None]):
         form, error = found.form, found.error
         self._beside.share()
         self._mark(error.field if error and form.script.strip() else "")
+        if found.plan is not None:
+            self._checks.learn(form, found.plan.interpreter)
         if error is None:
             self._say("")
             self._show_plan(found.told, form, script=found.script)

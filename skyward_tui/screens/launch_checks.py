@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from textual.widgets import Input
@@ -14,14 +15,17 @@ from ..launch_form import fields_of, settings_of
 from ..widgets.provider_field import CheckLines, ProviderField, state_of
 
 if TYPE_CHECKING:
+    from skyward_core.front.scripts import Interpreter
+
     from ..launch_form import Form
     from .base import BaseScreen
 
 _ROWS = {"-short": 1}  # of what is amiss, where lines are few
 _ROWS_USUAL = 4
+_OURS = "{}.{}".format(*sys.version_info)
 
-Asked = tuple[str, tuple[tuple[str, str], ...]]
-"""A provider's name, and what its settings say."""
+Asked = tuple[str, tuple[tuple[str, str], ...], str]
+"""A provider's name, what its settings say, and the version of the script's Python where that is not ours."""
 
 
 class ProviderChecks:
@@ -35,9 +39,19 @@ class ProviderChecks:
         self._screen = screen
         self._asked: Asked | None = None
         self._told: dict[Asked, list[Check]] = {}
+        self._python: Interpreter | None = None  # another version than ours, which machines need then
+        self._of = ("", "")  # the script, and what the form says of its Python
+
+    def learn(self, form: Form, python: Interpreter) -> None:
+        """Hear which Python a form's script is loaded with: machines need that one."""
+        self._of = form.script, form.python
+        self._python = python if python.minor != _OURS else None
+        self.look(form)
 
     def look(self, form: Form) -> None:
         """Have what the form says checked where it is not yet."""
+        if self._of != (form.script, form.python):
+            self._python = None
         session = self._screen.app.session
         own = fields_of(form.provider)
         focused = self._screen.focused
@@ -49,7 +63,8 @@ class ProviderChecks:
             return
         given = dict(settings_of(form))
         lacks = [each.name for each in own.values() if each.required and not given.get(each.name)]
-        asked = None if form.pool or lacks else (form.provider, tuple(sorted(given.items())))
+        minor = self._python.minor if self._python else ""
+        asked = None if form.pool or lacks else (form.provider, tuple(sorted(given.items())), minor)
         if asked == self._asked:
             return
         self._asked = asked
@@ -59,15 +74,15 @@ class ProviderChecks:
         else:
             self._screen.query_one(ProviderField).mark(form.provider, "asked")
             self._screen.query_one(CheckLines).display = False
-            self._screen.run_worker(self._ask(asked), group="check", exclusive=True)
+            self._screen.run_worker(self._ask(asked, self._python), group="check", exclusive=True)
 
-    async def _ask(self, asked: Asked) -> None:
+    async def _ask(self, asked: Asked, python: Interpreter | None) -> None:
         session = self._screen.app.session
         if session is None:
             return
-        name, given = asked
+        name, given, _ = asked
         try:
-            self._told[asked] = await settled(session.check_provider(name, dict(given)))
+            self._told[asked] = await settled(session.check_provider(name, dict(given), python))
         except (SkywardError, OSError) as error:
             self._told[asked] = [Check(name, "fail", what_of(error), hint_of(error))]
         if self._screen.display and self._screen.is_attached and asked == self._asked:

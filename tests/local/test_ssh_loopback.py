@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import asyncssh
@@ -324,6 +326,32 @@ async def test_check_says_what_works_in_words(host: Host, known: Path, tmp_path:
     (line,) = await provider(host, tmp_path / "none").check()
     assert line.state == "fail" and "is not known" in line.detail
     assert f"skyward-tui trust 127.0.0.1:{host.port}" in detail_of(line)
+
+
+async def test_who_looks_at_a_host_without_the_wanted_python_takes_another_and_has_none_fetched(
+    host: Host, known: Path
+) -> None:
+    uv = host.home / ".local/bin/uv"
+    uv.parent.mkdir(parents=True)
+    uv.write_text(f"#!/bin/sh\n: > {host.home}/fetched\nexit 1\n")
+    uv.chmod(0o755)
+    hosts, wanted = provider(host, known), ["3.99", ""]
+    lines = await hosts.check_for(wanted)
+    (python,) = (each for each in lines if "Python" in each.detail)
+    assert "no Python 3.99, the version that the script is loaded with; it has Python 3." in python.detail
+    assert (python.state, python.detail.endswith("its uv fetches it at the first start")) == ("ok", True)
+    assert any("clock is right" in each.detail for each in lines), "all else is looked at"
+    uv.chmod(0o644)
+    host.noise = (
+        f"PATH={Path(sys.executable).resolve().parent}:/usr/bin:/bin"  # that of the tests may have one, too
+    )
+    (python,) = (each for each in await hosts.check_for(wanted) if each.state == "fail")
+    assert python.detail.endswith("install python3.99 or uv there")
+    assert (await hosts.look_at(hosts.hosts[0], wanted)).reached
+    assert not (host.home / "fetched").exists()
+    named = replace(hosts, python=sys.executable)  # is taken at its word
+    (line,) = await named.check_for(wanted)
+    assert line.state == "fail" and "has no Python 3.99" in line.detail
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen to lock a key with")

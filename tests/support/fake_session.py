@@ -33,6 +33,7 @@ from skyward_core.views.views import PoolView, RunView, apply
 
 if TYPE_CHECKING:
     from skyward_core.front.base import Ask, Front
+    from skyward_core.model.interpreter import Interpreter
     from skyward_core.model.machine import Check
 
 NOW = 1_800_000_000.0
@@ -77,6 +78,7 @@ class FakeSession:
     swept: Sweep = field(default_factory=Sweep)
     sweeps: int = 0
     checked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    checked_for: list[str] = field(default_factory=list)
     check_ups: dict[str, Future[list[Check]]] = field(default_factory=dict)
     looks: list[Any] = field(default_factory=list)
     ended_left: list[list[str]] = field(default_factory=list)
@@ -253,8 +255,11 @@ class FakeSession:
         self.emit(view, ev.BudgetNews(pool=view.name, budget=dollars, state="within", at=self.now))
         return done(None)
 
-    def check_provider(self, name: str, settings: Mapping[str, str]) -> Future[list[Check]]:
+    def check_provider(
+        self, name: str, settings: Mapping[str, str], python: Interpreter | None = None
+    ) -> Future[list[Check]]:
         self.checked.append((name, dict(settings)))
+        self.checked_for.append(python.minor if python else "")
         return self.check_ups.setdefault(name, done([]))
 
     def sweep(

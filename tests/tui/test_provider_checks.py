@@ -13,6 +13,7 @@ from skyward_tui.app import SkywardApp
 from skyward_tui.words import clip_path
 from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession, done
+from tests.support.pythons import another_python, make_environment
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +64,22 @@ async def test_hosts_are_checked_once_they_are_typed_and_what_is_amiss_comes_fir
         screen.query_one("#provider", Select).value = "ssh"
         await until(pilot, lambda: "✗ gpu2: no answer" in screen_text(app))
         assert len(session.checked) == many
+
+
+async def test_machines_are_checked_for_the_python_that_loads_the_script(
+    app: SkywardApp, session: FakeSession, folder: Path
+) -> None:
+    known = another_python()
+    make_environment(known.path, folder / ".venv")
+    minor = ".".join(known.version.split(".")[:2])
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        screen.query_one("#provider", Select).value = "ssh"
+        await until(pilot, lambda: "Hosts" in screen_text(app))
+        screen.query_one("#hosts", Input).value = "gpu1"
+        await until(pilot, lambda: session.checked_for[-1:] == [minor])
+        assert session.checked[-1] == ("ssh", {"hosts": "gpu1"})
+        await until(pilot, lambda: f"needs    Python {minor} on each" in screen_text(app))
 
 
 async def test_where_lines_are_few_only_what_is_amiss_has_one(app: SkywardApp, session: FakeSession) -> None:

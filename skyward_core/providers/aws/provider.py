@@ -21,6 +21,7 @@ from ...model.older_words import takes
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Target
 from ..agents_over_ssh import all_of, end, look
+from ..needed_python import there
 from . import (
     account,
     belongings,
@@ -459,6 +460,14 @@ class AWS(KnowsItsWords, BlockSales):
             await placement.remove(self._calls, folder)
             await belongings.remove(self._calls, folder)
             await asyncio.to_thread(folder.remove)
+
+    def needs_python(self, minor: str) -> str:
+        """What a plan says of the Python of the machines.
+
+        Args:
+            minor: the version of the one that loads the script.
+        """
+        return there(minor, self.machine, self.python, rented=True)
 
     async def check(self) -> list[Check]:
         """Whose these credentials are, what they may do, and how much at once, in words."""

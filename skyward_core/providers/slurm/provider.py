@@ -19,6 +19,7 @@ from ...model.offer import OfferList, RentalPlan, Wish
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Policy, Target
 from ..agents_over_ssh import all_of, end, look
+from ..needed_python import there
 from . import allocation, batch, belongings, partitions, texts
 from .allocation_folder import AllocationFolder, ledger_id
 from .commands import Commands, NoSlurm
@@ -389,6 +390,14 @@ class Slurm(KnowsItsWords):
         openssh_config.remove(pool)
         for folder in AllocationFolder.all_of(pool):
             folder.remove()
+
+    def needs_python(self, minor: str) -> str:
+        """What a plan says of the Python of the nodes.
+
+        Args:
+            minor: the version of the one that loads the script.
+        """
+        return there(minor, "node", self.python)
 
     async def check(self) -> list[Check]:
         """Whether Slurm answers, and what the partition has, in words."""

@@ -31,6 +31,7 @@ from ...transport.ssh.dial import Dials
 from ...transport.ssh.target import Policy, Target
 from ...transport.upload.bundle import bundle
 from ..agents_over_ssh import CHECK_PATIENCE, all_of, end, look
+from ..needed_python import there
 from ..told import progress
 from .settings import SETTINGS
 
@@ -113,6 +114,14 @@ class SSH(KnowsItsWords, Value):
     def rank_per_gpu(self) -> bool:
         """Whether a pool has a rank for each GPU that it takes, unless it says how many."""
         return self.gpus == FREE
+
+    def needs_python(self, minor: str) -> str:
+        """What a plan says of the Python of the hosts.
+
+        Args:
+            minor: the version of the one that loads the script.
+        """
+        return there(minor, self.machine, self.python)
 
     def asking(self) -> SSH:
         """The same hosts; a host key that is not known is shown to the person."""
@@ -291,7 +300,15 @@ class SSH(KnowsItsWords, Value):
 
     async def check(self) -> list[Check]:
         """What works on each host, in words."""
-        lines = await all_of(self._check(host) for host in self.hosts)
+        return await self.check_for(None)
+
+    async def check_for(self, loaded_with: Sequence[str] | None) -> list[Check]:
+        """The same, for scripts that are loaded with another Python.
+
+        Args:
+            loaded_with: as an interpreter's ``for_hosts`` has it; None for our own.
+        """
+        lines = await all_of(self._check(host, loaded_with) for host in self.hosts)
         return [line for host in lines for line in host]
 
     @classmethod
@@ -313,19 +330,30 @@ class SSH(KnowsItsWords, Value):
                 lines.append(Check(f"group {group}", "fail", what_of(error), hint_of(error)))
         return lines
 
-    async def _check(self, host: str) -> list[Check]:
-        from ...transport.ssh.transport import CLOCK_SLACK, send_bundle
+    async def _check(self, host: str, loaded_with: Sequence[str] | None) -> list[Check]:
+        from ...transport.ssh.command_channel import NoFittingPython
+        from ...transport.ssh.looking import channel_to_look, pythons_of
+        from ...transport.ssh.transport import CLOCK_SLACK, lend_bundle, send_bundle
+        from . import python_checks
 
-        transport = self._way(host, patience=CHECK_PATIENCE)
+        transport = self._way(host, patience=CHECK_PATIENCE, loaded_with=loaded_with)
+        wanted = transport.python
         try:
             began = time.time()
-            channel = await transport.channel()
-            facts = channel.facts
+            try:
+                channel = await channel_to_look(transport)
+            except NoFittingPython as error:
+                if wanted.named:
+                    raise
+                known = Check(host, "ok", "reachable, its host key is known")
+                return [known, python_checks.line(host, error.found, wanted, None)]
+            facts, there = channel.facts, await pythons_of(channel.link)
             # It was asked some time between the two: only beyond them it is off, however slow the login.
             offset = facts["time"] - min(max(facts["time"], began), time.time())
+            version = ".".join(map(str, facts["version"]))
             lines = [
                 Check(host, "ok", f"reachable as {facts['hostname']}, its host key is known"),
-                Check(host, "ok", f"Python {'.'.join(map(str, facts['version']))} ({facts['python']})"),
+                python_checks.line(host, there, wanted, (version, facts["python"])),
             ]
             if not facts["root"]:
                 return [*lines, Check(host, "fail", "no folder to write to: " + "; ".join(facts["unusable"]))]
@@ -336,7 +364,7 @@ class SSH(KnowsItsWords, Value):
                     f"{facts['free'] / 1e9:.1f} GB free in {facts['root']}",
                 )
             )
-            await send_bundle(channel)
+            await (send_bundle if channel.python.minor == wanted.minor else lend_bundle)(channel)
             told: GpusDone = await channel.ask("gpus")
             gpus = told["gpus"]
             lines.append(Check(host, "ok", "; ".join(gpus) if gpus else f"no GPU; {facts['cpus']} CPUs"))

@@ -41,10 +41,11 @@ class HostLook(Value):
 
 async def look_at(transport: SSHTransport, host: str) -> HostLook:
     """Look at a host, and leave nothing there."""
+    from ...transport.ssh.looking import channel_to_look
     from ...transport.ssh.transport import lend_bundle
 
     try:
-        channel = await transport.channel()
+        channel = await channel_to_look(transport)
         try:
             if not channel.facts["nvml"]:
                 return HostLook(host, (), "there is no NVIDIA driver", True)

@@ -31,6 +31,7 @@ from ..upload.bundle import bundle_for
 from .asyncssh_import import asyncssh
 from .connect import HostConnection
 from .failures import link_lost, no_channel
+from .host_pythons import LIST, PYENV_S, SEARCH, UV_S, HostPythons, heard
 from .wanted_python import WantedPython
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ Said = Callable[[str], None]
 
 # The login shell, whichever it is, sees one quoted word: no newline, no single quote, no backslash, no "!".
 # $1 version, $2 the same with a comma, $3 the interpreter asked for, $4 the client's, $5 the word, $6 the pool's
-# name or its folder's, for people who look at the host's processes.
+# name or its folder's, for people who look at the host's processes, $7 anything where no uv may fetch one.
 # The client's path is tried only where it is nobody else's on this host: own() looks at the owners and modes of all
 # that leads there, links and their targets too. A group that has the user's own number is the user's alone.
 # An interpreter that is none, or has another version, leaves standard input untouched; the next one is tried.
@@ -68,8 +69,8 @@ _PYTHON = (
     "[exec(c,vars(sys.modules.setdefault(n,type(sys)(n))))for n,c in marshal.loads(s)]"
 )
 _SHELL = (
-    "PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin:/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin;"
-    'try(){ "$1" -I -S -c "$B" skyward-agent "$N";r=$?;case $r in 2|97|126|127)return 0;;esac;exit $r;};'
+    SEARCH
+    + 'try(){ "$1" -I -S -c "$B" skyward-agent "$N";r=$?;case $r in 2|97|126|127)return 0;;esac;exit $r;};'
     'own(){ u=$(id -u);e=$1;l=;set -- /;while test -n "$e";do set -- "$@" "$e";d=${e%/*};'
     'test "$d" = "$l"||{ l=$d;r=$(cd "$d/" && pwd -P)||return 1;'
     'for q in "$d" "$r";do while test -n "$q";do set -- "$@" "$q";q=${q%/*};done;done;};'
@@ -79,12 +80,11 @@ _SHELL = (
     f'B="{_PYTHON}";V=$1;W=$5;N=$6;'
     'if test -n "$3";then try "$3";else '
     'test -x "$4" && own "$4" && try "$4";'
-    'for p in python$V python3 "$HOME"/.local/share/uv/python/cpython-$V.*/bin/python$V '
-    '"$HOME"/.pyenv/versions/$V.*/bin/python$V;do command -v "$p" >/dev/null 2>&1 && try "$p";done;'
-    'if command -v uv >/dev/null 2>&1;then echo;echo "$W uv";uv python install $V >&2;'
+    f"for p in python$V python3 python {UV_S}/cpython-$V.*/bin/python$V {PYENV_S}/$V.*/bin/python$V;"
+    'do command -v "$p" >/dev/null 2>&1 && try "$p";done;'
+    'if test -z "$7" && command -v uv >/dev/null 2>&1;then echo;echo "$W uv";uv python install $V >&2;'
     'p=$(uv python find --no-project $V) && try "$p";fi;fi;'
-    'f=;for p in "$3" python3 python3.9 python3.10 python3.11 python3.12 python3.13 python3.14 python;do '
-    'v=$("$p" -V 2>&1) && f="$f $v;";done;echo;echo "$W none $f";exit 97'
+    f'{LIST}echo;echo "$W none" $f;exit 97'
 )
 
 
@@ -97,9 +97,11 @@ class NoFittingPython(PoolError):
 
     Attributes:
         tried: whether a uv that is there has tried.
+        found: what it has.
     """
 
     tried = False
+    found = HostPythons(())
 
 
 class CommandOutput(Flow, asyncssh.SSHClientSession[bytes]):
@@ -217,6 +219,7 @@ class CommandChannel:
         self = cls(link, python)
         minor, word = python.minor, self._word.decode()
         words = [minor, minor.replace(".", ","), python.named, python.here, word, name]
+        words += [] if python.fetches else ["looks"]
         self._channel = await open_session(
             link, f"exec sh -c '{_SHELL}' skyward {shlex.join(words)}", self._session
         )
@@ -295,7 +298,7 @@ class CommandChannel:
                 self._uv_tries = True
                 self._said(f"no Python {self.python.minor} here; uv fetches it")
             else:
-                raise self._no_python(rest.removeprefix(b"none").split(b" Python"))
+                raise self._no_python(heard(rest))
         raise self._gone()
 
     def _read(self, line: bytes) -> dict[str, Any]:
@@ -311,24 +314,23 @@ class CommandChannel:
             raise Failed(f"Host {self.link.target.host} answers nonsense: {error}") from error
         return answer
 
-    def _no_python(self, found: list[bytes]) -> NoFittingPython:
-        versions = sorted({part.decode(errors="replace").strip(" ;") for part in found} - {""})
-        has = f"it has Python {', '.join(versions)}" if versions else "it has no Python at all"
+    def _no_python(self, found: HostPythons) -> NoFittingPython:
         host, minor = self.link.target.host, self.python.minor
+        lacks = f"Host {host} has no Python {minor} ({found})"
         needs = f"Functions travel as bytecode, so a host needs the version that {self.python.is_what}"
         if self._uv_tries:
             said = " ".join(self._session.errors.decode(errors="replace").split())[-500:]
-            failed = NoFittingPython(
-                f"Host {host} has no Python {minor} ({has}), and its uv cannot fetch one: "
-                f"{safe(said) or 'it does not say why'}. {needs}: install python{minor} there, or name the "
-                "interpreter. Nothing was sent to it."
+            error = NoFittingPython(
+                f"{lacks}, and its uv cannot fetch one: {safe(said) or 'it does not say why'}. {needs}: install "
+                f"python{minor} there, or name the interpreter. Nothing was sent to it."
             )
-            failed.tried = True
-            return failed
-        return NoFittingPython(
-            f"Host {host} has no Python {minor} ({has}). {needs}: install python{minor} or uv there (uv is then used "
-            "to fetch it), or name the interpreter with SSH(python=...). Nothing was sent to it."
-        )
+        else:
+            error = NoFittingPython(
+                f"{lacks}. {needs}: install python{minor} or uv there (uv is then used to fetch it), or name the "
+                "interpreter (python= of its provider, --set python=PATH). Nothing was sent to it."
+            )
+        error.tried, error.found = self._uv_tries, found
+        return error
 
     def _gone(self) -> ConnectionError:
         host = self.link.target.host

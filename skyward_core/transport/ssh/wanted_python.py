@@ -17,11 +17,13 @@ class WantedPython(Value):
         named: the interpreter that somebody has named for the host, or "" to look for one.
         minor: its version, such as "3.12".
         here: one of this machine, which the host may have at the same place, or "".
+        fetches: whether a uv there may fetch it; who only looks at a host changes nothing there.
     """
 
     named: str = ""
     minor: str = MINOR
     here: str = sys.executable
+    fetches: bool = True
 
     @classmethod
     def of(cls, named: str | None, loaded_with: Sequence[str] | None) -> WantedPython:

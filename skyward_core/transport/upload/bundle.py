@@ -176,6 +176,7 @@ REST_LEVEL = 9  # nobody waits for that
 STAYS = "skyward_core/front"
 STAY = (
     "skyward_core/model/accelerators/stubs.py",
+    "skyward_core/model/python_needs.py",
     "skyward_core/pool/debugging.py",
     "skyward_core/pool/profiles.py",
     "skyward_core/store/changed_settings.py",
