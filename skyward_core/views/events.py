@@ -77,22 +77,26 @@ class NodeNotice(Event):
 
 @value(kw_only=True)
 class RunOpened(Event):
-    """A run was dispatched. ``total``: ranks or tasks. ``job``: id of the job that it is a step of; "" for none."""
+    """A run was dispatched. ``total``: ranks or tasks. ``job``: id of the job that it is a step of; "" for none.
+    ``more``: whether another step follows."""
 
     run: str
     function: str
     kind: states.RunKind
     total: int
     job: str = ""
+    more: bool = False
 
 
 @value(kw_only=True)
 class RunPlaced(Event):
-    """A run on some of the pool's nodes has got these, in order. ``job``: as of :class:`RunOpened`."""
+    """A run on some of the pool's nodes has got these, in order. ``job`` and ``more``: as of
+    :class:`RunOpened`."""
 
     run: str
     nodes: Sequence[int]
     job: str = ""
+    more: bool = False
 
 
 @value(kw_only=True)

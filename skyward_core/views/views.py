@@ -121,6 +121,7 @@ class RunView(Value):
         default_factory=dict, compare=False
     )  # by node: what it was measured at before a rank of it failed
     job: str = ""  # the job that it is a step of
+    more: bool = False  # whether another step follows
     version: int = 0
 
     def __post_init__(self) -> None:
@@ -399,7 +400,10 @@ def _(event: ev.NodeLink, view: PoolView) -> None:
 @_apply.register(ev.RunOpened)
 def _(event: ev.RunOpened, view: PoolView) -> None:
     if event.run not in view.runs:
-        run = RunView(event.run, event.pool, event.function, event.kind, event.total, event.at, job=event.job)
+        run = RunView(
+            event.run, event.pool, event.function, event.kind, event.total, event.at,
+            job=event.job, more=event.more,
+        )  # fmt: skip
         kept = dict(view.runs)
         if len(kept) >= RUNS_KEPT:
             over = next((old.id for old in kept.values() if old.state != "running"), None)
@@ -413,7 +417,7 @@ def _(event: ev.RunOpened, view: PoolView) -> None:
 def _(event: ev.RunPlaced, view: PoolView) -> None:
     if run := view.runs.get(event.run):
         run.nodes = tuple(node for node in event.nodes if 0 <= node < len(view.nodes))
-        run.job = run.job or event.job
+        run.job, run.more = run.job or event.job, run.more or event.more
         run.version += 1
 
 

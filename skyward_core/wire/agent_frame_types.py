@@ -82,6 +82,7 @@ class Record(TypedDict):
     nodes: NotRequired[list[int]]
     over: NotRequired[bool]
     job: NotRequired[str]
+    more: NotRequired[bool]
 
 
 class Remembered(Record):

@@ -110,14 +110,18 @@ class StepsRun(Job):
                 task = replace(step, job=job, more=number < len(steps))
                 if nodes and isinstance(task.nodes, int):
                     task = replace(task, nodes=nodes)
+                rest = ", ".join(each.name for each in steps[number:])
+                self.leaving = (
+                    f"and leave it running, and what comes after it ({rest}) does not begin" if rest else ""
+                )
                 run = self.launch(task, stays=left, request=kept)
                 status = self.see_out(run, left)
                 if run.state == "cancelled":
                     self.console.note(f"run {run.id} was cancelled")
                 nodes = run.nodes
                 if status != exit_status.OK:
-                    if rest := [each.name for each in steps[number:]]:
-                        self.console.note(f"what comes after {task.name} is not begun: {', '.join(rest)}")
+                    if rest:
+                        self.console.note(f"what comes after {task.name} is not begun: {rest}")
                     break
             return status
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -124,19 +126,26 @@ class Follower:
         self._release()
         return future.result()
 
-    def wait_until(self, come: Callable[[], bool]) -> None:
-        """Print what comes until it has made something true.
+    def wait_until(self, come: Callable[[], bool], most: float = math.inf) -> bool:
+        """Print what comes until it has made something true; says whether it has.
+
+        Args:
+            most: seconds that are waited.
 
         Raises:
             Interrupted: a signal came.
         """
+        until = time.monotonic() + most
         while not come():
-            item = self._next()
+            if (item := self._next(until)) is None:
+                return come()
             if isinstance(item, signal.Signals):
                 raise Interrupted(item)
             self._show(item)
+        return True
 
-    def _next(self) -> object:
+    def _next(self, until: float = math.inf) -> object:
+        """What comes next; None where nothing has at that time of the monotonic clock."""
         while True:
             if self._inbox.empty():  # whatever came last: nothing printed waits for what comes next
                 self._say(self._printer.flush)
@@ -147,6 +156,8 @@ class Follower:
             except Empty:
                 self._release()
                 self._tell_waiting()
+                if time.monotonic() >= until:
+                    return None
             else:
                 return item
 

@@ -24,6 +24,7 @@ from skyward_core.model.capabilities import RunsHere
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError, what_of
 from skyward_core.model.spec import PoolSpec
 from skyward_core.views.events import PoolState, RunEnded, RunOpened
+from skyward_core.views.job_steps import steps_of
 from skyward_core.views.metrics import MetricBook, numbers_line
 from skyward_core.views.trial_sheet import TrialSheet
 from skyward_core.views.trials import TrialTable
@@ -44,6 +45,8 @@ from .trials import GangNotes, TrialNotes, show_trials
 
 if TYPE_CHECKING:
     from skyward_core.front.kept_commands import KeptShell
+
+NEXT_STEP = 15.0  # seconds that a job's next step may take to come; its nodes are kept for it for 10
 
 
 def run(
@@ -207,6 +210,7 @@ class Job:
         self._own: set[str] = set()  # ids of all runs that this began
         self.error: SkywardError | None = None
         self.kept: Future[None] | None = None  # what the run was launched with
+        self.leaving = ""  # what it is to leave the run, where more is to be said of that
         self.by_gangs = False  # a sweep, of which each combination is a run
         self.trials: TrialTable | None = None  # of a sweep that has ended
 
@@ -330,11 +334,38 @@ class Job:
         self.follower.live = LiveBlock(self.console, look)
 
     def resume(self, run: RunView) -> int:
-        """Follow a run that is under way."""
+        """Follow a run that is under way, and, where it is a step of somebody's job, those that follow."""
         self.run, self.key = run, self.session.view(self.pool).key
         self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log, missed=True)
-        self.console.note(f"run {run.id}: {run.function} on {count(run.total, 'rank')}")
-        return self._finish(self.see_out(run))
+        try:
+            while True:
+                self.console.note(f"run {run.id}: {run.function} on {count(run.total, 'rank')}")
+                status = self.see_out(run)
+                if status != exit_status.OK or (step := self._next_step(run)) is None:
+                    return self._finish(status)
+                self.run = run = step
+        except Interrupted:  # between two steps
+            return self._finish(exit_status.INTERRUPTED)
+
+    def _next_step(self, run: RunView) -> RunView | None:
+        """The step of a job that follows one that has ended; None where there is none, or it does not come."""
+        if not run.more:
+            return None
+
+        def found() -> RunView | None:
+            view = self.session.view(self.key)
+            steps = [each for each in steps_of(view, run) if each.opened_at > run.opened_at]
+            return next(iter(steps), None)
+
+        def is_over() -> bool:
+            return found() is not None or not self.session.view(self.key).is_live
+
+        if not self.follower.wait_until(is_over, NEXT_STEP):
+            self.console.note(
+                f"what follows {run.function} has not begun: its client is gone, or it waits for nodes "
+                f"(skyward-tui queue {self.pool})"
+            )
+        return found()
 
     def see_out(self, run: RunView, detach: bool = False) -> int:
         """Wait for the run's end, whatever signals come, and give the exit status."""
@@ -410,7 +441,7 @@ class Job:
 
     def _interrupted(self, run: RunView, ended: Future[RunView], interruption: Interrupted) -> None:
         """A signal came while a run was awaited."""
-        choice = self._chosen(f"run {run.id}", interruption, outlives_us=None)
+        choice = self._chosen(f"run {run.id}", interruption, outlives_us=None, leaving=self.leaving)
         if choice == "detach":
             ended.cancel()  # nobody waits any more
             self._part(run)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pexpect
 import pytest
 
 from tests.support.cli import Cli
@@ -285,3 +286,22 @@ def test_its_shell_has_read_the_persons_file_and_knows_conda(
     monkeypatch.setitem(cli.env, "HOME", str(tmp_path))
     made = ran(cli, "launch", name, "-c", "shells", "--env", f"HOME={tmp_path}", "--down")
     assert made == ["r000| 1", "r000| conda activate ray"]
+
+
+def test_who_is_about_to_leave_a_job_at_its_setup_is_told_what_does_not_begin(cli: Cli, pool: str) -> None:
+    name = written(
+        cli, "name: trains\nsetup: echo at setup; while [ ! -e left.end ]; do sleep 0.05; done\nrun: 'true'\n"
+    )
+    child = cli.terminal("launch", name, "-c", pool, NO_COLOR="1")
+    child.expect("at setup")
+    child.sendintr()
+    child.expect(
+        r"goes on meanwhile. \[d\]etach and leave it running, and what comes after it \(trains\) does not begin"
+    )
+    child.sendline("d")
+    child.expect("what comes after setup is not begun: trains")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 130
+    (cli.folder / "left.end").touch()
+    wait_until(lambda: cli.json("queue", pool)["runs"] == [])

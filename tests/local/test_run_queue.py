@@ -191,19 +191,26 @@ def test_what_cannot_be_is_refused(cli: Cli, words: tuple[str, ...], said: str) 
     assert done.returncode != 0 and said.replace("hodes", "leave out --nodes") in done.stderr
 
 
-def test_another_client_sees_the_steps_of_a_job_on_each_node(
+def test_another_client_sees_the_steps_of_a_job_on_each_node_and_follows_them(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also one that was there while its setup, which is for all nodes, waited for them."""
     cli.write(
         "steps.yaml",
         "name: stepped\nnum_nodes: 3\nsetup: |\n"
         "  echo at setup $SKYPILOT_SETUP_NODE_RANK\n"
         "  while [ $SKYPILOT_SETUP_NODE_RANK = 1 ] && [ ! -e setup.end ]; do sleep 0.05; done\n"
-        "run: while [ ! -e run.end ]; do sleep 0.05; done\n",
+        "run: while [ ! -e run.end ]; do sleep 0.05; done; echo went; exit 5\n",
     )
     monkeypatch.setenv("SKYWARD_HOME", cli.env["SKYWARD_HOME"])
-    with cli.start("launch", "steps.yaml", "-c", "q") as launched:
-        wait_until(lambda: any(row["function"] == "setup" for row in cli.pools()["q"]["runs"]))
+    with job(cli, "before", 1) as before:
+        becomes(cli, before="running")
+        _follow_steps(cli, before)
+
+
+def _follow_steps(cli: Cli, before: Any) -> None:
+    with cli.begin("launch", "steps.yaml", "-c", "q") as launched:
+        becomes(cli, before="running", setup="waiting")
         session = Session()
         try:
             view = session.look("q").result()
@@ -213,12 +220,20 @@ def test_another_client_sees_the_steps_of_a_job_on_each_node(
                 found = on_nodes(steps_of(view, run), time.time())
                 return {node: [(step.name, step.state) for step in steps] for node, steps in found.items()}
 
+            assert states() == {}
+            end(cli, "before")
+            assert before.wait() == 0
             at_setup = {node: [("setup", "running" if node == 1 else "returned")] for node in range(3)}
             wait_until(lambda: states() == at_setup, what=states)
-            (cli.folder / "setup.end").touch()
-            both = [("setup", "returned"), ("stepped", "running")]
-            wait_until(lambda: states() == {node: both for node in range(3)}, what=states)
-            (cli.folder / "run.end").touch()
-            assert launched.wait() == 0
+            with cli.begin("attach", "q") as attached:
+                assert attached.stderr is not None and "setup on 3 ranks" in attached.stderr.readline()
+                (cli.folder / "setup.end").touch()
+                both = [("setup", "returned"), ("stepped", "running")]
+                wait_until(lambda: states() == {node: both for node in range(3)}, what=states)
+                (cli.folder / "run.end").touch()
+                assert launched.wait() == 5
+                out, said = attached.communicate()
+            assert attached.returncode == 5 and "| went" in out
+            assert "stepped on 3 ranks" in said and "ended with status 5" in said
         finally:
             session.detach()

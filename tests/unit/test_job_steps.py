@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause
 from skyward_core.views import events as ev
 from skyward_core.views.job_steps import last_words, on_nodes, steps_of
 from skyward_core.views.views import PoolView, RunView, apply
+from skyward_tui.commands.run import Job
 
 SPEC = {"provider": "local", "nodes": 4, "worker": {"ranks_per_node": 1}}
 
@@ -86,3 +89,22 @@ def test_who_comes_later_learns_the_job_with_the_nodes() -> None:
     opened(view, "b", "setup", 20.0, job="")
     apply(view, ev.RunPlaced(pool="p", run="b", nodes=[1, 2], job="j"))
     assert steps_of(view, view.runs["b"]) == [view.runs["b"]]
+
+
+def test_who_follows_a_job_goes_on_with_its_next_step_or_is_told_that_none_comes() -> None:
+    view, said = pool(), list[str]()
+    run = opened(view, "a", "setup", 10.0)
+    job = Job.__new__(Job)
+    job.pool = job.key = "p"
+    job.session = SimpleNamespace(view=lambda key: view)  # type: ignore[assignment]
+    job.console = SimpleNamespace(note=said.append)  # type: ignore[assignment]
+    job.follower = SimpleNamespace(wait_until=lambda come, most: come())  # type: ignore[assignment]
+    assert job._next_step(run) is None and said == [], "it was the last one"
+    run.more = True
+    assert job._next_step(run) is None
+    assert said == [
+        "what follows setup has not begun: its client is gone, or it waits for nodes (skyward-tui queue p)"
+    ]
+    opened(view, "x", "other", 11.0, job="k")
+    step = opened(view, "b", "train", 12.0)
+    assert job._next_step(run) is step and len(said) == 1

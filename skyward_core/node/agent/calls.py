@@ -119,6 +119,7 @@ class RunRecord:
         self.epoch = 0  # of the gang that it was meant for last
         self.nodes: list[int] = []  # that have it, where these are not all
         self.job = ""  # the job that it is a step of
+        self.more = False  # whether another one follows
         self.waits = ""  # the same, where another one follows that has not come
         self.ended_at = 0.0  # of its latest outcome, by the monotonic clock
 
@@ -143,7 +144,8 @@ class RunRecord:
             "returned": self.returned,
             "over": self.over,
         }
-        return told | {key: value for key, value in (("nodes", self.nodes), ("job", self.job)) if value}
+        more = (("nodes", self.nodes), ("job", self.job), ("more", self.more))
+        return told | {key: value for key, value in more if value}
 
     def count(self, call: Call, outcome: AgentOutcome) -> None:
         """Of a map, which may have endlessly many calls: what a rank has done is told as of a generator."""
@@ -177,8 +179,8 @@ class Register:
             self._forget()
         record.active += 1
         record.epoch, record.nodes = call.header.get("epoch", 0), call.header.get("nodes", [])
-        record.job = call.header.get("job", "")
-        record.waits = record.job if call.header.get("more") else ""
+        record.job, record.more = call.header.get("job", ""), call.header.get("more", False)
+        record.waits = record.job if record.more else ""
         self._begun(record.job, record)
         self.active += 1
         return first

@@ -200,6 +200,7 @@ class Launcher:
                 total=run.total,
                 at=now,
                 job=run.tasks[0].job,
+                more=run.tasks[0].more,
             )
         )
 

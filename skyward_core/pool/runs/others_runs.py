@@ -170,15 +170,18 @@ class OthersRuns:
 
     def _opened(self, record: Record, link: Link) -> None:
         run, at = record["run"], link.time_of({"at": record["opened_at"]})
-        nodes, job = tuple(record.get("nodes", ())), record.get("job", "")
+        nodes = tuple(record.get("nodes", ()))
+        job, more = record.get("job", ""), record.get("more", False)
         if run in self._totals:
-            if nodes:  # it has waited for them
-                self._emit(ev.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at, job=job))
+            if nodes or job:  # it has waited for them
+                self._emit(
+                    ev.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at, job=job, more=more)
+                )
             return
         self._news.records.opened(run, record["function"], record["kind"], record["total"], at)
         if nodes:
             self._news.records.placed(run, nodes)
-        self._begin(run, record["function"], record["kind"], record["total"], at, nodes, job)
+        self._begin(run, record["function"], record["kind"], record["total"], at, nodes, job, more=more)
 
     def waits(self, link: Link, queued: QueuedKeys) -> None:
         """A run waits for nodes, as the head tells."""
@@ -197,13 +200,24 @@ class OthersRuns:
         at: float,
         nodes: tuple[int, ...],
         job: str = "",
+        *,
+        more: bool = False,
     ) -> None:
         self._totals[run] = total
         self._outcomes[run] = {}
         if kind == "map":
             self._maps[run] = {}
         self._emit(
-            ev.RunOpened(pool=self._pool, run=run, function=function, kind=kind, total=total, at=at, job=job)
+            ev.RunOpened(
+                pool=self._pool,
+                run=run,
+                function=function,
+                kind=kind,
+                total=total,
+                at=at,
+                job=job,
+                more=more,
+            )
         )
         if nodes:
             self._emit(ev.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at))
