@@ -67,7 +67,7 @@ async def end(machine: Machine, way: Way) -> None:
     Args:
         way: the provider's.
     """
-    from ..transport.ssh.transport import send_bundle
+    from ..transport.ssh.bundle_sending import send_bundle
 
     transport = way(machine, patience=CHECK_PATIENCE)
     try:
@@ -135,7 +135,10 @@ async def _silent(machine: Machine, lost: SSHTransport, asked: asyncio.Future[Ma
 
 async def _reaches(transport: SSHTransport, place: tuple[str, int]) -> bool:
     """Whether a host answers at an address, asked from another one."""
+    from ..transport.ssh.bundle_sending import lend_bundle
+
     channel = await transport.channel()
+    await lend_bundle(channel)
     answer: ReachDone = await channel.ask("reach", places=[place], seconds=GLANCE)
     channel.close()
     return answer["reached"] == [True]

@@ -12,7 +12,10 @@ import pytest
 
 from skyward_core.model.errors import PoolError
 from skyward_core.node.boot import host as on_host
+from skyward_core.providers.agents_over_ssh import _reaches
+from skyward_core.transport.base import Gate
 from skyward_core.transport.ssh import command_channel
+from skyward_core.transport.ssh.bundle_sending import send_bundle
 from skyward_core.transport.ssh.target import Target
 from skyward_core.transport.ssh.transport import SSHTransport
 from tests.support.sshd import Host
@@ -30,6 +33,7 @@ async def way(host: Host, known: Path) -> AsyncIterator[SSHTransport]:
     await way.prepare(config, lambda *said, **more: None)
     yield way
     channel = await way.channel()
+    await send_bundle(channel)
     await channel.ask("end", folder=way.folder, socket=channel.facts["socket"])
     channel.close()
     await way.close()
@@ -119,3 +123,34 @@ async def test_a_host_without_room_is_not_told_as_a_lost_connection(
         with pytest.raises(PoolError, match=r"no folder .*\(/proc/none"):
             await way.put(source, "d" * 32)
     await way.put(source, "d" * 32)
+
+
+async def test_a_client_of_another_release_brings_what_its_own_commands_need_there(
+    host: Host, way: SSHTransport, tmp_path: Path
+) -> None:
+    """It finds the agent of the one that began the pool, and nothing of its own beside it."""
+    source, folder = tmp_path / "source", tmp_path / "work"
+    source.write_bytes(b"data")
+    folder.mkdir()
+    (folder / "train.py").write_text("")
+    ours = host.home / ".cache" / "skyward"
+
+    def another() -> SSHTransport:
+        for bundle in ours.glob("bundle-*"):
+            bundle.rename(ours / f"other-{bundle.name}-{os.urandom(4).hex()}")
+        return SSHTransport(way.target, "p.0", patience=2.0)
+
+    put, renewing, asking = another(), another(), another()
+    try:
+        another()
+        await put.put(source, "a" * 32)
+        assert (ours / "pools" / "p.0" / "blobs" / ("a" * 32)).read_bytes() == b"data"
+        another()
+        await renewing.send_folder(str(folder), {}, Gate(1), lambda line: None)
+        assert list(ours.glob("work/**/train.py"))
+        another()
+        await asking.channel()
+        assert await _reaches(asking, ("127.0.0.1", host.port))
+    finally:
+        for each in (put, renewing, asking):
+            await each.close()

@@ -331,9 +331,10 @@ class SSH(KnowsItsWords, Value):
         return lines
 
     async def _check(self, host: str, loaded_with: Sequence[str] | None) -> list[Check]:
+        from ...transport.ssh.bundle_sending import lend_bundle, send_bundle
         from ...transport.ssh.command_channel import NoFittingPython
         from ...transport.ssh.looking import channel_to_look, pythons_of
-        from ...transport.ssh.transport import CLOCK_SLACK, lend_bundle, send_bundle
+        from ...transport.ssh.transport import CLOCK_SLACK
         from . import python_checks
 
         transport = self._way(host, patience=CHECK_PATIENCE, loaded_with=loaded_with)

@@ -41,8 +41,8 @@ class HostLook(Value):
 
 async def look_at(transport: SSHTransport, host: str) -> HostLook:
     """Look at a host, and leave nothing there."""
+    from ...transport.ssh.bundle_sending import lend_bundle
     from ...transport.ssh.looking import channel_to_look
-    from ...transport.ssh.transport import lend_bundle
 
     try:
         channel = await channel_to_look(transport)

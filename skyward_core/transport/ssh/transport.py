@@ -26,6 +26,7 @@ from ..upload import working_folder
 from ..upload.bundle import bundle_for
 from . import pipes
 from .asyncssh_import import asyncssh
+from .bundle_sending import lend_bundle, send_bundle
 from .command_channel import CHUNK, WINDOW, CommandChannel, CommandOutput, Failed, Said, open_session
 from .connect import HostConnection, connect
 from .failures import link_lost
@@ -179,6 +180,7 @@ class SSHTransport:
             self._refuse_no_room(facts)
             phase = "synced"
             sent = await send_bundle(channel)
+            facts["bundle"] = True
             local = _local_packages(config, gate)
             image = config.pop("image", None) or {}
             config.pop("interpreter", None)
@@ -242,6 +244,7 @@ class SSHTransport:
         try:
             channel = await self.channel(said)
             try:
+                await lend_bundle(channel)
                 await self._send_workdir(channel, cwd, image, gate)
             finally:
                 channel.close()
@@ -309,15 +312,25 @@ class SSHTransport:
             return None
         return pipe
 
-    def _on_host(self, module: str, *arguments: str) -> str:
-        """The command line that runs one of the modules of ``node.boot`` on the host."""
+    async def _on_host(self, link: HostConnection, module: str, *arguments: str) -> str:
+        """The command line that runs one of the modules of ``node.boot`` on the host. Where a client of another release
+        began the pool they are not there yet."""
+        if not self._facts["bundle"]:
+            channel = await CommandChannel.open(
+                link, python=self.python, folder=self.folder, said=lambda line: None
+            )
+            try:
+                await send_bundle(channel)
+            finally:
+                channel.close()
+            self._facts["bundle"] = True
         bundle = bundle_for(self._facts["nvml"], self.python.minor)
         folder = f"{self._facts['root']}/{bundle.name}/skyward_core/node/boot"
         return module_command(self._facts["python"], folder, module, *arguments)
 
     async def _relay(self, link: HostConnection, on_data: OnData, on_lost: OnLost) -> Pipe:
         word = f"skyward-{secrets.token_hex(8)}"
-        command = self._on_host("relay", self._facts["socket"], word)
+        command = await self._on_host(link, "relay", self._facts["socket"], word)
         pipe = pipes.Relayed(on_data, on_lost, word.encode())
         await open_session(link, command, pipe)
         try:
@@ -369,7 +382,7 @@ class SSHTransport:
         word = f"skyward-{secrets.token_hex(8)}"
         blobs = NodePaths(f"{pools(self._facts['root'])}/{self.folder}").blobs
         lines = CommandOutput()
-        command = self._on_host("incoming", blobs, name, str(size), attempts, word)
+        command = await self._on_host(link, "incoming", blobs, name, str(size), attempts, word)
         channel = await open_session(link, command, lines)
         try:
             at = await _said(lines, word)
@@ -433,29 +446,6 @@ def describe(facts: HostFacts) -> str:
     if abs(offset) > CLOCK_SLACK:
         parts.append(f"its clock is {abs(offset):.0f} s {'ahead' if offset > 0 else 'behind'}")
     return ", ".join(parts)
-
-
-async def send_bundle(channel: CommandChannel) -> str:
-    """Have the bundle on the host; says what that took."""
-    if channel.facts["bundle"]:
-        return "bundle is there"
-    bundle = bundle_for(channel.facts["nvml"], channel.python.minor)
-    if not channel.python.is_ours:
-        await asyncio.to_thread(bundle.have_bytecode, channel.python.here)
-    archive = bundle.archive
-    await channel.ask("bundle", archive)
-    return f"bundle sent ({len(archive) / 1e3:.0f} kB)"
-
-
-async def lend_bundle(channel: CommandChannel) -> None:
-    """Have a bundle used that lies there, or one in the host's memory for as long as this channel is open.
-
-    Raises:
-        PoolError: it cannot be had.
-        ConnectionError: the link is gone.
-    """
-    if not channel.facts.get("bundle"):
-        await channel.ask("lend", bundle_for(channel.facts["nvml"], channel.python.minor).archive)
 
 
 async def send_workdir(
