@@ -6,6 +6,7 @@ of those what may go to a terminal: text and colours (:mod:`..wire.safe_text`).
 
 from __future__ import annotations
 
+import re
 import threading
 from bisect import bisect_right
 from codecs import utf_8_decode
@@ -152,12 +153,20 @@ class LogRing:
         return partial.end() if partial is not None else []
 
 
-class Lines:
-    """Cuts bytes into lines, whatever pieces they come in; holds the unfinished one, bounded."""
+# A bar below another one is drawn by going down, and up again (tqdm's inner bars): no line has ended by that.
+_UP = b"\x1b[A"
+_BELOW = re.compile(rb"(?<!\n)(\n++)\r([^\n]*?)((?:\x1b\[A)+)")
+DEEPEST = 8  # bars below one another
 
-    __slots__ = ("_cut", "_head", "_returned")
+
+class Lines:
+    """Cuts bytes into lines, whatever pieces they come in; holds the unfinished one, bounded, and what is drawn below
+    it."""
+
+    __slots__ = ("_below", "_cut", "_head", "_returned")
 
     def __init__(self) -> None:
+        self._below: dict[int, bytes] = {}  # by how far below
         self._head = b""
         self._cut = 0  # bytes of the unfinished line that were left out
         self._returned = False  # a carriage return came last: what comes next overwrites the line
@@ -168,10 +177,14 @@ class Lines:
 
     def take(self, data: bytes) -> Sequence[str]:
         """The same, for who may never read them."""
+        if _UP in data:
+            data = _BELOW.sub(self._draw_below, data)
         body, newline, rest = data.rpartition(b"\n")
         if not newline:
             self._keep(data)
             return []
+        if self._below:
+            self._below = {}
         if self._cut or self._returned:
             first, newline, body = body.partition(b"\n")
             self._keep(first)
@@ -186,13 +199,31 @@ class Lines:
 
     def preview(self) -> str:
         """The unfinished line as it shows now; a character that is not all there yet is left out."""
-        return colored(utf_8_decode(self._head, "replace", False)[0])
+        return colored(utf_8_decode(self._drawn(), "replace", False)[0])
 
     def end(self) -> list[str]:
         """The unfinished line, if there is one, which ends here; whoever else holds this object sees it end, too."""
-        text = _clipped(self._head, self._cut)
-        self._head, self._cut, self._returned = b"", 0, False
+        text = _clipped(self._head if self._cut else self._drawn(), self._cut)
+        self._head, self._cut, self._returned, self._below = b"", 0, False, {}
         return [text] if text else []
+
+    def _drawn(self) -> bytes:
+        if not self._below:
+            return self._head
+        return b"  ".join([self._head, *(text for _, text in sorted(self._below.items()))])
+
+    def _draw_below(self, drawn: re.Match[bytes]) -> bytes:
+        """Take what was drawn below the line; give the newlines that did end one."""
+        newlines, text, back = drawn.groups()
+        depth = len(back) // len(_UP)
+        text = text.rstrip().rpartition(b"\r")[2].rstrip()
+        kept = {
+            each: bar for each, bar in self._below.items() if each != depth
+        }  # others may have a copy of us
+        if text and depth <= DEEPEST:  # else it was taken away
+            kept[depth] = text[:LINE_LIMIT]
+        self._below = kept
+        return newlines[depth:]
 
     def _keep(self, data: bytes) -> None:
         # A bar that redraws itself with carriage returns never ends its line: keep only what shows.

@@ -127,12 +127,17 @@ def test_nothing_is_lost_when_the_pool_goes_down_behind_a_flood(home: Path) -> N
         assert hashlib.sha256(read_log(Ledger(), run, rank)).hexdigest() == digest
 
 
+@pytest.mark.parametrize("caught", ["capsys", "capfd"])
 def test_a_script_sees_its_ranks_lines_with_their_rank(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, caught: str, request: pytest.FixtureRequest
 ) -> None:
     def say() -> None:
         print("hello")
+        print("oh", file=sys.stderr)
 
+    catches: pytest.CaptureFixture[str] = request.getfixturevalue(caught)
     with sky.Compute(nodes=2) as compute:
         sky.function(say)() @ compute
-    assert sorted(capsys.readouterr().out.splitlines()) == ["r000| hello", "r001| hello"]
+        said = catches.readouterr()
+    assert sorted(said.out.splitlines()) == ["r000| hello", "r001| hello"]
+    assert sorted(said.err.splitlines()) == ["r000| oh", "r001| oh"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import threading
 import tracemalloc
@@ -98,6 +99,46 @@ def test_progress_bars_show_what_was_drawn_last() -> None:
         ring.feed(f"step {percent}%\r".encode())  # print(..., end="\r") so
         assert ring.pending() == [f"step {percent}%"]
     assert ring.feed(b"done\n") == ["done"]
+
+
+def nested(inner: int, outer: int, depth: int = 1) -> bytes:
+    """What tqdm writes for an inner bar, and then for the one above it, each time that they have got further."""
+    down, up = b"\n" * depth, b"\x1b[A" * depth
+    return b"\router: %d/3" % outer + b"".join(down + b"\rinner: %d/9" % at + up for at in range(inner + 1))
+
+
+GONE = b"\n\r           \r\x1b[A"  # an inner bar that does not stay
+
+
+def test_bars_below_one_another_are_one_line_that_is_drawn_anew() -> None:
+    lines = Lines()
+    assert lines.split(nested(4, 0)) == []
+    assert lines.preview() == "outer: 0/3  inner: 4/9"
+    assert lines.split(GONE + b"\router: 1/3") == [] and lines.preview() == "outer: 1/3"
+    assert lines.split(nested(2, 1) + nested(0, 2, depth=2)) == []
+    assert lines.preview() == "outer: 2/3  inner: 2/9  inner: 0/9"
+    held = copy.copy(lines)  # as who remembers a place in a file does
+    assert lines.split(b"\n\n\r     \r\x1b[A\x1b[A" + GONE + b"\router: 3/3\n") == ["outer: 3/3"]
+    assert lines.preview() == "" and held.preview() == "outer: 2/3  inner: 2/9  inner: 0/9"
+    assert held.end() == ["outer: 2/3  inner: 2/9  inner: 0/9"] and held.end() == []
+
+
+def test_an_inner_bar_that_stays_takes_the_place_of_the_outer_one() -> None:
+    lines = Lines()
+    found = lines.split(
+        nested(9, 0) + b"\rinner: 9/9\n" + nested(9, 1) + b"\rinner: 9/9\n\router: 2/2\nafter\n"
+    )
+    assert found == ["inner: 9/9", "inner: 9/9", "outer: 2/2", "after"]
+
+
+def test_what_only_looks_like_bars_below_one_another_keeps_its_lines() -> None:
+    assert Lines().split(b"a\n\n\rb\x1b[A\nc\n") == ["a", "", "c"], "one newline more than it goes up again"
+    assert Lines().split(b"a\nb\x1b[A\nc\n") == ["a", "b", "c"], "no carriage return"
+    assert Lines().split(b"a\n\rb\nc\n") == ["a", "b", "c"]
+    assert len(Lines().split(b"\n" * 300_000 + b"\x1b[A\n")) == 300_001, "nor does it take ages"
+    deep = Lines()
+    deep.split(b"".join(nested(1, 1, depth) for depth in range(1, 200)))
+    assert deep.preview().count("inner") == 8
 
 
 @pytest.mark.parametrize("form", ["\rstep {}%", "step {}%\r"])
