@@ -15,6 +15,8 @@ from ..app_face import AppFace
 from ..widgets.chrome import Panel
 from .table import Row
 
+BORDER = 2  # rows of a panel that are its border
+
 
 class Chosen(NamedTuple):
     """What of a run is looked at: a rank, or all of them merged, and then perhaps equal lines as one, or only those of
@@ -78,6 +80,11 @@ class RunPanel(Panel):
     def awaits(self) -> bool:
         """Whether something may come of which no event tells, so that it wants to look once a second."""
         return False
+
+    @property
+    def wanted(self) -> int | None:
+        """Rows that all that it has takes, its border among them; None where it has a use for any number."""
+        return None
 
     @property
     def heading(self) -> str:

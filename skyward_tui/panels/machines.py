@@ -10,7 +10,7 @@ from skyward_core.views.views import PoolView, RunView
 
 from ..styles import beside
 from ..widgets.machine_grid import MachineGrid
-from .base import Chosen, RunPanel
+from .base import BORDER, Chosen, RunPanel
 from .table import Row
 
 
@@ -29,6 +29,10 @@ class MachinesPanel(RunPanel):
     @property
     def awaits(self) -> bool:
         return self._grid.is_fed
+
+    @property
+    def wanted(self) -> int | None:
+        return self._grid.all_rows + BORDER
 
     def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
         book, session = pool.machines, self.app.session

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from skyward_core.views.views import PoolView, RunView
 
 from ..widgets.phase_board import PhaseBoard
-from .base import Chosen, RunPanel
+from .base import BORDER, Chosen, RunPanel
 from .table import Row
 
 
@@ -18,6 +18,10 @@ class NodesPanel(RunPanel):
         board = PhaseBoard(id=row.id)
         super().__init__(row, show, board)
         self._board = board
+
+    @property
+    def wanted(self) -> int | None:
+        return self._board.all_rows + BORDER
 
     def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
         return self._board.update(pool, now, run)

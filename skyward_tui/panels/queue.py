@@ -10,7 +10,7 @@ from ..queue_rows import queue_of
 from ..queue_words import reason
 from ..styles import beside
 from ..widgets.queue_list import QueueList
-from .base import Chosen, RunPanel
+from .base import BORDER, Chosen, RunPanel
 from .table import Row
 
 
@@ -25,6 +25,10 @@ class QueuePanel(RunPanel):
         super().__init__(row, show, runs)
         self._runs = runs
         self._seen: tuple[int, int] = (-1, -1)
+
+    @property
+    def wanted(self) -> int | None:
+        return self._runs.all_rows + BORDER
 
     def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
         seen = (pool.version, int(now))

@@ -21,7 +21,7 @@ from ..widgets.rank_state import FAILURES
 from ..widgets.results import ResultsPane
 from ..widgets.trial_lines import TrialLines
 from ..words import count
-from .base import Chosen, RunPanel, Saved
+from .base import BORDER, Chosen, RunPanel, Saved
 from .table import Row
 
 if TYPE_CHECKING:
@@ -49,6 +49,10 @@ class ResultsPanel(RunPanel):
         ] = {}  # of the run that is looked at, where it is one of a sweep
         self._trials, self._seen = TrialLines(), ("", 0, 0)
         self._own = False  # of a sweep by gangs, the run's own results are shown
+
+    @property
+    def wanted(self) -> int | None:
+        return self._pane.all_rows + BORDER
 
     def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
         changed = self._pane.update(run)

@@ -75,6 +75,7 @@ class RunScreen(BaseScreen[None]):
         self._alerts, self._strip = AlertWatch(), AlertStrip()
         self._alerts_of: PoolView | None = None
         self._looked: tuple[object, float] = (None, 0.0)
+        self._needs: object = None  # of the panels, when they were laid out
 
     def body(self) -> ComposeResult:
         yield self._strip
@@ -265,7 +266,9 @@ class RunScreen(BaseScreen[None]):
                 panel.set_class(panel is not shown, "-spare")
         if not self.panels[self.active].filled:
             self.active = HOME
-        if self._grid.moved != MovedBorders():
+        needs = [(panel.wanted, panel.filled, panel.has_class("-spare")) for panel in self.panels.values()]
+        if needs != self._needs or self._grid.moved != MovedBorders():
+            self._needs = needs
             self.call_after_refresh(self._grid.lay_out)  # by other classes it is divided otherwise
 
     # Choosing

@@ -42,6 +42,7 @@ FEW = 2  # of these where GPUs need the room
 _UNITS = {"cpu": "%", "net_in": "B/s", "net_out": "B/s", "disk_read": "B/s", "spool_free": "B"}
 _NODE = 6
 LEAST_CURVE = 24  # columns below which nothing is drawn beside the figures
+_LEAST_ROWS = 4  # for few nodes
 MOST_ROWS = 9  # of a node
 DRAWN_EVERY = 5  # samples after which it is drawn anew
 
@@ -82,6 +83,15 @@ class MachineGrid(Widget, can_focus=True):
         self._book, self._now, self._seen, self._looked_at = book, now, seen, monotonic()
         self._repaint()
         return True
+
+    @property
+    def all_rows(self) -> int:
+        """How many there are, with the head, and a few to see curves of where nodes are few."""
+        if self._book is None:
+            return 1
+        odd = odd_ones(self._book) if self._has_gpus else {}
+        remarks = sum(any(node == of for of, _ in odd) for node in self._book.nodes)
+        return 1 + max(_LEAST_ROWS, len(self._book.nodes) + remarks)
 
     @property
     def is_fed(self) -> bool:

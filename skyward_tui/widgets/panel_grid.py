@@ -79,11 +79,31 @@ class PanelGrid(Container):
         base, inline, room = self.styles.base, self.styles.inline, self.content_region.size
         columns, rows = tuple(base.grid_columns or ()), tuple(base.grid_rows or ())
         wide = sizes(columns, 0, self.moved.left, room.width, LEAST_COLUMNS)
-        high = sizes(rows, 1, self.moved.below, room.height, LEAST_ROWS)
+        high = sizes(self._as_needed(rows, len(columns)), 1, self.moved.below, room.height, LEAST_ROWS)
         if not room.width or (inline.grid_columns or columns, inline.grid_rows or rows) == (wide, high):
             return
         inline.grid_columns = None if columns == wide else " ".join(map(str, wide))
         inline.grid_rows = None if rows == high else " ".join(map(str, high))
+
+    def _as_needed(self, usual: Sequence[Scalar], across: int) -> tuple[Scalar, ...]:
+        """Rows without the cells that no panel in them has a use for: what is not counted in cells gets these."""
+        needs: list[list[int | None]] = [[] for _ in usual]
+        row = column = 0
+        for panel in self.children:
+            if not panel.display or row >= len(needs):
+                continue
+            span = panel.styles.column_span
+            if column + span > across:
+                row, column = row + 1, 0
+            if row < len(needs):
+                needs[row].append(getattr(panel, "wanted", None))
+            column += span
+        found = list(usual)
+        for at, (size, wanted) in enumerate(zip(usual, needs, strict=True)):
+            known = [each for each in wanted if each is not None]
+            if size.unit == Unit.CELLS and known and len(known) == len(wanted):
+                found[at] = size._replace(value=min(size.value, float(max(LEAST_ROWS, *known))))
+        return tuple(found)
 
     def on_resize(self) -> None:
         self.lay_out()

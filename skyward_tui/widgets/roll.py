@@ -36,6 +36,12 @@ class Roll(Widget, can_focus=True):
     def row(self, index: int, width: int) -> Content:
         raise NotImplementedError
 
+    @property
+    def all_rows(self) -> int:
+        """How many there are, with those on top."""
+        width = self.size.width
+        return len(self.head(width)) + self.row_count(width)
+
     def head(self, width: int) -> list[Content]:
         """Rows that stay on top."""
         return []

@@ -11,7 +11,7 @@ from skyward_tui.kept_state import kept_state
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.panel_grid import LEAST_COLUMNS, MovedBorders, PanelGrid, sizes
 from tests.support.app_driver import until
-from tests.support.fake_session import FakeSession
+from tests.support.fake_session import FakeSession, value
 
 
 def scalars(*texts: str) -> tuple[Scalar, ...]:
@@ -34,7 +34,7 @@ def test_one_panel_that_has_all_the_room_keeps_it() -> None:
 
 
 async def opened(app: SkywardApp, session: FakeSession, pilot: Pilot[None]) -> RunScreen:
-    view = session.views[0] if session.views else session.pool("llama-ft", 2)
+    view = session.views[0] if session.views else session.pool("llama-ft", 12)
     await until(pilot, lambda: app.session is not None)
     app.show_pool(view.key)
     await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
@@ -90,3 +90,19 @@ async def test_a_border_is_dragged_and_stands_there_the_next_time(
     async with again.run_test(size=(120, 40)) as pilot:
         screen = await opened(again, session, pilot)
         await until(pilot, lambda: widths(screen) == (ranks + 10, nodes + 4))
+
+
+async def test_panels_take_the_rows_that_they_need_and_the_log_the_rest(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("llama-ft", 2)
+    run = session.open_run(view)
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(app, session, pilot)
+        await until(pilot, lambda: screen.panels["phases"].size.height == 2)
+        before = screen.panels["log"].size.height
+        session.end_rank(view, run, 0, summary=value({"loss": 0.1, "accuracy": 0.9}))
+        await until(pilot, lambda: screen.panels["results"].size.height == 4)  # two ranks, two means
+        assert screen.panels["log"].size.height == before - 2
+        await pilot.press("4", "right_parenthesis")
+        await until(pilot, lambda: screen.panels["results"].size.height == 6)
