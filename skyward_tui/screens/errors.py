@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
 from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
@@ -9,20 +13,26 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from skyward_core.model.outcome import Outcome, signal_name
+from skyward_core.model.stacks import StackFrame
 from skyward_core.views.last_figures import LastFigures
+from skyward_core.views.stacks import is_library, short_file
 from skyward_core.views.views import RunView
 
 from ..actions import bindings
-from ..editing import edit_named
+from ..editing import edit_named, folders_of
+from ..editor import places
 from ..machine_cells import figures_line
+from ..source_lines import SourceFile, source_of
 from ..styles import beside
 from ..theme import look
 from ..widgets.before_failure import BeforeFailure
 from ..widgets.chrome import Crumbs, Panel
+from ..widgets.stack_code import StackCode, Standing
 from ..words import failure, one_line, took
 from .base import BaseScreen
 
 _BESIDE = 120  # columns from which there is room beside a traceback
+_FRAMES = 3  # of a traceback of which the code is shown
 _ORDER = ("raised", "exited", "lost", "collateral")
 
 
@@ -69,7 +79,8 @@ class ErrorsScreen(BaseScreen[int | None]):
         listed = Panel(OptionList(*self._options(), compact=True), id="failed")
         listed.border_title = "failures"
         yield listed
-        trace = Panel(VerticalScroll(Static(id="traceback")), id="trace")
+        self._code = StackCode(id="code")
+        trace = Panel(VerticalScroll(Static(id="traceback")), self._code, id="trace")
         trace.border_title = "traceback"
         self._before = BeforeFailure()
         before = Panel(self._before, id="before")
@@ -127,6 +138,29 @@ class ErrorsScreen(BaseScreen[int | None]):
         self.query_one("#traceback", Static).update(Content(self._told))
         pool = next((each for each in self.app.pools() if self._run.id in each.runs), None)
         self._before.show(pool, self._run, outcome)
+        self.run_worker(self._show_code(outcome), group="code", exclusive=True)
+
+    async def _show_code(self, outcome: Outcome) -> None:
+        """The person's own lines around where it failed, the innermost first, as far as their files are here."""
+        found = [] if outcome.error is None else list(places(outcome.error.traceback.splitlines()))
+        frames = [StackFrame("", name, line) for name, line in dict.fromkeys(found) if not is_library(name)]
+        folders = await folders_of(self.app, self._run)
+        sources = await asyncio.to_thread(lambda: [source_of(frame, folders) for frame in frames[:_FRAMES]])
+        if self.is_attached:
+            told = [
+                Standing(self._head_of(frame, source, folders), source)
+                for frame, source in zip(frames, sources, strict=False)
+                if source is not None
+            ]
+            self._code.update(told)
+            self.query_one("#trace").set_class(bool(told), "-code")
+
+    def _head_of(self, frame: StackFrame, source: SourceFile, folders: Sequence[Path]) -> Content:
+        place = f"{short_file(frame.file, tuple(map(str, folders)))}:{frame.line}"
+        changed = source.changed_at > self._run.opened_at
+        return Content.assemble(
+            (place, "$text-accent"), ("  ! changed since the run began" if changed else "", "$text-warning")
+        )
 
     def _account(self, outcome: Outcome) -> str:
         figures = self._run.figures.get(outcome.node) if outcome.kind != "collateral" else None

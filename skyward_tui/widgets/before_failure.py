@@ -18,7 +18,7 @@ from ..words import clip
 from .small_chart import curve
 
 BEFORE = 600.0  # seconds that are drawn, at most
-_ROWS = 3  # of a curve
+_ROWS, _ROWS_TALL, _TALL = 3, 5, 34  # of a curve, and in a panel that is so tall
 _LEAST_LOG = 6  # rows below which curves give way to lines
 _PERCENT = (0.0, 100.0)
 
@@ -46,7 +46,7 @@ class BeforeFailure(Widget, can_focus=False):
         pool, run, outcome = self._of
         rows: list[Content] = []
         for name, line in _figures(pool, run, outcome):
-            drawn = curve(line, width, _ROWS, y=_PERCENT)
+            drawn = curve(line, width, _ROWS_TALL if height >= _TALL else _ROWS, part_of=_PERCENT)
             if drawn and height - len(rows) - len(drawn) - 1 >= _LEAST_LOG:
                 rows += [Content.assemble((name, "$muted"), (f"  {line[-1][1]:.0f} %", "bold")), *drawn]
         printed = _printed(pool, run, outcome.rank, height - len(rows) - (2 if rows else 1))
@@ -54,6 +54,11 @@ class BeforeFailure(Widget, can_focus=False):
             rows += [Content("")] if rows else []
             rows.append(Content.styled(f"last lines of rank {outcome.rank}", "$muted"))
             rows += [Content(clip(text, width)) for text in printed]
+        room = height - len(rows) - (2 if rows else 1)
+        if others := _of_all(pool, run, outcome.rank, room):
+            rows += [Content("")] if rows else []
+            rows.append(Content.styled("last lines of all ranks", "$muted"))
+            rows += [Content(clip(text, width)) for text in others]
         if not rows:
             rows.append(Content.styled("its machine was not measured, and it printed nothing", "$muted"))
         return Content("\n").join(rows[:height])
@@ -92,4 +97,15 @@ def _printed(pool: PoolView, run: RunView, rank: int, most: int) -> list[str]:
     ring = pool.logs.of(run.id).ranks.get(rank) if pool.logs.has(run.id) else None
     if ring is None or most <= 0:
         return []
+    return [plain(text).rstrip() for text in ring.lines(max(ring.first, ring.end - most), ring.end)]
+
+
+def _of_all(pool: PoolView, run: RunView, rank: int, most: int) -> list[str]:
+    """What ranks printed last, where one of them has left room for what others did."""
+    if most <= 0 or not pool.logs.has(run.id):
+        return []
+    book = pool.logs.of(run.id)
+    if not any(ring.end for other, ring in list(book.ranks.items()) if other != rank):
+        return []
+    ring = book.merged
     return [plain(text).rstrip() for text in ring.lines(max(ring.first, ring.end - most), ring.end)]

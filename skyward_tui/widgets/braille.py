@@ -58,6 +58,22 @@ class Canvas:
             if owner > owners[row][column]:
                 owners[row][column] = owner
 
+    def fill(self, owner: int) -> None:
+        """Fill what lies below all that is drawn, down to the bottom, behind it."""
+        for column in range(self.width):
+            below = 0  # dots of this column of cells that have something above them
+            for cells, owners in zip(self._cells, self._owners, strict=True):
+                dots = below
+                for half in _DOTS:
+                    on = 0
+                    for dot in half:
+                        on |= dot if on or cells[column] & dot else 0
+                    dots |= on
+                below |= sum(sum(half) for half in _DOTS if dots & half[-1])
+                if dots != cells[column]:
+                    cells[column] |= dots
+                    owners[column] = owners[column] or owner
+
     def upright(self, column: int, owner: int) -> None:
         """Draw a line from top to bottom through a column of cells, in front of all that has a smaller owner."""
         for cells, owners in zip(self._cells, self._owners, strict=True):

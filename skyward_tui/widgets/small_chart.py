@@ -17,17 +17,20 @@ from .braille import Canvas, Points, bounds
 Span = tuple[float, float]
 
 
-def curve(points: Points, width: int, height: int, *, y: Span | None = None) -> list[Content]:
+def curve(points: Points, width: int, height: int, *, part_of: Span | None = None) -> list[Content]:
     """Points as a line; no rows where there is none to draw.
 
     Args:
-        y: what it spans; as much as the points do without it.
+        part_of: what it is a part of, which is what it spans, with what lies below it filled; else it spans as much as
+            the points do.
     """
     spans = bounds([points])
     if spans is None or width < 1 or height < 1:
         return []
-    canvas = Canvas(width, height, spans[0], y or spans[1])
+    canvas = Canvas(width, height, spans[0], part_of or spans[1])
     canvas.line(points, 1)
+    if part_of is not None:
+        canvas.fill(1)
     # A font that takes the dots from another one may have them of another width: blanks are no part of their pieces,
     # or a picture spreads both over the row.
     return [

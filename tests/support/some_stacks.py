@@ -51,7 +51,7 @@ def hung(run: str, ranks: int) -> Stacks:
 
 def write_train_py(changed_at: float = 0.0) -> None:
     """Into the current folder, with the lines that these stacks name."""
-    named = {
+    _write({
         29: "def step(model, batch):",
         30: "    loss = model(batch).mean()",
         31: "    dist.all_reduce(loss)",
@@ -66,7 +66,26 @@ def write_train_py(changed_at: float = 0.0) -> None:
         56: "    model.eval()",
         57: "    for batch in held_out:",
         58: "        losses.append(model(batch))",
-    }
+    }, changed_at)  # fmt: skip
+
+
+def write_failing_train_py() -> None:
+    """The same with the lines that a traceback of :func:`.fake_session.failed_run` names."""
+    _write({
+        14: "def step(batch):",
+        15: '    total = sum(batch["loss"])',
+        16: '    count = len(batch["loss"])',
+        17: "    return total / count",
+        27: "def train(batches):",
+        28: "    for epoch in range(3):",
+        29: "        for batch in batches:",
+        30: "            batch = loaded(batch)",
+        31: "            loss = step(batch)",
+        32: "            sky.log(epoch=epoch, loss=loss)",
+    }, 0.0)  # fmt: skip
+
+
+def _write(named: dict[int, str], changed_at: float) -> None:
     path = Path("train.py")
     path.write_text("".join(named.get(line, "") + "\n" for line in range(1, 61)), "utf-8")
     os.utime(path, (changed_at, changed_at))

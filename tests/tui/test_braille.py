@@ -60,3 +60,15 @@ def test_a_row_of_bars_ends_with_the_newest() -> None:
     assert spark([(i, float(i)) for i in range(800)], 8) == "▁▂▃▄▅▆▇█"
     assert spark([(0, 1.0), (1, math.nan)], 8) == "▄"
     assert spark([], 8) == "" and spark([(0, 1.0)], 0) == ""
+
+
+def test_what_lies_below_a_line_is_filled_and_stands_behind_it() -> None:
+    canvas = Canvas(2, 2, (0.0, 3.0), (0.0, 7.0))
+    canvas.line([(0, 7), (1, 3)], 2)
+    canvas.fill(1)
+    assert rows(canvas) == ["⡇ ", "⣿ "]
+    assert [owner for _, owner in canvas.runs(0)] == [2, 0] and canvas.runs(1)[0] == ("⣿", 2)
+    other = Canvas(1, 3, (0.0, 1.0), (0.0, 11.0))
+    other.line([(0, 11), (1, 11)], 2)
+    other.fill(1)
+    assert [other.runs(row) for row in range(3)] == [[("⣿", 2)], [("⣿", 1)], [("⣿", 1)]]

@@ -19,7 +19,7 @@ from tests.support.leftovers import leftovers
 from tests.support.machines import measured
 from tests.support.past import some_comparison, some_past
 from tests.support.shared_hosts import have_looks
-from tests.support.some_stacks import hung, write_train_py
+from tests.support.some_stacks import hung, write_failing_train_py, write_train_py
 from tests.support.sweeps import learned, swept
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -163,6 +163,7 @@ async def test_failed(app: SkywardApp, session: FakeSession, snap: Snap, size: t
 
 @at_every_size
 async def test_errors(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    write_failing_train_py()
     failed_run(session, session.pool("llama-ft"))
     await show(app, snap, "errors", size, ["enter", "e"], "ROOT CAUSE")
 
