@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from textual import getters
 from textual.app import ComposeResult
@@ -49,10 +49,12 @@ class RunPanel(Panel):
         main: what takes the focus.
 
     Attributes:
+        CALM: whether what it awaits is looked at more seldom where nothing goes on in the pool.
         filled: whether there is anything to see; what hides is away otherwise.
     """
 
     app = getters.app(AppFace)
+    CALM: ClassVar[bool] = False
 
     def __init__(self, row: Row, show: Callable[[], None], main: Widget) -> None:
         super().__init__(id=f"panel-{row.id}", classes="panel")

@@ -18,6 +18,7 @@ class MachinesPanel(RunPanel):
     """All machines of the pool, measured once somebody looks at a run there: before, a start is under way."""
 
     DEFAULT_CSS = beside(__file__)
+    CALM = True
     SCOPED_CSS = False  # where machines are measured, the grid is another one
 
     def __init__(self, row: Row, show: Callable[[], None]) -> None:

@@ -22,7 +22,7 @@ from skyward_core.views.views import PoolView, RunView
 
 from ..actions import Action, bindings, first_key, named, with_keys
 from ..app_face import settled
-from ..beat import beat_of
+from ..beat import at_rest, goes_on
 from ..hints import words_of
 from ..panels.base import Chosen, RunPanel
 from ..panels.table import AT_START, HOME, PANELS
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from skyward_core.front.base import Front
 
 LEAD_SECONDS = 5.0  # in which the last lines of a rank that failed may still come
+CALM = 3  # seconds between two looks at what comes of itself, where nothing goes on
 LOOK_SECONDS = 0.5  # between two looks for what is amiss
 
 
@@ -172,8 +173,10 @@ class RunScreen(BaseScreen[None]):
         pool = self.pool
         if pool is None:
             return super().shown_time(now)
-        awaited = any(panel.awaits for panel in self.panels.values())
-        return int(now) if awaited else beat_of([pool], now)
+        awaiting = [panel for panel in self.panels.values() if panel.awaits]
+        if (not pool.is_over and goes_on(pool, now)) or not all(panel.CALM for panel in awaiting):
+            return int(now)
+        return int(now) // CALM if awaiting else at_rest(now)
 
     def pulse(self, now: float) -> None:
         self._view = self.app.find_pool(self.key) or self._view

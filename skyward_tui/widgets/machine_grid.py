@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from statistics import fmean
 from time import monotonic
 from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from skyward_core.model.figures import Unit
 from skyward_core.views.machines import MachineBook, MachineView, Track
 
 from ..actions import bindings
 from ..machine_cells import amiss, odd_ones, quantity, share
 from ..styles import beside
-from ..words import clip, duration
-from .braille import Canvas
+from ..words import duration
+from .machine_history import gpu_rows, use_curve
 
 CELL = 5  # columns of a GPU
-FED_SECONDS = 3.0  # in which figures come again, where they come at all
+FED_SECONDS = 10.0  # in which figures come again, where they come at all
 REPAINT_SECONDS = 0.9  # between two looks at figures that keep coming, of each node at another time
 # What cells can show: its name, the figure, and the one that it is a part of, or how much of it is all.
 SHOWN: tuple[tuple[str, str, str | float], ...] = (
@@ -41,6 +42,11 @@ NODE_COLUMNS = (
 FEW = 2  # of these where GPUs need the room
 _UNITS = {"cpu": "%", "net_in": "B/s", "net_out": "B/s", "disk_read": "B/s", "spool_free": "B"}
 _NODE = 6
+# Of a GPU that has a row of its own.
+GPU_FIGURES: tuple[tuple[str, Unit, str], ...] = (
+    ("util", "%", ""), ("mem_used", "B", ""), ("mem_total", "B", "of "), ("power", "W", ""), ("temp", "°C", ""),
+)  # fmt: skip
+GPU_WIDTHS = (6, 10, 12, 8, 7)
 LEAST_CURVE = 24  # columns below which nothing is drawn beside the figures
 _LEAST_ROWS = 4  # for few nodes
 MOST_ROWS = 9  # of a node
@@ -144,8 +150,17 @@ class MachineGrid(Widget, can_focus=True):
         return max(1, self.size.height - 1)
 
     def _repaint(self) -> None:
-        self._rows = None
-        self.refresh()
+        """Paint those rows that are others; a terminal gets nothing else."""
+        before, (width, height) = self._rows, self.size
+        if before is None or not self.is_on_screen:
+            self._rows = None
+            self.refresh()
+            return
+        self._rows = now = self._paint(width, height)
+        if len(now) != len(before):
+            self.refresh()
+        elif changed := [y for y, (one, other) in enumerate(zip(before, now, strict=True)) if one != other]:
+            self.refresh(*(Region(0, y, width, 1) for y in changed))
 
     def notify_style_update(self) -> None:
         self._rows = None
@@ -200,20 +215,20 @@ class MachineGrid(Widget, can_focus=True):
         if not spans:
             return []
         since, until = min(first for first, _ in spans), max(last for _, last in spans)
-        what = "use of GPUs" if self._has_gpus else "cpu"
+        by_gpu = any(_shows_gpus(machine, tall) for _, machine in nodes)
+        what = self.subject if by_gpu else "use of GPUs of 100 %" if self._has_gpus else "cpu of 100 %"
         head = [*self._head(), Segment(" " * (before - Segment.get_line_length(self._head())), self._plain)]
-        said = Segment(
-            f"  {what} of 100 %, for {duration(until - since)}", self._plain + self._style("muted")
-        )
+        said = Segment(f"  {what}, for {duration(until - since)}", self._plain + self._style("muted"))
         strips = [Strip([*head, said])]
-        for (_, machine), (row, remark) in zip(nodes, rows, strict=True):
-            curve = self._curve(machine, room, tall if tall < 3 else tall - 1, (since, until))
+        for (node, machine), (row, remark) in zip(nodes, rows, strict=True):
+            curve = self._curve(machine, room, tall, (since, until))
+            told = [row]
+            if _shows_gpus(machine, tall):
+                told += [self._gpu_row(machine, gpu, _of_node(odd, node)) for gpu in range(tall - 1)]
+            elif remark:
+                told.append([Segment(f"{'':{_NODE}}  {remark}", self._plain + self._style("amiss"))])
             for at in range(tall):
-                cells = row if at == 0 else []
-                if at == 1 and remark:
-                    cells = [
-                        Segment(clip(f"{'':{_NODE}}  {remark}", before), self._plain + self._style("amiss"))
-                    ]
+                cells = _clipped(told[at], before) if at < len(told) else []
                 gap = Segment(" " * (before + 2 - Segment.get_line_length(cells)), self._plain)
                 strips.append(Strip([*cells, gap, *curve[at]] if at < len(curve) else cells))
         return strips
@@ -222,19 +237,32 @@ class MachineGrid(Widget, can_focus=True):
         self, machine: MachineView, width: int, height: int, x: tuple[float, float]
     ) -> list[list[Segment]]:
         """What it was at, row by row. A column stands for seconds: it is drawn again once it may be another."""
-        about = (machine.host.seen // DRAWN_EVERY, width, height, self._plain)
+        about = (machine.host.seen // DRAWN_EVERY, width, height, self._plain, self._shown)
         kept = self._curves.get(id(machine))
         if kept is not None and kept[0] == about:
             return kept[1]
-        canvas = Canvas(width, height, x, (0.0, 100.0))
-        canvas.line(_use(machine), 1)
         style = self._plain + self._style("curve")
-        rows = [
-            [Segment(text, style if owner else self._plain) for text, owner in canvas.runs(row)]
-            for row in range(height)
-        ]
+        if _shows_gpus(machine, height):
+            _, name, whole = SHOWN[self._shown]
+            told = ["", *gpu_rows(machine, name, whole, width, x)]
+        else:
+            told = use_curve(machine, width, height if height < 3 else height - 1, x)
+        rows = [[Segment(text, style)] for text in told]
         self._curves[id(machine)] = about, rows
         return rows
+
+    def _gpu_row(self, machine: MachineView, gpu: int, odd: dict[int | None, list[str]]) -> list[Segment]:
+        """A GPU's own figures, and what is amiss with it."""
+        if gpu >= len(machine.gpus):
+            return []
+        figures = machine.gpus[gpu].latest
+        bad, muted = self._plain + self._style("amiss"), self._plain + self._style("muted")
+        remark = amiss(figures, odd.get(gpu, ()))
+        cells = [Segment(f"{'':{_NODE}}  GPU {gpu:<3}", bad if remark else muted)]
+        for (name, unit, before), width in zip(GPU_FIGURES, GPU_WIDTHS, strict=True):
+            text = before + quantity(figures[name], unit) if name in figures else "–"
+            cells.append(Segment(f"{text:>{width}}", self._plain))
+        return [*cells, Segment(f"  {remark}", bad)] if remark else cells
 
     def _head(self) -> list[Segment]:
         names = "".join(f"{head:>{width}}" for head, _, width in self._columns)
@@ -290,16 +318,18 @@ class MachineGrid(Widget, can_focus=True):
         return self.get_component_rich_style(f"grid--{name}", partial=name == "amiss")
 
 
+def _shows_gpus(machine: MachineView, height: int) -> bool:
+    """Whether there is a row for each of its GPUs below its own."""
+    return 0 < len(machine.gpus) < height
+
+
+def _clipped(row: list[Segment], width: int) -> list[Segment]:
+    """As much of a row as there is room for."""
+    told = list(Segment.adjust_line_length(row, width, pad=False))
+    if Segment.get_line_length(row) > width and told:
+        told[-1] = Segment(told[-1].text[:-1] + "…", told[-1].style)
+    return told
+
+
 def _of_node(odd: dict[tuple[int, int | None], list[str]], node: int) -> dict[int | None, list[str]]:
     return {gpu: names for (n, gpu), names in odd.items() if n == node}
-
-
-def _use(machine: MachineView) -> list[tuple[float, float]]:
-    """How much of its GPUs, or else of its processors, was used over time."""
-    traces = [track.trace("util") for track in machine.gpus]
-    traces = [trace for trace in traces if len(trace.at)]
-    if not traces:
-        return list(zip(*machine.host.trace("cpu"), strict=True))
-    shortest = min(len(trace.at) for trace in traces)  # all were measured at once
-    columns = zip(*(trace.values[-shortest:] for trace in traces), strict=True)
-    return list(zip(traces[0].at[-shortest:], map(fmean, columns), strict=True))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+
+import pytest
+from textual.geometry import Region
 
 from skyward_core.pool.measures import OLDER
 from skyward_core.views.machines import MachineBook
@@ -82,6 +86,78 @@ async def test_each_node_has_its_use_over_time_beside_it(app: SkywardApp, sessio
         drawn = [(row.count(low) > row.count(high), row.rstrip("│ ")[-1]) for row in rows]
         assert len(drawn) == 4 and drawn[0][1] == drawn[1][1] == high and drawn[2][1] == drawn[3][1] == low
         await pilot.press("6", "z")
-        await until(pilot, lambda: sum(high in line for line in screen_text(app).splitlines()) >= 4)
+        await until(pilot, lambda: sum("⣿" in line for line in screen_text(app).splitlines()) >= 16)
         await pilot.resize_terminal(90, 30)
         await until(pilot, lambda: "of 100 %" not in screen_text(app))
+
+
+async def test_where_there_is_room_each_gpu_has_a_row_over_time(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("llama-ft", 2, 4)
+    session.open_run(view)
+    view.machines = book = MachineBook()
+    for second in range(120):
+        for node in range(2):
+            gpus = [{"util": 100.0 if gpu < 3 else 30.0 * (second > 60), "temp": 50} for gpu in range(4)]
+            sample = {"at": session.now - 120 + second, "node": {"cpu": 10.0}, "gpus": gpus}
+            book.feed(node, json.dumps(sample).encode())
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "use of GPUs of 100 %" in screen_text(app))
+        await pilot.press("6", "z")
+        await until(pilot, lambda: "  use %, for 1:59" in screen_text(app))
+        rows = [line for line in screen_text(app).splitlines() if re.search(r"GPU [0-3] .*[▁-█]{20,}", line)]
+        assert len(rows) == 8
+        assert "30 %" in rows[3] and "50 °C" in rows[3] and "–" in rows[3], "its own figures"
+        assert all("████" in row for row in rows[:3]) and "▁▁▁" in rows[3] and "▃▃▃" in rows[3]
+        await pilot.press("left")
+        await until(pilot, lambda: "  °C, for 1:59" in screen_text(app))
+        assert "▅▅▅" in screen_text(app), "the figure that is chosen"
+
+
+async def test_only_rows_that_have_changed_are_painted(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = session.pool("llama-ft", 3)
+    run = session.open_run(view)
+    session.end_run(view, run)
+    view.machines = book = MachineBook()
+
+    def told(node: int, cpu: float) -> None:
+        book.feed(node, json.dumps({"at": session.now, "node": {"cpu": cpu}, "gpus": []}).encode())
+
+    for node in range(3):
+        told(node, 10.0)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press("enter", "6")
+        await until(pilot, lambda: screen_text(app).count("10 %") == 3)
+        grid = app.screen.query_one(MachineGrid)
+        painted: list[list[Region]] = []
+        monkeypatch.setattr(grid, "refresh", lambda *regions: painted.append(list(regions)))
+        monkeypatch.setattr("skyward_tui.widgets.machine_grid.REPAINT_SECONDS", 0.0)
+        told(1, 10.2)
+        assert grid.update(book, session.now) and painted == [], "it reads the same"
+        told(1, 20.0)
+        assert grid.update(book, session.now) and [[each.y for each in paint] for paint in painted] == [[2]]
+
+
+async def test_machines_of_a_pool_at_rest_are_looked_at_more_seldom(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("llama-ft", 4)
+    run = session.open_run(view)
+    view.machines = measured(session.now, 4, 0)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "6 machines" in screen_text(app))
+        screen, now = app.screen, session.now - session.now % 3
+        assert isinstance(screen, RunScreen)
+        assert screen.shown_time(now) != screen.shown_time(now + 1), "a run goes on"
+        session.end_run(view, run)
+        await until(pilot, lambda: "✓ DONE" in screen_text(app))
+        await until(pilot, lambda: screen.shown_time(now) == screen.shown_time(now + 2))
+        assert screen.shown_time(now) != screen.shown_time(now + 3)
