@@ -22,6 +22,7 @@ class WrittenFile(Value):
         changed_at: when it last was, Unix time.
         node: that it lies on.
         version: what tells it from what it was before.
+        also: other nodes that name it, as they share a disk with that one.
     """
 
     path: str
@@ -29,6 +30,7 @@ class WrittenFile(Value):
     changed_at: float
     node: int
     version: str
+    also: tuple[int, ...] = ()
 
     @property
     def age(self) -> float:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skyward_core.model.written_file import WrittenFile
+from skyward_core.pool.outputs.fetching import Fetching
 from skyward_core.pool.outputs.listing import listing
+from skyward_core.pool.outputs.record import OutputRecord
 from tests.support.runs import home_for_runs
 from tests.support.staged_pool import Node, staged
 from tests.support.waiting import until
@@ -20,13 +25,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def tells(node: Node) -> None:
+def tells(node: Node, name: str = "") -> None:
     (asked,) = node.of("written")
     written: dict[str, Any] = {
-        "path": f"of-{node.number}",
+        "path": name or f"of-{node.number}",
         "size": 1,
         "at": 1.0,
-        "version": f"v{node.number}",
+        "version": name or f"v{node.number}",
     }
     node.say({"t": "known", "id": asked["id"], "files": [written], "more": 0, "folder": "/w"})
 
@@ -47,6 +52,25 @@ async def test_a_node_whose_link_comes_up_again_is_asked_once_more(when: str) ->
         found = await asking
         assert (found.failures, found.folders) == ({}, {0: "/w", 1: "/w"})
         assert [file.path for file in found.files] == ["of-0", "of-1"]
+
+
+async def test_a_file_of_a_disk_that_nodes_share_gives_way_to_its_next_state_whichever_names_it(
+    tmp_path: Path,
+) -> None:
+    async with staged(2) as stage:
+        asking = asyncio.create_task(listing(stage.context, [], None))
+        for node in stage.nodes:
+            await until(lambda node=node: node.of("written"))  # type: ignore[misc]
+            tells(node, "same")
+        (file,) = (await asking).files
+        assert (file.node, file.also) == (0, (1,))
+        target, record = tmp_path / file.path, OutputRecord(tmp_path / "outputs.jsonl")
+        target.write_text("as it was when the second node named it first")
+        record.add(WrittenFile(file.path, 2, 0.0, 1, "earlier"), target)
+        fetching = Fetching(stage.context, None, record)  # type: ignore[arg-type]
+        assert fetching._refuse_another(file, target)
+        with pytest.raises(OSError, match="did not come from this file"):
+            fetching._refuse_another(replace(file, also=()), target)
 
 
 async def test_one_that_does_not_come_back_is_named() -> None:

@@ -23,6 +23,14 @@ def test_a_line_that_was_cut_short_takes_no_other_with_it(tmp_path: Path) -> Non
     assert found.at(target) is not None and [row.node for row in found.of(second)] == [1]
 
 
+def test_what_came_from_one_node_of_a_shared_disk_is_here_though_another_names_it(tmp_path: Path) -> None:
+    target, record = tmp_path / "model.pt", OutputRecord(tmp_path / "outputs.jsonl")
+    target.write_text("weights")
+    record.add(WrittenFile("model.pt", 7, 0.0, 1, "7.99.3"), target)
+    assert [row.node for row in record.of(WrittenFile("model.pt", 7, 0.0, 0, "7.99.3"))] == [1]
+    assert record.of(WrittenFile("model.pt", 7, 0.0, 0, "7.100.3")) == []
+
+
 def test_a_full_disk_that_takes_half_a_line_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "model.pt"
     target.write_text("weights")

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,7 +122,7 @@ class Fetching:
         """The same file as it is now."""
         exactly = "".join(f"[{c}]" if c in "*?[" else c for c in file.path)
         found = await listing(self._context, [exactly], None, [file.node])
-        return next((each for each in found.files if each.path == file.path), None)
+        return next((replace(each, also=file.also) for each in found.files if each.path == file.path), None)
 
     async def _bring_once(self, file: WrittenFile, target: Path, aim: Aim) -> bool:
         """One attempt; says whether it has come just now.
@@ -196,7 +197,7 @@ class Fetching:
         if not os.path.lexists(target):
             return False
         row = self._record.at(target)
-        if row is not None and (row.node, row.path) == (file.node, file.path):
+        if row is not None and row.path == file.path and row.node in (file.node, *file.also):
             if row.is_there:
                 return True
             raise OSError(f"{target} has been changed here since it was fetched, and is not overwritten")

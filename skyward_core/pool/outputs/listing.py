@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...model.written_file import WrittenFile
@@ -75,16 +76,19 @@ async def listing(
         # Its calls went to some nodes only.
         told = [each._replace(why="") if each.forgotten else each for each in told]
     found = Listing([], sum(each.more for each in told), {}, {})
-    seen: set[tuple[str, str]] = set()
+    seen: dict[tuple[str, str], WrittenFile] = {}
     for link, each in zip(links, told, strict=True):
         if each.why:
             found.failures[link.node] = each.why
         elif each.folder:
             found.folders[link.node] = each.folder
         for file in each.files:
-            if (file.path, file.version) not in seen and matches(file.path, patterns):
-                seen.add((file.path, file.version))
-                found.files.append(file)
+            key = file.path, file.version
+            if key in seen:
+                seen[key] = replace(seen[key], also=(*seen[key].also, file.node))
+            elif matches(file.path, patterns):
+                seen[key] = file
+    found.files.extend(seen.values())
     found.files.sort(key=lambda file: (file.node, file.path))
     return found
 

@@ -50,7 +50,8 @@ class OutputRecord:
         self._path = path
         self._size = 0
         self._by_target: dict[str, FetchedRow] = {}
-        self._by_file: dict[tuple[int, str, str], list[FetchedRow]] = {}
+        # Whichever node named it: of a disk that nodes share, another one may, the next time.
+        self._by_file: dict[tuple[str, str], list[FetchedRow]] = {}
 
     def at(self, target: Path) -> FetchedRow | None:
         """What was put there last."""
@@ -60,7 +61,7 @@ class OutputRecord:
     def of(self, file: WrittenFile) -> list[FetchedRow]:
         """Where the file is, as it is on its node now, and as it was left."""
         self._read()
-        rows = self._by_file.get((file.node, file.path, file.version), ())
+        rows = self._by_file.get((file.path, file.version), ())
         return [row for row in rows if self._by_target.get(row.target) is row and row.is_there]
 
     def add(self, file: WrittenFile, target: Path) -> None:
@@ -99,4 +100,4 @@ class OutputRecord:
             except (ValueError, TypeError, KeyError):
                 continue  # a crash, or a full disk, cut it short
             self._by_target[row.target] = row
-            self._by_file.setdefault((row.node, row.path, row.version), []).append(row)
+            self._by_file.setdefault((row.path, row.version), []).append(row)
