@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from ..model.capabilities import Asks, HasHosts, Plans, Priced, Rents, RunsHere, TakesGpus
 from ..model.errors import UsageError
+from ..model.interpreter import Interpreter
 from ..model.offer import RentalPlan
 from ..model.sizes import size_in_words
 from ..model.spec import PoolSpec
 from ..model.wrong_field import of_field
 from ..plugins import by_name
+from ..providers import by_name as provider_of
 from ..providers.planned import planned
-from ..tasks.own_interpreter import is_own
+from ..tasks.own_interpreter import is_own, refuse_another
 from ..tasks.packages.local_packages import local_packages, travelling
 from ..views.trial_sheet import TrialSheet
 from .scripts import FunctionInfo, build_tasks, gang_frameworks_of, lacking_here, missing_of
 
 if TYPE_CHECKING:
-    from ..model.interpreter import Interpreter
     from ..tasks.packages.local_packages import LocalPackage
     from ..tasks.packages.packages import Packages
     from ..tasks.stop import Stop
@@ -69,14 +70,28 @@ class LaunchPlan:
     sheet: TrialSheet | None = None
 
     def on(self, pool: PoolView) -> LaunchPlan:
-        """The same on a pool that is up, which has the plugins that it was made with.
+        """The same on a pool that is up, which has the plugins and the Python that it was made with.
 
         Raises:
-            SkywardError: one of them is not installed here.
+            SkywardError: one of them is not installed here, or the script is for another Python.
         """
         with of_field("plugins"):
             plugins = tuple(by_name(name) for name in plugins_of(pool))
+        if (of_pool := python_of(pool.spec)) is not None:
+            here = isinstance(provider_of(pool.provider), RunsHere)
+            with of_field("python"):  # before an environment is made that would be of no use
+                refuse_another(self.function.name, pool.name, self.interpreter, of_pool, here=here)
         return replace(self, pool=pool, plugins=plugins)
+
+    def since(self, before: Interpreter | None) -> str:
+        """How its Python differs from the one of an earlier launch, in words; "" where it does not, or nobody knows."""
+        now = self.interpreter
+        same = before is None or (
+            before.minor == now.minor
+            and before.chosen == now.chosen
+            and (before.prefix == now.prefix or not now.chosen)
+        )
+        return "" if same else f"it had {before}, and this one has {now}"
 
     def asking(self) -> LaunchPlan:
         """The same, with a provider that asks the person where it can, such as about a host's key."""
@@ -239,6 +254,12 @@ class LaunchPlan:
             stop=stop,
         )
         return tasks if self.timeout is None else [replace(task, timeout=self.timeout) for task in tasks]
+
+
+def python_of(spec: Mapping[str, Any]) -> Interpreter | None:
+    """The one that a pool was made with, by its spec as it is kept; None where that is not known."""
+    told = spec.get("interpreter")
+    return Interpreter.from_json(told) if told else None
 
 
 def plugins_of(pool: PoolView) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from ..model.capabilities import HasHosts, RunsHere, TakesBack
-from ..model.errors import UsageError
 from ..model.interpreter import Interpreter
 from ..model.machine import Machine
 from ..model.spec import Options
@@ -13,7 +12,7 @@ from ..providers.base import Provider
 from ..store.archive import Archive, rank_of
 from ..store.ledger import Ledger
 from ..store.ledger_rows import PoolRow
-from ..tasks.own_interpreter import disagreement
+from ..tasks.own_interpreter import refuse_another
 from ..tasks.task import Task
 from ..views.views import PoolView
 from ..wire.frames import WireError
@@ -82,13 +81,8 @@ class PoolContext:
             UsageError: it was.
         """
         for task in tasks:
-            if not task.portable and (
-                said := disagreement(task.interpreter, self._interpreter, here=self.runs_here)
-            ):
-                raise UsageError(
-                    f"{task.name} cannot run in pool {self.name}, whose ranks have one interpreter: {said}. "
-                    "Run it in a pool of its own, or end that one first"
-                )
+            if not task.portable:
+                refuse_another(task.name, self.name, task.interpreter, self._interpreter, here=self.runs_here)
 
     def link_of(self, rank: int) -> Link:
         """The link to the node that a rank is on."""

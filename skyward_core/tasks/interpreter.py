@@ -7,6 +7,7 @@ environment of the shell, and at last the interpreter that runs this program.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,7 @@ from .inline_metadata import InlineMetadata, inline_metadata
 from .known_pythons import KnownPython, NoPython
 from .own_interpreter import OWN, is_own, own
 from .project_root import up_to_project
-from .python_versions import numbers, satisfies
+from .python_versions import OLDEST, is_usable, numbers, satisfies
 
 Ask = Callable[[str], KnownPython]
 
@@ -106,6 +107,8 @@ def _source_of(venv: Path) -> str:
 def _said(
     script: Path, python: str, metadata: InlineMetadata | None, environ: Mapping[str, str], ask: Ask
 ) -> Interpreter:
+    if not python.strip():
+        raise UsageError("--python names no interpreter: give a path, or a name in PATH")
     path = Path(python)
     with suppress(RuntimeError):  # nobody here is called so: there is no such path
         path = path.expanduser()
@@ -120,7 +123,9 @@ def _said(
     if os.sep not in python:
         named = shutil.which(python, path=environ.get("PATH", os.defpath))
         if named is None and not path.exists():
-            raise UsageError(f"--python {python}: there is no program of that name in PATH; give a path")
+            raise UsageError(
+                f"--python {python}: there is no program of that name in PATH; give {_instead(python, environ, ask)}"
+            )
         path = Path(named or path)
     try:
         known = ask(str(path.absolute()))
@@ -130,6 +135,18 @@ def _said(
         (f"the inline metadata of {script.name} is not used, as --python says otherwise",) if metadata else ()
     )
     return Interpreter(known.path, known.prefix, known.version, "--python", notes=notes)
+
+
+def _instead(python: str, environ: Mapping[str, str], ask: Ask) -> str:
+    """What to give in place of a name that no program has: of a version, an interpreter of it that is here."""
+    if not re.fullmatch(r"\d+(\.\d+)+", python):
+        return "a path"
+    wanted = numbers(python)
+    for program in (known_pythons.own_base().path, *known_pythons.others(environ)):
+        with suppress(NoPython):
+            if numbers(ask(program).version)[: len(wanted)] == wanted:
+                return program
+    return f"a path; no Python {python} was found here"
 
 
 def _inline(script: Path, metadata: InlineMetadata, environ: Mapping[str, str], ask: Ask) -> Interpreter:
@@ -192,6 +209,9 @@ def base_for(
         if satisfies(known.version, wanted):
             return known
         seen.add(known.version)
+    if not is_usable(wanted):
+        oldest = ".".join(map(str, OLDEST))
+        raise ScriptError(f'{asks} asks for Python "{wanted}", and {oldest} or later is needed')
     raise ScriptError(
         f'{asks} asks for Python "{wanted}", and there is none here (there is {", ".join(sorted(seen, key=numbers))}): '
         "install one, for instance with uv python install"

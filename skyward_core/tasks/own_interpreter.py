@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from ..model.errors import UsageError
 from ..model.interpreter import Interpreter
 
 MINOR = ".".join(map(str, sys.version_info[:2]))
@@ -38,3 +39,23 @@ def disagreement(task: Interpreter | None, pool: Interpreter | None, *, here: bo
     if here and task.chosen and os.path.realpath(task.prefix) != os.path.realpath(pool.prefix):
         return f"that is {pool}, and this was loaded with {task}, which has packages of its own"
     return ""
+
+
+def refuse_another(
+    name: str, pool: str, of_task: Interpreter | None, of_pool: Interpreter | None, *, here: bool
+) -> None:
+    """Refuse to have run in a pool of one interpreter what another has pickled, or would.
+
+    Args:
+        name: of what is called.
+        pool: its name.
+        of_task: as :func:`disagreement` has it, and so are ``of_pool`` and ``here``.
+
+    Raises:
+        UsageError: it cannot run there.
+    """
+    if said := disagreement(of_task, of_pool, here=here):
+        raise UsageError(
+            f"{name} cannot run in pool {pool}, whose ranks have one interpreter: {said}. "
+            "Run it in a pool of its own, or end that one first"
+        )

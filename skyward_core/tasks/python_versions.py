@@ -44,6 +44,12 @@ def satisfies(version: str, wanted: str) -> bool:
     return all(_meets(numbers(version), clause.strip()) for clause in wanted.split(",") if clause.strip())
 
 
+def is_usable(wanted: str) -> bool:
+    """Whether there may be a version that is wanted and that our own code runs on."""
+    minors = [*((3, minor) for minor in range(OLDEST[1], 100)), *((4, minor) for minor in range(100))]
+    return any(satisfies(f"{one}.{two}.{patch}", wanted) for one, two in minors for patch in range(40))
+
+
 def _meets(version: Numbers, clause: str) -> bool:
     found = _CLAUSE.fullmatch(clause)
     if (

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skyward_core.front.history import PoolRow, RunRow
+from skyward_core.front.launch_plan import python_of
 from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.launches import KeptLaunch, ScriptState, any_kept, diff_of
 from skyward_core.front.session import Session
@@ -110,7 +111,8 @@ def rerun(
                 f"{len(sheet.tasks):,} of {count(len(sheet.rows), 'combination')} have no result and are run"
             )
         request = replace(request, detach=detach or request.detach)
-        return launch(request, console, dry_run=dry_run, watch=watch, missing=sheet)
+        had = row.run, python_of(before.spec)
+        return launch(request, console, dry_run=dry_run, watch=watch, missing=sheet, before=had)
 
 
 def _look(session: Session, pool: str) -> None:

@@ -17,7 +17,7 @@ from skyward_core.front.base import Front
 from skyward_core.front.history import Receipt
 from skyward_core.front.launch_plan import LaunchPlan
 from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.scripts import Task
+from skyward_core.front.scripts import Interpreter, Task
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.capabilities import RunsHere
@@ -56,6 +56,7 @@ def run(
     dry_run: bool = False,
     watch: bool = False,
     missing: TrialSheet | None = None,
+    before: tuple[str, Interpreter | None] = ("", None),
 ) -> int:
     """Run a script's function on a pool, and give the exit status.
 
@@ -65,6 +66,7 @@ def run(
         dry_run: make, load and run nothing; tell what would be.
         watch: tell how it is in a few lines, in place of all that ranks print.
         missing: of a sweep, what is to be run of it.
+        before: the run that this one is again, and the Python that it had.
     """
     if watch:
         have_terminal(console, detach=request.detach)
@@ -84,6 +86,8 @@ def run(
         if found is not None:
             plan = plan.on(found)
         plan.check_gangs()
+        if said := plan.since(before[1]):
+            console.note(f"run {before[0]}: {said}")
         if dry_run:
             return _tell(plan, console)
         if plan.loses_files and not console.is_terminal:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
+from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
 from tests.support.cli import Cli, call
+from tests.support.pythons import another_python, make_environment
 
 SCRIPT = """
 import os, sys
@@ -50,6 +54,21 @@ def test_a_run_is_launched_again_as_it_was_and_with_another_argument(cli: Cli) -
 
 
 @pytest.mark.proof("1 s of a processor")
+def test_a_run_that_gets_another_python_than_it_had_is_told_so(cli: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    make_environment(another_python().path, folder / ".venv")
+    cli.write(str(folder / "maths.py"), SCRIPT)
+    run = run_of(cli("run", folder / "maths.py"))
+    assert "it had Python" not in cli("rerun", run, "--dry-run").stderr
+    shutil.rmtree(folder / ".venv")
+    told = cli("rerun", run, "--dry-run").stderr
+    had = f"run {run}: it had Python {another_python().version} at {folder}/.venv/bin/python (.venv of project project)"
+    assert (
+        f"{had}, and this one has Python {sys.version.split()[0]} at {sys.executable} (this program's own)"
+        in told
+    )
+
+
 def test_the_words_of_a_whole_script_go_along(cli: Cli) -> None:
     run = run_of(cli("run", "whole.py", "--", "--epochs", "3"))
     assert "words --epochs 3" in cli("rerun", run).stdout

@@ -21,6 +21,7 @@ from skyward_core.tasks.interpreter import choose, interpreter_of
 from skyward_core.tasks.known_pythons import KnownPython, NoPython, ask
 from skyward_core.tasks.missing_packages import missing_in
 from skyward_core.tasks.own_interpreter import OWN, disagreement, is_own, own
+from skyward_core.views.views import PoolView
 from tests.support.pythons import all_ended, another_python, hanging_python
 from tests.support.waiting import wait_until
 
@@ -208,12 +209,18 @@ def program(path: Path, says: str) -> Path:
     return path
 
 
-def test_what_a_person_says_is_never_passed_over(project: Path, tmp_path: Path) -> None:
-    venv = environment(tmp_path / "venv")
+def test_what_a_person_says_is_never_passed_over(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    venv, other = environment(tmp_path / "venv"), another_python()
+    monkeypatch.setattr(known_pythons, "others", lambda environ: iter([other.path]))
     for said, why in (
         (str(tmp_path), "is a folder: name an interpreter"),
         (str(venv), f"is a folder: name the interpreter in it, {venv}/bin/python"),
-        ("python9", "there is no program of that name in PATH"),
+        ("python9", "there is no program of that name in PATH; give a path"),
+        (other.version, f"there is no program of that name in PATH; give {other.path}"),
+        ("3.1", "give a path; no Python 3.1 was found here"),
+        ("", " names no interpreter"),
         (f"{tmp_path}/none", "No such file"),
         (str(program(tmp_path / "hello", "hello")), "it is no Python that we can use"),
         (str(project / "pyproject.toml"), "it cannot be run: Permission denied"),
@@ -270,6 +277,17 @@ def test_a_script_that_asks_for_what_is_not_here_is_told_what_is(
         chosen(project, ask=seen)
 
 
+@pytest.mark.parametrize("wanted", ["==3.10.*", "<3.11", "==2.7.*", "~=3.9.2"])
+def test_a_script_for_a_python_that_is_too_old_is_told_so_and_not_to_install_it(
+    project: Path, wanted: str
+) -> None:
+    script(project).write_text(f'# /// script\n# requires-python = "{wanted}"\n# ///\n')
+    with pytest.raises(ScriptError) as caught:
+        chosen(project)
+    asks = f"The inline metadata of {script(project)} asks for Python"
+    assert str(caught.value) == f'{asks} "{wanted}", and 3.11 or later is needed'
+
+
 def test_it_can_be_written_down_and_what_another_release_adds_is_passed_over(project: Path) -> None:
     script(project).write_text(BLOCK)
     found = chosen(project)
@@ -317,6 +335,21 @@ def test_what_one_has_pickled_runs_only_where_it_can(
 ) -> None:
     said = disagreement(task, pool, here=here)
     assert why in said and bool(said) == bool(why)
+
+
+def test_a_plan_on_a_pool_of_another_python_is_refused_before_anything_is_made(project: Path) -> None:
+    minor = ".".join(another_python().version.split(".")[:2])
+    block = f'# /// script\n# requires-python = "=={minor}.*"\n# ///\n'
+    script(project).write_text(block + "import skyward_core as sky\n@sky.function\ndef f(): ...\n")
+    plan = LaunchRequest(script=str(script(project)), pool="p").plan()
+    of_ours, of_its_own, older = (
+        PoolView("p", "ssh", spec=spec)
+        for spec in ({"interpreter": own().describe()}, {"interpreter": plan.interpreter.describe()}, {})
+    )
+    with pytest.raises(UsageError, match=r"^f cannot run in pool p, .* bytecode of one version") as caught:
+        plan.on(of_ours)
+    assert caught.value.field == "python" and not Path(plan.interpreter.prefix).exists()
+    assert plan.on(of_its_own).pool is of_its_own and plan.on(older).pool is older
 
 
 def test_a_plan_chooses_it_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
