@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from contextlib import suppress
 
 from . import preempt
 from .info import instance_info
@@ -41,7 +42,12 @@ class ShellCommand:
         cwd: its folder; "" for the rank's own, below which it is looked for.
         secrets: values that are blanked in what it prints.
         as_setup: whether it sets nodes up, and is told of its place under SkyPilot's names for that.
+
+    Attributes:
+        __skyward_programs__: a folder for names of the rank's Python; the worker says which.
     """
+
+    __skyward_programs__ = ""
 
     def __init__(
         self,
@@ -77,7 +83,10 @@ class ShellCommand:
             child = subprocess.Popen(
                 [shell, f"/dev/fd/{number}"],
                 cwd=here,
-                env=os.environ | _of_python() | self._places(info, together=together) | self.env,
+                env=os.environ
+                | _of_python(self.__skyward_programs__)
+                | self._places(info, together=together)
+                | self.env,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(number,),
             )
@@ -101,16 +110,48 @@ def _end_of(child: Popen[bytes]) -> int:
         raise
 
 
-def _of_python() -> dict[str, str]:
-    """Has a command find the rank's Python, with what is installed for it, and its output come line by line."""
+def _of_python(programs: str) -> dict[str, str]:
+    """Has a command find the rank's Python, with what is installed for it, and its output come line by line.
+
+    Args:
+        programs: where its names are made that its own folder lacks, or has another Python by; "" to do without.
+    """
     found = {"PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")}
-    programs = os.path.dirname(sys.executable)  # noqa: PTH120
+    own = os.path.dirname(sys.executable)  # noqa: PTH120
+    first = [programs] if programs and own and _is_named_otherwise(own) and _have_names(programs) else []
+    first += [own] if own else []
     path = os.environ.get("PATH", os.defpath)
-    if programs and path.split(os.pathsep)[0] != programs:
-        found["PATH"] = os.pathsep.join((programs, path))
+    if path.split(os.pathsep)[: len(first)] != first:
+        found["PATH"] = os.pathsep.join((*first, path))
     if sys.prefix != sys.base_prefix:
         found["VIRTUAL_ENV"] = sys.prefix
     return found
+
+
+NAMES = ("python", "python3")
+
+
+def _is_named_otherwise(folder: str) -> bool:
+    """Whether the rank's Python is in its folder by its version alone, as Debian and uv have it."""
+    for name in NAMES:
+        try:
+            if not os.path.samefile(os.path.join(folder, name), sys.executable):  # noqa: PTH118, PTH121
+                return True
+        except OSError:
+            return True
+    return False
+
+
+def _have_names(folder: str) -> bool:
+    """Have it there by the usual names; says whether it is."""
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
+        for name in NAMES:
+            with suppress(FileExistsError):  # by another rank, whose Python is the same
+                os.symlink(sys.executable, os.path.join(folder, name))  # noqa: PTH118, PTH211
+    except OSError:  # no room, say: the command runs all the same
+        return False
+    return True
 
 
 def places(info: InstanceInfo, *, together: bool) -> dict[str, str]:

@@ -85,6 +85,11 @@ class NodePaths:
         return f"{self.folder}/{WORKER}{rank}.{number}"
 
     @property
+    def programs(self) -> str:
+        """Names for the ranks' Python where its own folder has another by them."""
+        return self.folder + "/programs"
+
+    @property
     def devices(self) -> str:
         """Which GPUs each rank was given, where the node shares its machine's with others."""
         return self.folder + "/gpus.json"

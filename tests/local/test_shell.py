@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
+from skyward_core.front.session import Session
+from skyward_core.front.shell_tasks import shell_task
+from skyward_core.model.interpreter import Interpreter
 from tests.support.pool_logs import last_run, log_of
 from tests.support.processes import exists
+from tests.support.pythons import another_python
 from tests.support.waiting import wait_until
 
 KEY = "sk-" + "NobodyMayRead" * 2
@@ -116,6 +120,33 @@ def test_secrets_are_blanked_and_nobody_sees_the_command(pool: sky.Compute) -> N
     shown, arguments = (said(pool, 0) or said(pool, 1)).splitlines()
     assert shown == f"{'*' * len(KEY)} {'*' * len(other)}"
     assert re.fullmatch(r"\S*sh /dev/fd/\d+ ", arguments)
+
+
+def test_python_is_the_ranks_also_where_its_folder_has_it_by_its_version_alone(
+    tmp_path: Path, home: Path
+) -> None:
+    known = another_python()
+    named = tmp_path / "bin" / "python{}.{}".format(*known.version.split("."))
+    named.parent.mkdir()
+    named.symlink_to(known.path)
+    named.with_name("python3").symlink_to(sys.executable)  # the host's own
+    chosen = Interpreter(str(named), known.prefix, known.version, "--python")
+    options = sky.Options(console=False)
+    text = (
+        f"for each in python python3; do $each -c 'import sys; print(sys.version)' >> {tmp_path}/said; done"
+    )
+    session = Session()
+    try:
+        session.create(
+            sky.PoolSpec(name="named", provider=sky.Local(), interpreter=chosen, options=options)
+        ).result(60)
+        run = session.launch("named", shell_task([text], {}, {})).result(60)
+        assert session.wait("named", run.id).result(60).state == "done"
+        assert session.down("named").result(60).ok
+    finally:
+        session.detach()
+    lines = (tmp_path / "said").read_text().splitlines()
+    assert [line.split()[0] for line in lines] == [known.version] * 2
 
 
 def test_no_command_goes_without_saying(pool: sky.Compute) -> None:

@@ -328,6 +328,8 @@ class WorkerProcess:
         torchrun = self._torchrun
         if torchrun is not None:
             torchrun.begin(bool(header.get("gang")))
+        if hasattr(fn, "__skyward_programs__"):
+            fn.__skyward_programs__ = self._paths.programs
         if secrets := getattr(fn, "__skyward_secrets__", ()):  # of a command; ahead of all that it prints
             self._channel.send({"t": "secrets", "values": list(secrets)})
         try:
