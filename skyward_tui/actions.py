@@ -118,6 +118,8 @@ _SHOWN = {
     "end": "end",
 }
 
+PAGES = "Open a web page of the pool's head: Ray's or Dask's dashboard, a TensorBoard, a Jupyter"
+
 ACTIONS: tuple[Action, ...] = (
     Action("app.help", "question_mark,f1", "app.help", "keys", "Show every key"),
     Action("app.palette", "colon,ctrl+p", "app.command_palette", "", "Open the command palette"),
@@ -152,6 +154,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("pools.new", "n", "new", "new", "Launch a script on a new pool"),
     Action("pools.launch", "L", "launch_here", "launch here", "Launch a script on the chosen pool"),
     Action("pools.down", "X", "down", "tear down", "Tear the pool down", dangerous=True),
+    Action("pools.dashboard", "P", "dashboard", "", PAGES),
     Action("pools.refresh", "r", "refresh", "", "Look for pools again"),
     Action(
         "pools.sweep", "w", "sweep", "what is left", "See what cloud accounts hold, and what of it is left"
@@ -368,7 +371,7 @@ ACTIONS: tuple[Action, ...] = (
         "P",
         "dashboard",
         "",
-        "Open a web page of the pool's head: Ray's or Dask's dashboard, a TensorBoard, a Jupyter",
+        PAGES,
     ),
     Action(
         "run.beside",

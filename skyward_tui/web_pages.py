@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.views import PoolView
@@ -13,14 +12,14 @@ from .app_face import AppFace, settled
 from .dialogs.ask import ChoiceScreen
 from .hints import words_of
 
-if TYPE_CHECKING:
-    from skyward_core.front.base import Front
-
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")  # without one a browser would want this terminal
 
 
-async def show_pages(app: AppFace, session: Front, pool: PoolView) -> None:
+async def show_pages(app: AppFace, pool: PoolView | None) -> None:
     """Open the page that answers, or the one that is chosen of several, and say where it is."""
+    session = app.session
+    if pool is None or session is None or not pool.is_live:
+        return app.flash("the pool is not up any more: there is no page to open")
     try:
         found = await settled(session.dashboards(pool.key))
     except SkywardError as error:

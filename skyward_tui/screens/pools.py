@@ -244,7 +244,7 @@ class PoolsScreen(BaseScreen[None]):
             return chosen is not None
         if action == "down":
             return chosen is not None and not chosen.is_over
-        if action == "launch_here":
+        if action in ("launch_here", "dashboard"):
             return chosen is not None and chosen.is_live
         if action in ("new", "sweep", "history", "hosts", "failures"):
             return self.app.session is not None
@@ -263,6 +263,12 @@ class PoolsScreen(BaseScreen[None]):
     def action_launch_here(self) -> None:
         if (chosen := self.query_one(PoolList).chosen) is not None:
             self.app.show_launch(chosen.key)
+
+    def action_dashboard(self) -> None:
+        from ..web_pages import show_pages
+
+        chosen = self.query_one(PoolList).chosen
+        self.run_worker(show_pages(self.app, chosen), group="pages", exclusive=True)
 
     def action_down(self) -> None:
         from ..dialogs.teardown import TeardownScreen

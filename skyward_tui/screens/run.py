@@ -467,13 +467,9 @@ class RunScreen(BaseScreen[None]):
         return None
 
     def action_dashboard(self) -> None:
-        pool, session = self.pool, self.app.session
-        if pool is None or session is None or not pool.is_live:
-            return self.flash("the pool is not up any more: there is no page to open")
         from ..web_pages import show_pages
 
-        self.run_worker(show_pages(self.app, session, pool), group="pages", exclusive=True)
-        return None
+        self.run_worker(show_pages(self.app, self.pool), group="pages", exclusive=True)
 
     def _give_terminal(self, *words: str) -> None:
         """Have a command of ours in place of the app, until it ends."""

@@ -10,13 +10,14 @@ from textual import events
 from textual.widgets import Button, Input
 
 from skyward_core.model.errors import LedgerError
+from skyward_core.pool.dashboards import Dashboard
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.views import events as ev
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.dialogs.quit import QuitScreen
 from skyward_tui.dialogs.teardown import TeardownScreen
-from skyward_tui.screens.pools import PoolsScreen
+from skyward_tui.screens.pools import PoolList, PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
@@ -331,3 +332,30 @@ async def test_names_of_pools_stand_where_there_is_little_room(app: SkywardApp, 
     session.open_run(session.pool("llama-ft"))
     async with app.run_test(size=(60, 15)) as pilot:
         await until(pilot, lambda: "llama-ft" in screen_text(app))
+
+
+async def test_a_key_opens_a_page_of_the_head_of_the_pool_under_the_cursor(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.pool("train", 2)
+    over = session.pool("over", 2)
+    session.emit(over, ev.PoolState(pool=over.name, state="gone"))
+    opened: list[str] = []
+    monkeypatch.setattr(app, "open_url", opened.append)
+    monkeypatch.setenv("DISPLAY", ":0")
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app) and "train" in screen_text(app))
+        listed = app.screen.query_one(PoolList)
+        while listed.chosen is None or listed.chosen.name != "train":
+            await pilot.press("down" if listed.cursor == 0 else "up")
+        await pilot.press("P")
+        await until(pilot, lambda: "no page answers on the head of pool train" in screen_text(app))
+        session.pages = [Dashboard("ray", "http://127.0.0.1:4001/")]
+        await pilot.press("P")
+        await until(pilot, lambda: "ray: http://127.0.0.1:4001/" in screen_text(app))
+        assert opened == ["http://127.0.0.1:4001/"]
+        while listed.chosen is None or listed.chosen.name != "over":
+            await pilot.press("down" if listed.cursor == 0 else "up")
+        await pilot.press("P")
+        await pilot.pause()
+        assert opened == ["http://127.0.0.1:4001/"], "of a pool that is over there is no head"
