@@ -22,7 +22,7 @@ from skyward_core.views.views import PoolView, RunView
 
 from ..actions import Action, bindings, first_key, named, with_keys
 from ..app_face import settled
-from ..beat import at_rest, goes_on
+from ..beat import beat_of
 from ..hints import words_of
 from ..panels.base import Chosen, RunPanel
 from ..panels.table import AT_START, HOME, PANELS
@@ -173,10 +173,15 @@ class RunScreen(BaseScreen[None]):
         pool = self.pool
         if pool is None:
             return super().shown_time(now)
-        awaiting = [panel for panel in self.panels.values() if panel.awaits]
-        if (not pool.is_over and goes_on(pool, now)) or not all(panel.CALM for panel in awaiting):
-            return int(now)
-        return int(now) // CALM if awaiting else at_rest(now)
+        beat = beat_of([pool], now)
+        if beat > 0:  # by the second, whatever is awaited
+            return beat
+        for panel in self.panels.values():
+            if panel.awaits:
+                beat = int(now) // CALM if panel.CALM else int(now)
+                if not panel.CALM:
+                    break
+        return beat
 
     def pulse(self, now: float) -> None:
         self._view = self.app.find_pool(self.key) or self._view
