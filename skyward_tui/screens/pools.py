@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from textual import getters
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message
 
@@ -35,6 +35,7 @@ from ..words import (
     time_left,
 )
 from .base import BaseScreen, newest_run
+from .pools_below import PoolsBelow
 
 if TYPE_CHECKING:
     from skyward_core.views.views import PoolView
@@ -182,11 +183,12 @@ class PoolsScreen(BaseScreen[None]):
         super().__init__()
         self._versions = self._failed = 0  # of the pools listed, and their runs
         self._preview: PoolPreview | None = None
+        self._below = PoolsBelow(self)
 
     def body(self) -> ComposeResult:
-        panel = Panel(PoolList())
+        panel = Panel(PoolList(), id="pools")
         panel.border_title = "pools"
-        yield Horizontal(panel, id="sides")
+        yield Horizontal(Vertical(panel, id="left"), id="sides")
 
     def on_mount(self) -> None:
         self.query_one(PoolList).focus()
@@ -221,6 +223,7 @@ class PoolsScreen(BaseScreen[None]):
         listed = self.query_one(PoolList)
         listed.update(pools, note, now)
         self._show_preview(listed.chosen, now)
+        self._below.show(pools, now, roomy=listed.chosen is not None and self.size.width >= _BESIDE)
         self._look_for_failures(pools)
         super().pulse(now)
 

@@ -17,7 +17,7 @@ from tests.support.app_driver import Snap, at_every_size, screen_text, typed, un
 from tests.support.fake_session import FakeSession, done, failed_run, logged, value
 from tests.support.leftovers import leftovers
 from tests.support.machines import measured
-from tests.support.past import some_comparison, some_past
+from tests.support.past import past_run, some_comparison, some_past
 from tests.support.shared_hosts import have_looks
 from tests.support.some_stacks import hung, write_failing_train_py, write_train_py
 from tests.support.sweeps import learned, swept
@@ -92,6 +92,7 @@ async def test_pools(app: SkywardApp, session: FakeSession, snap: Snap, size: tu
     session.emit(starting, ev.PoolState(pool="fresh", state="starting", detail="2 of 4 nodes installed"))
     view.detail = "node 1 was lost"
     logged(*training(session), session)
+    session.past = [past_run(each) for each in range(1, 25)]
     await show(app, snap, "pools", size, [], "llama-ft")
 
 

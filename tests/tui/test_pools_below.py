@@ -1,0 +1,46 @@
+"""Below a short list of pools stand the runs of late."""
+
+from __future__ import annotations
+
+import pytest
+
+from skyward_tui.app import SkywardApp
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import FakeSession
+from tests.support.past import past_run
+
+
+async def test_runs_of_late_stand_where_the_list_leaves_room(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skyward_tui.screens.pools_below.LOOK", 0.0)
+    view = session.pool("llama-ft", 2)
+    session.past = [
+        past_run(1, function="first_of_all"),
+        past_run(2, state="failed", error="r3 OSError: disk full"),
+        past_run(3, run="", function="", state="gone"),
+    ]
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "recent runs  H shows all" in screen_text(app))
+        shown = screen_text(app).split("recent runs")[1]
+        assert "first_of_all" in shown and "disk full" in shown and "(no run)" not in shown
+        assert "gone" not in shown, "a pool that had no run is none"
+        session.past = [past_run(0, function="newest"), *session.past]
+        session.open_run(view)
+        await until(pilot, lambda: "newest" in screen_text(app))
+        await pilot.resize_terminal(100, 48)
+        await until(pilot, lambda: "recent runs" not in screen_text(app))
+        await pilot.resize_terminal(160, 48)
+        await until(pilot, lambda: "recent runs" in screen_text(app))
+        for number in range(40):
+            session.pool(f"many-{number}", 1)
+        await until(pilot, lambda: "recent runs" not in screen_text(app))
+        assert screen_text(app).count("● up") > 35, "pools come first"
+
+
+async def test_without_a_past_the_list_has_all_the_room(app: SkywardApp, session: FakeSession) -> None:
+    session.pool("llama-ft", 2)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.pause()
+        assert "recent runs" not in screen_text(app)
