@@ -1,4 +1,5 @@
-"""``python -m skyward_core [--provider NAME] [--nodes N] SCRIPT [ARGS...]``: run a whole script, its pools included."""
+"""``python -m skyward_core [--provider NAME] [--nodes N] SCRIPT [ARGS...]``, or ``-m MODULE`` for SCRIPT: run a whole
+script, its pools included."""
 
 from __future__ import annotations
 
@@ -6,10 +7,9 @@ import argparse
 import os
 import signal
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import NoReturn
 
 from .model import exit_status
@@ -19,8 +19,9 @@ from .providers.making import values_of
 from .runtime import large_imports, older_import
 from .store import home
 from .tasks import loader
+from .tasks.main_module import of_module, of_path
 from .tasks.script_children import have_alias
-from .tasks.scripts import commands_of, parse
+from .tasks.scripts import commands_of
 
 _told: list[int] = []  # signals that had the script end
 
@@ -31,35 +32,34 @@ def main(argv: list[str] | None = None) -> int:
     An error that ends the script prints as Python prints it; its exit status says more
     (:mod:`skyward_core.model.exit_status`).
     """
-    arguments = _parser().parse_args(argv)
+    arguments = _parsed(argv)
     try:
         _override(arguments)
-        tree = parse(Path(arguments.script))
-        if arguments.dry_run and not commands_of(Path(arguments.script)):
+        older_import.install()  # packages above a module are imported to find it
+        have_alias()
+        large_imports.install()
+        script = of_module(arguments.module) if arguments.module else of_path(Path(arguments.script))
+        if arguments.dry_run and not commands_of(Path(script.file)):
             raise UsageError(
                 f"--dry-run is for scripts with commands of sky.app, and {arguments.script} has none"
             )
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return exit_status.USAGE
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # parse has compiled it once already
-        code = compile(tree, arguments.script, "exec", dont_inherit=True)
-    older_import.install()
-    have_alias()
-    large_imports.install()
-    module = ModuleType("__main__")
-    module.__file__ = str(Path(arguments.script).absolute())
+    except Exception as error:  # noqa: BLE001  of what was imported to find a module
+        return _shown(error)
+    module = script.made()
     # Functions of the script find their globals here also after this function's end, in exit handlers.
     sys.modules["__main__"] = module
-    sys.path.insert(0, str(Path(arguments.script).resolve().parent))
-    sys.argv = [arguments.script, *arguments.args]
+    if script.folder:
+        sys.path.insert(0, script.folder)
+    sys.argv = [script.argument, *arguments.args]
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup, say
             signal.signal(number, _leave)
     loader.loading = arguments.dry_run  # a pool of the script's own does not start then
     try:
-        exec(code, module.__dict__)  # noqa: S102  running the person's script is what we are for
+        exec(script.code, module.__dict__)  # noqa: S102  running the person's script is what we are for
         if (commands := sys.modules.get(f"{__package__}.front.api.older_app")) and commands.is_asked():
             return _told_of(lambda: commands.run(arguments.args, dry_run=arguments.dry_run))
     except loader.PoolInScript:
@@ -73,10 +73,19 @@ def main(argv: list[str] | None = None) -> int:
             _have_streams()
         raise
     except BaseException as error:  # noqa: BLE001  shown as Python shows it, then turned into a status
-        own = error.__traceback__.tb_next if error.__traceback__ else None  # without this frame
-        sys.excepthook(type(error), error.with_traceback(own), own)
-        return exit_status.of_error(error)
+        if script.spec is None and isinstance(error, ImportError) and "no known parent package" in str(error):
+            error.add_note(
+                f"{arguments.script} is part of a package: run it as a module, with -m PACKAGE.MODULE"
+            )
+        return _shown(error)
     return exit_status.OK
+
+
+def _shown(error: BaseException) -> int:
+    """Show an error that ends a script as Python does; give the exit status that says more."""
+    own = error.__traceback__.tb_next if error.__traceback__ else None  # without our frame
+    sys.excepthook(type(error), error.with_traceback(own), own)
+    return exit_status.of_error(error)
 
 
 def _override(arguments: argparse.Namespace) -> None:
@@ -146,9 +155,24 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="of a script with commands of sky.app: only tell what would be rented",
     )
-    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument(
+        "-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER,
+        help="run a module of that name, with its ARGS, in place of a SCRIPT",
+    )  # fmt: skip
+    parser.add_argument("script", metavar="SCRIPT", nargs="?")
     parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help="the script's own arguments")
     return parser
+
+
+def _parsed(argv: list[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.module:  # whatever stands behind it is its own
+        arguments.script, *arguments.args = arguments.module
+        arguments.module = arguments.script
+    elif not arguments.script:
+        parser.error("name a SCRIPT, or a module with -m MODULE")
+    return arguments
 
 
 if __name__ == "__main__":

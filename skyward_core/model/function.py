@@ -71,11 +71,14 @@ class Function(Uncalled, Generic[P, T_co]):
     """
 
     def __init__(self, fn: Callable[P, T_co], timeout: float | None = None) -> None:
+        inner: Any = fn
+        if isinstance(inner, Function):  # decorated twice
+            fn, timeout = inner.fn, inner.timeout if timeout is None else timeout
         if not callable(fn):
             raise TypeError(f"@function decorates a function, not {type(fn).__name__}")
         functools.update_wrapper(self, fn)
-        self.fn = fn
-        self.timeout = _seconds(timeout)
+        self.fn: Callable[P, T_co] = fn
+        self.timeout: float | None = _seconds(timeout)
 
     @overload
     def __call__(

@@ -49,8 +49,12 @@ class Unrun:
 
     if not TYPE_CHECKING:
 
-        def __getitem__(self, key):  # to go through it is that, too
+        def _as_value(self, *_):
             raise TypeError(_words().not_run(self))
+
+        __getitem__ = _as_value  # to go through it is that, too
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _as_value
+        __float__ = __int__ = __round__ = __neg__ = _as_value
 
         def __getattr__(self, name):
             if name.startswith("_"):

@@ -113,7 +113,7 @@ def no_call(given: Any, position: int) -> TypeError:
     """
     if isinstance(given, Uncalled):
         return not_called(given, "sky.gather({}(...), ...)", None)
-    spread = ": spread it, sky.gather(*calls)" if isinstance(given, list | tuple) else ""
+    spread = ": spread it, sky.gather(*calls)" if isinstance(given, Iterable) else ""
     return TypeError(
         f"gather takes calls of @function functions; number {position} is {type(given).__name__}{spread}"
     )
@@ -137,7 +137,10 @@ def not_called(function: Any, right: str, other: Any) -> TypeError:
 def not_run(call: Any) -> str:
     """What a call says that is taken for its value: it was never sent."""
     name = _name(call)
-    return f"{name}(...) has not run, and has no value yet: send it to a pool, value = {name}(...) >> pool"
+    return (
+        f"{name}(...) has not run, and has no value yet: send it to a pool, value = {name}(...) >> pool, or call it "
+        f"here, {name}.local(...)"
+    )
 
 
 def _name(has_one: Any) -> str:

@@ -142,6 +142,8 @@ def check_plugins(plugins: Iterable[object]) -> tuple[Plugin, ...]:
     for plugin in plugins:
         if not isinstance(plugin, Plugin):
             hint = f"; call it: {plugin.__name__}()" if isinstance(plugin, type) else ""
+            if isinstance(plugin, str) and plugin.isidentifier():
+                hint = f"; write sky.plugins.{plugin}()"
             raise UsageError(f"{plugin!r} is not a plugin{hint}")
         if not plugin.name:
             raise UsageError(f"{type(plugin).__name__} has no name; give the class a `name`")

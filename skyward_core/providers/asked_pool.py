@@ -75,6 +75,29 @@ def pool_spec(
     )
 
 
+def check_kinds(specs: Sequence[Any], options: Any) -> None:
+    """See whether what is looked into before it is checked as a whole is of its kind.
+
+    Raises:
+        UsageError: it is not; says how it is written.
+    """
+    for each in specs:
+        if not isinstance(each, Spec):
+            name = (
+                "name"
+                if isinstance(each, str)
+                else "provider"
+                if hasattr(each, "name") or hasattr(each, "called")
+                else ""
+            )
+            how = f": sky.Compute({name}=...)" if name else ""
+            raise UsageError(
+                f"sky.Compute takes sky.Spec(...) values by position, all else by name{how} (got {each!r:.60})"
+            )
+    if not isinstance(options, Options | None):
+        raise SpecError(f"should be sky.Options(...) (got {type(options).__name__})", "options")
+
+
 def ways_of(specs: Sequence[Spec], machines: Mapping[str, Any]) -> Sequence[Spec]:
     """The ways to have a pool's machines.
 

@@ -146,10 +146,17 @@ def test_a_function_without_its_call(operate: Any, write: str) -> None:
     assert str(raised.value) == f"f is a function, and what runs is a call of it: call it, {write}"
 
 
+def test_a_function_that_is_decorated_twice_is_one() -> None:
+    twice: Any = sky.function(slow)
+    assert twice().local() == "slow" and twice().timeout == 60 and repr(twice) == "<sky.function slow>"
+    assert sky.function(timeout=5)(slow)().timeout == 5  # type: ignore[arg-type]
+
+
 def test_a_call_that_nobody_sent_has_no_value() -> None:
     call: Any = add(1)
     said = (
-        r"^add\(\.\.\.\) has not run, and has no value yet: send it to a pool, value = add\(\.\.\.\) >> pool"
+        r"^add\(\.\.\.\) has not run, and has no value yet: send it to a pool, value = add\(\.\.\.\) >> pool, "
+        r"or call it here, add\.local"
     )
     with pytest.raises(TypeError, match=said):
         call["loss"]
@@ -158,6 +165,15 @@ def test_a_call_that_nobody_sent_has_no_value() -> None:
             pass
     with pytest.raises(AttributeError, match=said):
         call.result()
+    for use in (
+        lambda: call + 1,
+        lambda: 2 * call,
+        lambda: call / 2,
+        lambda: float(call),
+        lambda: sum([call]),
+    ):
+        with pytest.raises(TypeError, match=said):
+            use()
     assert not hasattr(call, "_repr_html_") and copy.copy(call).args == (1,)
 
 

@@ -15,6 +15,7 @@ from skyward_core.front.api import older_names
 from skyward_core.model.misuse_words import meant
 from skyward_core.plugins import available, factory
 from skyward_core.plugins.base import Plugin
+from skyward_core.store import home
 
 sky: Any = skyward_core  # checkers know what is wrong here
 
@@ -60,6 +61,33 @@ def test_an_unknown_argument(make: Any, said: str, monkeypatch: pytest.MonkeyPat
     with pytest.raises(TypeError) as raised:
         make()
     assert str(raised.value) == said
+
+
+@pytest.mark.parametrize(("make", "said"), [
+    (lambda: sky.Compute("train"), "all else by name: sky.Compute(name=...) (got 'train')"),
+    (lambda: sky.Compute(sky.Local(), nodes=2), "all else by name: sky.Compute(provider=...) (got Local())"),
+    (lambda: sky.Compute(sky.RunPod), "all else by name: sky.Compute(provider=...) (got <class "),
+    (lambda: sky.Compute(4), "all else by name (got 4)"),
+    (lambda: sky.Compute(options={"console": False}), "options: should be sky.Options(...) (got dict)"),
+    (lambda: sky.Compute(name="train", options=3), "options: should be sky.Options(...) (got int)"),
+    (lambda: sky.Compute(plugins=["torch"]), "'torch' is not a plugin; write sky.plugins.torch()"),
+])  # fmt: skip
+@pytest.mark.parametrize("override", [None, "local"])
+def test_a_value_of_another_kind(
+    make: Any, said: str, override: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(home, "provider_override", override)
+    with pytest.raises(sky.UsageError) as raised:
+        make()
+    assert said in str(raised.value)
+
+
+def test_the_open_pool_is_called_as_the_library_is() -> None:
+    """`from skyward import *`, behind `import skyward as sky`, puts it in the library's place."""
+    star = sky.sky
+    assert star.Compute is sky.Compute and star.plugins is sky.plugins and star.sky is star
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        star.nothing  # noqa: B018
 
 
 @pytest.mark.parametrize("name", [each.name for each in available()])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
+import cloudpickle
 import numpy
 import pytest
 
@@ -58,6 +60,12 @@ def test_a_verb_without_a_call(verb: str) -> None:
         getattr(POOLS[0], verb)(3)
     with pytest.raises(PoolError, match="not up"):
         getattr(POOLS[0], verb)(f())
+
+
+def test_a_pool_does_not_travel() -> None:
+    for make in (pickle.dumps, cloudpickle.dumps):
+        with pytest.raises(TypeError, match=r"^a pool stays with the process that made it"):
+            make(POOLS[0])
 
 
 @pytest.mark.parametrize("verb", ["gather", "gather_stream", "run_parallel"])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...model.errors import PoolError
 from ...model.function import Dispatcher, PendingFunction, PendingGroup
 from ...model.run_future import RunFuture
 from .right_side import RightSide
 
+_LIBRARY = __name__.partition(".")[0]
 _open: list[Dispatcher] = []  # of all of this process
 _here: ContextVar[tuple[Dispatcher, ...]] = ContextVar("skyward_open_pools", default=())
 
@@ -100,6 +102,15 @@ class ActivePool(RightSide):
             group: the calls.
         """
         return active().submit_group(group)
+
+    if (
+        not TYPE_CHECKING
+    ):  # it is called as the library mostly is: `from skyward import *` may put it in its place
+
+        def __getattr__(self, name):
+            if name.startswith("_"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return getattr(sys.modules[_LIBRARY], name)
 
     def __repr__(self) -> str:
         return "sky.sky"

@@ -114,7 +114,9 @@ class Compute(OverItems):
         ttl: float | None = None,
         **older: Unpack[OlderArguments],
     ) -> None:
-        from ...providers.asked_pool import pool_spec, ways_of
+        from ...providers.asked_pool import check_kinds, pool_spec, ways_of
+
+        check_kinds(specs, options)
 
         if name is not None and not specs and not older and not plugins:
             said = (provider, nodes, accelerator, vcpus, memory_gb, architecture, region, max_hourly_cost, disk_gb,

@@ -97,6 +97,10 @@ class Executor(_Executor):
             TypeError: it does not take these arguments.
             PoolError: the pool is not up, or this process was forked from the one that it belongs to.
         """
+        if isinstance(fn, PendingFunction):
+            raise TypeError(
+                f"submit takes a function and its arguments: submit({fn.name}, ...), not a call of it"
+            )
         timeout = fn.timeout if isinstance(fn, Function) else None
         call = PendingFunction(fn.fn if isinstance(fn, Function) else fn, args, kwargs, timeout)
         if call.streams:

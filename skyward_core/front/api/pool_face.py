@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from ...model.errors import PoolError, UsageError
 from ...transport.background_loop import submit, this_process
@@ -40,6 +40,11 @@ class PoolFace(OlderVerbs):
         self._console: ScriptConsole | None = None
         self._dask: DaskWork | None = None
         self._shared: SharedState | None = None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a pool stays with the process that made it: functions that run on ranks do without it"
+        )
 
     @property
     def pool(self) -> Pool:
