@@ -93,6 +93,9 @@ class SkywardApp(DressedApp):
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (MIN_HEIGHT, "-short"), (30, "-tall")]  # noqa: RUF012
     CSS: ClassVar[str] = """
     ToastRack { display: none; }
+    CommandPalette > Vertical { width: 100%; max-width: 90; }
+    CommandPalette #--results { max-width: 90; }
+    CommandPalette SearchIcon { display: none; }
     """
 
     def __init__(

@@ -97,7 +97,7 @@ class PoolList(Roll):
             return super().shown()
         if self.note:
             return [Content("\n  " + self.note)]
-        return [Content.from_markup(with_keys(_WELCOME, self.app.keys))]
+        return [Content.from_markup(with_keys(_WELCOME, self.app.keys)), *_first_steps(*self.size)]
 
     def head(self, width: int) -> list[Content]:
         name = self._name_width(width)
@@ -170,6 +170,28 @@ class PoolList(Roll):
     def action_open(self) -> None:
         if self.chosen is not None:
             self.post_message(self.Opened(self.chosen.key))
+
+
+def _first_steps(width: int, height: int) -> list[Content]:
+    """What there is to try, where there is room for it."""
+    from ..packaged import about, examples  # they are read: behind the first paint
+
+    known = examples()
+    if height < _WELCOME.count("\n") + len(known) + 4:
+        return []
+    name = max(len(path.stem) for path in known) + 2
+    rows = [
+        Content.assemble(
+            (f"    {path.stem:<{name}}", "bold"), (clip(about(path), max(0, width - name - 6)), "$muted")
+        )
+        for path in known
+    ]
+    demo = (
+        ("  Without any machine ", "$muted"),
+        ("skyward-tui --demo", "bold"),
+        (" plays a run of 32 GPUs.", "$muted"),
+    )
+    return [Content("  Examples:"), *rows, Content(""), Content.assemble(*demo)]
 
 
 class PoolsScreen(BaseScreen[None]):
