@@ -50,6 +50,7 @@ GPU_WIDTHS = (6, 10, 12, 8, 7)
 LEAST_CURVE = 24  # columns below which nothing is drawn beside the figures
 _LEAST_ROWS = 4  # for few nodes
 MOST_ROWS = 9  # of a node
+MOST_BELOW = 4  # of a node's curve that stands below its figures
 DRAWN_EVERY = 5  # samples after which it is drawn anew
 
 
@@ -181,7 +182,12 @@ class MachineGrid(Widget, can_focus=True):
         self._plain = self.rich_style  # which Textual works out each time that it is asked
         odd = odd_ones(book)
         nodes = list(book.nodes.items())[self._top : self._top + self._room]
-        if len(nodes) == len(book.nodes) and (drawn := self._with_curves(nodes, odd, width, height)):
+        drawn = []
+        if len(nodes) == len(book.nodes):
+            drawn = self._with_curves(nodes, odd, width, height) or self._over_curves(
+                nodes, odd, width, height
+            )
+        if drawn:
             return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in drawn]
         head = self._head()
         if hidden := len(book.nodes) - len(nodes):
@@ -232,6 +238,32 @@ class MachineGrid(Widget, can_focus=True):
                 gap = Segment(" " * (before + 2 - Segment.get_line_length(cells)), self._plain)
                 strips.append(Strip([*cells, gap, *curve[at]] if at < len(curve) else cells))
         return strips
+
+    def _over_curves(
+        self,
+        nodes: list[tuple[int, MachineView]],
+        odd: dict[tuple[int, int | None], list[str]],
+        width: int,
+        height: int,
+    ) -> list[Strip]:
+        """Rows with what each node was at until now below them, in a narrow panel that has lines for it; else none."""
+        rows = [self._row(node, machine, _of_node(odd, node)) for node, machine in nodes]
+        said = 1 if any(remark for _, remark in rows) else 0
+        tall, room = min(MOST_BELOW, (height - 1) // max(1, len(nodes)) - 1 - said), width - _NODE - 1
+        spans = [machine.host.span for _, machine in nodes if machine.host.seen]
+        if not spans or tall < 2 or room < LEAST_CURVE:
+            return []
+        span = min(first for first, _ in spans), max(last for _, last in spans)
+        strips = [Strip(self._head())]
+        for (_, machine), (row, remark) in zip(nodes, rows, strict=True):
+            strips.append(Strip(row))
+            if remark:
+                strips.append(Strip([Segment(f"{'':{_NODE}}  {remark}", self._plain + self._style("amiss"))]))
+            by_gpu = _shows_gpus(machine, tall + 1)
+            for at, curve in enumerate(self._curve(machine, room, tall + 1, span)[1 if by_gpu else 0 :]):
+                label = Segment(f"{at if by_gpu else '':>{_NODE}} ", self._plain + self._style("muted"))
+                strips.append(Strip([label, *curve]))
+        return strips[:height]
 
     def _curve(
         self, machine: MachineView, width: int, height: int, x: tuple[float, float]

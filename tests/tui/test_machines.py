@@ -141,7 +141,7 @@ async def test_only_rows_that_have_changed_are_painted(
         told(1, 10.2)
         assert grid.update(book, session.now) and painted == [], "it reads the same"
         told(1, 20.0)
-        assert grid.update(book, session.now) and [[each.y for each in paint] for paint in painted] == [[2]]
+        assert grid.update(book, session.now) and [[each.y for each in paint] for paint in painted] == [[6]]
 
 
 async def test_machines_of_a_pool_at_rest_are_looked_at_more_seldom(
@@ -161,3 +161,24 @@ async def test_machines_of_a_pool_at_rest_are_looked_at_more_seldom(
         await until(pilot, lambda: "✓ DONE" in screen_text(app))
         await until(pilot, lambda: screen.shown_time(now) == screen.shown_time(now + 2))
         assert screen.shown_time(now) != screen.shown_time(now + 3)
+
+
+async def test_in_a_narrow_panel_the_use_over_time_stands_below_each_node(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("llama-ft", 2)
+    session.open_run(view)
+    view.machines = book = MachineBook()
+    for second in range(60):
+        for node in range(2):
+            sample = {"at": session.now - 60 + second, "node": {"cpu": 97.0}, "gpus": []}
+            book.feed(node, json.dumps(sample).encode())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press("enter", "6")
+        await until(pilot, lambda: sum("⣿⣿⣿" in line for line in screen_text(app).splitlines()) == 8)
+        for node in range(2, 12):
+            sample = {"at": session.now, "node": {"cpu": 97.0}, "gpus": []}
+            book.feed(node, json.dumps(sample).encode())
+        await until(pilot, lambda: screen_text(app).count("97 %") == 12)
+        assert "⣿" not in screen_text(app), "figures come first"
