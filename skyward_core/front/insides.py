@@ -75,7 +75,6 @@ class Insides(SessionPart):
         """
 
         async def work() -> list[Dashboard]:
-            from ..pool.dashboards import dashboards
             from ..store.kept_dashboards import kept
 
             found = await self._seen(pool)
@@ -83,7 +82,7 @@ class Insides(SessionPart):
                 known = kept(found.row.key)
             except (OSError, ValueError, TypeError) as error:
                 raise PoolError(f"where the pages of pool {pool} are cannot be read: {error}") from error
-            return await dashboards(found.context, known)
+            return await found.dashboards.that_answer(known)
 
         return self._submit(work())
 

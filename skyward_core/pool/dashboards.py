@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from weakref import WeakKeyDictionary
 
 from ..model.errors import PoolError
 from ..model.value import Value, value
 from .context import PoolContext
+from .links.link import Link
 
 USUAL = (("tensorboard", 6006, ""), ("jupyter", 8888, ""))
 """What people start on a head themselves, at the ports that these take."""
 PATIENCE = 3.0  # seconds for a page to say something
-
-_ways: WeakKeyDictionary[PoolContext, dict[int, tuple[str, int]]] = (
-    WeakKeyDictionary()
-)  # those that were made
 
 
 @value
@@ -32,38 +28,44 @@ class Dashboard(Value):
     address: str
 
 
-async def dashboards(context: PoolContext, known: Iterable[tuple[str, int, str]]) -> list[Dashboard]:
-    """Those that answer.
+class Dashboards:
+    """Of one pool, as long as this process is connected to it."""
 
-    Args:
-        known: of plugins: name, port on the head's loopback, and path there.
+    def __init__(self, context: PoolContext) -> None:
+        self._context = context
+        self._ways: dict[int, tuple[str, int]] = {}  # that were made, by the head's port
 
-    Raises:
-        PoolError: the head cannot be reached.
-    """
-    head = context.links[0]
-    if not head.up:
-        raise PoolError(f"there is no connection to node {head.node}, on which its pages would be")
-    ways = _ways.setdefault(context, {})
-    found = []
-    for name, port, path in (*known, *USUAL):
-        answers = await _answers(*ways[port]) if port in ways else None
-        if (
-            answers is None
-        ):  # the connection that it was of is gone, perhaps; else there would be one more each time
-            try:
-                ways[port] = await head.transport.way_to("127.0.0.1", port)
-            except OSError as error:
-                raise PoolError(f"there is no way to node {head.node}: {error}") from error
-            answers = await _answers(*ways[port])
-        if not answers:
-            continue
-        host, here = ways[port]
-        found.append(Dashboard(name, f"http://{host}:{here}/{path}"))
-    return found
+    async def that_answer(self, known: Iterable[tuple[str, int, str]]) -> list[Dashboard]:
+        """Those that answer now.
+
+        Args:
+            known: of plugins: name, port on the head's loopback, and path there.
+
+        Raises:
+            PoolError: the head cannot be reached.
+        """
+        head = self._context.links[0]
+        if not head.up:
+            raise PoolError(f"there is no connection to node {head.node}, on which its pages would be")
+        found = []
+        for name, port, path in (*known, *USUAL):
+            if await self._answers(head, port):
+                host, here = self._ways[port]
+                found.append(Dashboard(name, f"http://{host}:{here}/{path}"))
+        return found
+
+    async def _answers(self, head: Link, port: int) -> bool:
+        if port in self._ways and (answers := await _speaks_http(*self._ways[port])) is not None:
+            return answers
+        # The connection that a way was of is gone, perhaps. Where it is not there is no other: each would stay.
+        try:
+            self._ways[port] = await head.transport.way_to("127.0.0.1", port)
+        except OSError as error:
+            raise PoolError(f"there is no way to node {head.node}: {error}") from error
+        return bool(await _speaks_http(*self._ways[port]))
 
 
-async def _answers(host: str, port: int) -> bool | None:
+async def _speaks_http(host: str, port: int) -> bool | None:
     """Whether somebody speaks HTTP there; None where nothing can be connected to."""
     try:
         async with asyncio.timeout(PATIENCE):

@@ -44,6 +44,7 @@ from .teardown import check_now
 
 if TYPE_CHECKING:
     from ..wire.agent_frame_types import FromAgent
+    from .dashboards import Dashboards
     from .measures import Measures
     from .outputs.outputs import Outputs
 
@@ -100,6 +101,7 @@ class Pool:
         self.budget = Budget(context, news, self._own_end.begin_for)
         self._outputs: Outputs | None = None
         self._measures: Measures | None = None
+        self._dashboards: Dashboards | None = None
         self._recording = Recording(context, news, lambda: self.measures)
         if (row.spec.get("image") or {}).get("outputs") and not (observer or context.runs_here):
             self.outputs.keep()
@@ -122,6 +124,15 @@ class Pool:
 
             self._measures = Measures(self.context)
         return self._measures
+
+    @property
+    def dashboards(self) -> Dashboards:
+        """Web pages that its head has; from the first time that somebody asks."""
+        if self._dashboards is None:
+            from .dashboards import Dashboards
+
+            self._dashboards = Dashboards(self.context)
+        return self._dashboards
 
     # -- coming up ---------------------------------------------------------------------------------------
 

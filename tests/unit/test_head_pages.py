@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from skyward_core.pool.dashboards import USUAL, dashboards
+from skyward_core.pool.dashboards import USUAL, Dashboards
 
 
 class Context:
@@ -30,16 +30,17 @@ class Context:
 
 async def test_a_way_stays_where_nobody_answers_at_its_end_and_is_made_anew_where_it_is_gone() -> None:
     context: Any = Context()
+    pages = Dashboards(context)
     for _ in range(3):
-        assert await dashboards(context, ()) == []
+        assert await pages.that_answer(()) == []
     assert len(context.servers) == len(USUAL)
     context.answer = b"HTTP/1.0 200 OK\r\n\r\n"
-    first = {each.name: each.address for each in await dashboards(context, ())}
+    first = {each.name: each.address for each in await pages.that_answer(())}
     assert first.keys() == {name for name, _, _ in USUAL} and len(context.servers) == len(USUAL)
     for server in context.servers:  # as the connection ends that they are of
         server.close()
         await server.wait_closed()
-    later = {each.name: each.address for each in await dashboards(context, ())}
+    later = {each.name: each.address for each in await pages.that_answer(())}
     assert later.keys() == first.keys() and len(context.servers) == 2 * len(USUAL)
     for server in context.servers:
         server.close()

@@ -21,8 +21,8 @@ from ...views import events as ev
 from ...wire.safe_text import field as safe
 from ..context import PoolContext
 from ..news import News
+from .machine_python import with_python
 from .roster import Roster
-from .unwritten import with_python
 
 if TYPE_CHECKING:
     from ...transport.base import Errands

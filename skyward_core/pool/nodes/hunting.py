@@ -12,7 +12,7 @@ from ...providers.told import told
 from ...views import events as ev
 from ..context import PoolContext
 from ..news import News
-from .unwritten import with_python
+from .machine_python import with_python
 
 PAUSES = (10.0, 300.0)  # seconds between two tries, at first and at most
 

@@ -22,9 +22,9 @@ from ...store.ledger_rows import Replacement
 from ...views import events as ev
 from ..context import PoolContext
 from ..news import News
+from .machine_python import with_python
 from .roster import Roster
 from .startup import Startup
-from .unwritten import with_python
 
 PAUSES = (1.0, 30.0)  # seconds before the second attempt, and at most between later ones
 POLL = 0.5  # seconds between looks at what another client makes of it

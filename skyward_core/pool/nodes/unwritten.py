@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from ...model.capabilities import Finds
-from ...model.interpreter import Interpreter
 from ...model.machine import Machine
 from ...providers.base import Provider
 from ...providers.told import answered
 from ...store.ledger import Ledger
-from ...store.ledger_rows import PoolRow
-
-
-def with_python(machine: Machine, row: PoolRow) -> Machine:
-    """A machine as it is written down: with its pool's Python, for who comes to it later with another."""
-    python = row.spec.get("interpreter")
-    if not python:
-        return machine
-    return replace(machine, extra=machine.extra | {"loaded_with": Interpreter.from_json(python).for_hosts})
+from .machine_python import with_python
 
 
 async def write_down(name: str, token: str, provider: Provider, ledger: Ledger) -> list[Machine]:
