@@ -175,9 +175,10 @@ def _new_type(kind: Any) -> Any:
 
 def _context_var(variable: contextvars.ContextVar[Any]) -> Any:
     """The one that a module of the node's has, or a new one: what it is set to here is of this thread alone."""
+    script = sys.modules.get("__main__")  # which multiprocessing has under another name, too
     for name, module in list(sys.modules.items()):
         held = getattr(module, "__dict__", {})
-        if name != "__main__" and any(each is variable for each in list(held.values())):
+        if module is not script and any(each is variable for each in list(held.values())):
             attribute = next(key for key, each in held.items() if each is variable)
             if not any(
                 f"{name}.".startswith(f"{each}.") for each in cloudpickle.list_registry_pickle_by_value()

@@ -33,8 +33,9 @@ import skyward as sky
 )
 def estimate(n: int = 1000, verbose: bool = False) -> dict:
     import os
+    from pathlib import Path  # which JSON has no word for
 
-    return {"n": n, "verbose": verbose, "rank": sky.instance_info().rank, "stage": os.environ["STAGE"]}
+    return {"n": n, "verbose": verbose, "rank": sky.instance_info().rank, "stage": Path(os.environ["STAGE"])}
 """
 
 
@@ -83,8 +84,8 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         return epochs * lr
 
     @made
-    def show_it(name="x", layers: list[int] | None = None) -> str:  # type: ignore[no-untyped-def]
-        return f"{name}{layers}"
+    def show_it(name="x", layers: list[int] | None = None, no_color: bool = False) -> str:  # type: ignore[no-untyped-def]
+        return f"{name}{layers}{no_color}"
 
     assert train(2, lr=0.5) == 1.0 and not older_app.is_asked(), "a script that calls it runs it itself"
     older_app._called.clear()
@@ -101,7 +102,7 @@ def test_words_are_values_by_the_functions_signature(commands: Callable[..., Any
     assert commands("train --epochs 5 --lr=1e-3 --mode slow --no-shuffle") == (
         "train", {"epochs": 5, "lr": 1e-3, "mode": "slow", "shuffle": False}, False,
     )  # fmt: skip
-    assert commands("train --shuffle false --epochs=1 --node all") == (
+    assert commands("train --shuffle false --epochs=1 --node all --foreground") == (
         "train", {"shuffle": False, "epochs": 1}, True,
     )  # fmt: skip
     assert commands("show-it --layers 1,2 --name a=b -f") == (
@@ -109,6 +110,7 @@ def test_words_are_values_by_the_functions_signature(commands: Callable[..., Any
         {"layers": [1, 2], "name": "a=b"},
         False,
     )
+    assert commands("show-it --no-color") == ("show_it", {"no_color": True}, False), "its own name has it"
 
 
 @pytest.mark.parametrize(

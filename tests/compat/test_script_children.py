@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 # One pool of the script's own, as in many that have no guard; a child imports the script as it begins.
 SCRIPT = """
@@ -18,7 +20,7 @@ def says():
     print("child:", sky.__name__, pool.spec.provider.name, pool.spec.nodes, flush=True)
 
 if __name__ == "__main__":
-    for how in ("spawn", "fork"):
+    for how in ("spawn", "forkserver", "fork"):
         child = multiprocessing.get_context(how).Process(target=says)
         child.start()
         child.join()
@@ -51,10 +53,49 @@ def run(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
 
 def test_they_know_the_older_name_and_rent_nothing_that_the_run_does_not(tmp_path: Path) -> None:
     done = run(tmp_path, SCRIPT)
-    assert (done.returncode, done.stdout) == (0, "child: skyward_core local 2\n" * 2), done.stderr
+    assert (done.returncode, done.stdout) == (0, "child: skyward_core local 2\n" * 3), done.stderr
 
 
 def test_a_child_that_loads_a_script_without_a_guard_makes_no_pool(tmp_path: Path) -> None:
     done = run(tmp_path, UNGUARDED)
     assert "a pool in a child" not in done.stdout
     assert "makes a pool when it is imported, and a child process that it has started" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "first", ["import multiprocessing.spawn", ""], ids=["spawn is there", "spawn comes later"]
+)
+def test_a_real_package_of_the_older_name_is_found_before_the_alias(tmp_path: Path, first: str) -> None:
+    """What children look names up in has the alias last, whoever imported what first."""
+    source = f"""
+{first}
+from skyward_core.tasks import script_children
+script_children.have_alias()
+import multiprocessing.spawn
+path = multiprocessing.spawn.get_preparation_data("child")["sys_path"]
+print(path.index(str(script_children.ALIAS)) == len(path) - 1)
+"""
+    assert said_by(source) == "True\n"
+
+
+def test_all_that_a_run_says_of_its_machines_holds_for_what_it_starts() -> None:
+    told = "h.provider_override, h.provider_settings, h.nodes_override"
+    child = f"from skyward_core.store import home as h; print({told})"
+    source = f"""
+import subprocess, sys
+from skyward_core.store import home
+home.override("ssh", {{"hosts": "a b"}}, "2:8")
+subprocess.run([sys.executable, "-c", {child!r}], check=True)
+"""
+    assert said_by(source) == "ssh {'hosts': 'a b'} 2:8\n"
+
+
+def said_by(source: str) -> str:
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return subprocess.run(
+        [sys.executable, "-c", source],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout

@@ -6,6 +6,7 @@ import contextvars
 import functools
 import pickle
 import random
+import sys
 import threading
 import tracemalloc
 from dataclasses import dataclass, field
@@ -75,24 +76,32 @@ def test_what_goes_by_value_keeps_its_file_whatever_cloudpickle_thinks_of_it(pic
     assert [fn.__code__.co_filename, fn().__code__.co_filename] == [__file__, __file__]
 
 
-def test_a_variable_of_contexts_goes_with_its_default_and_is_one_for_all_that_is_sent_together() -> None:
+def test_a_variable_of_contexts_goes_with_its_default_and_is_one_for_all_that_is_sent_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     mine = contextvars.ContextVar[Any]("mine", default=1)
     bare = contextvars.ContextVar[int]("bare")
     of_module = HELD
+    of_script = contextvars.ContextVar[int]("of_script")
+    monkeypatch.setattr(sys.modules["__main__"], "of_script", of_script, raising=False)
+    monkeypatch.setitem(sys.modules, "__mp_main__", sys.modules["__main__"])  # as multiprocessing has it
 
     def inner() -> Any:
         return mine.get()
 
     def outer(value: Any) -> Any:
         before = mine.get(), bare.get(7)
+        with pytest.raises(LookupError):
+            bare.get()
         token = mine.set(value)
         found = inner()
         mine.reset(token)
-        return before, found, of_module
+        return before, found, of_module, of_script
 
     mine.set("the client's own")
-    before, found, there = call(make_task(local_function(outer)("set there")))
+    before, found, there, own = call(make_task(local_function(outer)("set there")))
     assert (before, found) == ((1, 7), "set there") and there is HELD
+    assert own.name == "of_script" and own is not of_script, "a node has no such script"
 
 
 def test_a_generator_function_is_marked() -> None:

@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar, get_type_hints
 
 from ...model.errors import UsageError
-from ...model.function import Function, function
+from ...model.function import function
 from ...model.older_words import of_calls
 from ...tasks.annotations import of_default
 from ...tasks.arguments import typed
@@ -80,7 +80,7 @@ def run(words: Sequence[str], *, dry_run: bool = False) -> None:
         print(f"{name}{inspect.signature(fn)}\n{inspect.getdoc(fn) or ''}".rstrip())  # noqa: T201
         return
     given, everywhere = _given(name, fn, rest)
-    call = (fn if isinstance(fn, Function) else function(fn))(**given)
+    call = function(fn)(**given)
     pool = Compute(**machines)
     if dry_run:
         print(pool.plan())  # noqa: T201
