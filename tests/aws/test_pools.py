@@ -24,6 +24,7 @@ from skyward_core.views.events import NodePhase, PoolState
 from tests.aws import Bed
 from tests.aws.pools import left, rented, where
 from tests.lab.tools import wait_until
+from tests.support.another_script import torchrun_with_another_python
 from tests.support.cli import EXAMPLES
 from tests.support.fewer import without
 
@@ -174,6 +175,13 @@ def test_a_machine_that_never_answers_is_named_and_ended(cloud: Bed) -> None:
     with pytest.raises(PoolError, match=r"was not up after 8 s: node 0 running \(connecting to "), compute:
         pass
     assert left(cloud) == [] and len(cloud.instances("terminated")) == 2
+
+
+@pytest.mark.proof("6 s of a processor")
+def test_machines_have_the_python_that_the_script_has(cloud: Bed, tmp_path: Path) -> None:
+    settings = ("--set", "instance_type=g4dn.xlarge", "--set", f"ssh_from={own(cloud)}")
+    torchrun_with_another_python(tmp_path, "--provider", "aws", *settings)
+    assert left(cloud) == []
 
 
 @pytest.mark.proof("3 s of a processor")

@@ -7,6 +7,7 @@ import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import PoolError
+from skyward_core.model.interpreter import Interpreter
 from skyward_core.model.machine import Check
 from skyward_core.providers.aws.own_host_key import OwnHostKey
 from skyward_core.providers.aws.rented_transport import RentedTransport
+from skyward_core.transport.base import MINOR
 from skyward_core.transport.ssh.target import Target
 from tests.support.one_host import Reports, config, greet
+from tests.support.pythons import another_python
 
 from . import HostOptions, Lab
 from .conftest import MakeLab
@@ -130,17 +134,22 @@ END
 """
 
 
-@pytest.mark.parametrize("answers", ["all", "nobody", "no index"])
+@pytest.mark.parametrize("answers", ["all", "another", "nobody", "no index"])
 def test_a_rented_machine_without_a_fitting_python_gets_one(
     answers: str, make_lab: MakeLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = make_lab(1, HostOptions(has_python=False, startup=f"PATH={BIN}:$PATH"))
     (host,) = lab.hosts
+    # Of a project, whose Python lies where no host has one.
+    another = Interpreter(
+        another_python().path, "/nowhere", another_python().version, ".venv of project train"
+    )
+    elsewhere = replace(another, path="/nowhere/bin/python").describe()
     for name in ("curl", "wget"):
         file = host.home / "bin" / name
         file.parent.mkdir(exist_ok=True)
         works = answers != "nobody" and name == "curl"
-        curl = CURL.replace("PYTHON", sys.executable)
+        curl = CURL.replace("PYTHON", another.path if answers == "another" else sys.executable)
         if answers == "no index":
             curl = curl.replace('test "$1 $2" !=', "echo error: no index answers >&2; exit 2 #")
         file.write_text(curl if works else "#!/bin/sh\necho no way >&2; exit 6\n")
@@ -157,7 +166,9 @@ def test_a_rented_machine_without_a_fitting_python_gets_one(
         transport = RentedTransport(target, "p.0", own_key, python=None, patience=DEADLINE)
         reports = Reports()
         try:
-            await transport.prepare(config(), reports)
+            await transport.prepare(
+                config(interpreter=elsewhere) if answers == "another" else config(), reports
+            )
             assert (await greet(transport))["pool"] == "p"
             channel = await transport.channel()
             await channel.ask("end", folder=transport.folder, socket=channel.facts["socket"])
@@ -165,8 +176,11 @@ def test_a_rented_machine_without_a_fitting_python_gets_one(
             await transport.close()
         return reports
 
-    if answers == "all":
-        assert "fetching uv" in asyncio.run(prepared()).of("running")
+    if answers in ("all", "another"):
+        told = asyncio.run(prepared())
+        minor = another.minor if answers == "another" else MINOR
+        assert f"no Python {minor} on {host.address}; fetching uv" in told.of("running")
+        assert f"Python {minor}" in told.of("connected")
         assert (host.home / ".local/bin/uv").exists()
     elif answers == "no index":
         said = (

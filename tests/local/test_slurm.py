@@ -25,6 +25,7 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.ssh import openssh_config
 from skyward_core.transport.ssh.transport import SSHTransport
+from tests.support.another_script import torchrun_with_another_python
 from tests.support.loopback_hosts import Hosts
 from tests.support.slurm_cluster import SlurmCluster, missing
 from tests.support.waiting import wait_until
@@ -277,6 +278,12 @@ def test_what_no_ledger_remembers_is_swept_and_what_is_another_s_is_not(
         session.detach()
         cluster("scancel", f"--name=skyward-lost.{'b' * 16}")
         wait_until(lambda: cluster.jobs() == [])
+
+
+@pytest.mark.proof("3 s of a processor")
+def test_nodes_have_the_python_that_the_script_has(cluster: SlurmCluster, tmp_path: Path) -> None:
+    torchrun_with_another_python(tmp_path, "--provider", "slurm")
+    assert cluster.jobs() == []
 
 
 def test_a_login_host_runs_the_commands_and_is_the_way_to_the_nodes(
