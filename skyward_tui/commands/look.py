@@ -34,7 +34,8 @@ def ls(everything: bool, console: Console) -> int:
     pools = found if everything else [pool for pool in found if pool.is_live]
     for pool in found:
         if pool.state == "unreachable" or (not pool.is_live and not everything):
-            console.note(f"pool {pool.name}: {detail_of(pool)}")
+            said = detail_of(pool) or "it is over, as whoever made it has ended; nothing of it is left"
+            console.note(f"pool {pool.name}: {said}")
     when = "ends" if all(pool.ended_at is None for pool in pools) else "ends, or ended"
     rows = [("pool", "state", "provider", "nodes", "price", when, "runs")]
     for pool in pools:

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,7 +46,7 @@ from skyward_core.views.views import PoolView, RunView, TaskView, apply
 from skyward_tui import packaged
 from skyward_tui.as_json import pool_json, run_json
 from skyward_tui.cli import cli
-from skyward_tui.commands import manage, reach
+from skyward_tui.commands import look, manage, reach
 from skyward_tui.commands.console import Console, LogPrinter
 from skyward_tui.commands.follow import Follower, Interrupted
 from skyward_tui.commands.report import aggregate_lines, failure_lines, run_table
@@ -582,6 +582,19 @@ def test_no_line_waits_behind_news_that_prints_nothing(monkeypatch: pytest.Monke
         finally:
             waited.set_result(None)
             thread.join()
+
+
+def test_a_pool_whose_end_the_list_itself_has_found_is_told_in_words(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    over: Future[list[PoolView]] = Future()
+    over.set_result([PoolView("made", "ssh", "gone")])
+    session = SimpleNamespace(refresh=lambda **_: over, kept=list)
+    monkeypatch.setattr(look, "opened", lambda console: nullcontext(session))
+    assert look.ls(False, Console()) == exit_status.OK
+    said = capfd.readouterr()
+    assert said.err == "pool made: it is over, as whoever made it has ended; nothing of it is left\n"
+    assert said.out == "no pools are up\n"
 
 
 @pytest.mark.parametrize("receipt, status", [(GONE, 0), (LEFT, 3), (PoolError("no answer"), 3)])
