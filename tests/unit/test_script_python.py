@@ -55,6 +55,27 @@ def test_a_lock_for_another_python_is_given_one_that_is_here(project: Path) -> N
     assert (found.version, found.source) == (other.version, "pyproject.toml")
 
 
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "installed for pool p with Python {minor}; Image(lock=...) has it installed again",
+        "nothing was installed for pool p: its ranks had Python {version} at /p/python (.venv of project train), with",
+    ],
+)
+def test_a_lock_that_was_kept_of_a_run_has_that_run_s_python(project: Path, heading: str) -> None:
+    other = another_python()
+    minor = ".".join(other.version.split(".")[:2])
+    first = f"# {heading.format(minor=minor, version=other.version)}\n"
+    (project / "run.lock").write_text(first + "skytiny==1.0\n")
+    found = launch(project, lock="run.lock").plan().interpreter
+    assert (found.minor, found.source) == (minor, "run.lock")
+    assert found.notes[0].endswith(f"it is {OWN}, and run.lock asks for Python =={minor}.*")
+    said = launch(project, lock="run.lock", python=sys.executable).plan().interpreter
+    assert (said.version, said.path) == (OWN, sys.executable), "a person's word counts"
+    (project / "run.lock").write_text(f"# by hand\n{first}skytiny==1.0\n")
+    assert launch(project, lock="run.lock").plan().interpreter.version == OWN
+
+
 def test_an_environment_of_another_version_than_the_lock_is_for_is_passed_over(project: Path) -> None:
     (project / "uv.lock").write_text(LOCK.format(f"!={OWN}"))
     other = another_python()

@@ -28,12 +28,8 @@ class Locks:
         if installed is None:
             self._left[link.node] = link, config
         elif installed:
-            name, python = self._context.name, _interpreter(config).minor
-            heading = (
-                f"installed for pool {name} with Python {python}; Image(lock=...) has it installed again"
-            )
             try:
-                self._write(link.node, config, installed, heading)
+                self._write(link.node, config, installed, was_installed=True)
             except OSError as error:
                 self._complain(error)
 
@@ -48,29 +44,26 @@ class Locks:
                     del self._left[node]
 
     async def _keep_all(self, left: Mapping[int, tuple[Link, Mapping[str, Any]]]) -> None:
-        link, config = next(iter(left.values()))  # all nodes of this machine have the same
-        heading = (
-            f"nothing was installed for pool {self._context.name}: its ranks had {_interpreter(config)}, with these "
-            "packages"
-        )
+        link, _ = next(iter(left.values()))  # all nodes of this machine have the same
         try:
             if (installed := await link.transport.installed()) is not None:
-                await asyncio.to_thread(self._write_all, left, installed, heading)
+                await asyncio.to_thread(self._write_all, left, installed)
         except OSError as error:
             self._complain(error)
 
     def _write_all(
-        self, left: Mapping[int, tuple[Link, Mapping[str, Any]]], installed: Mapping[str, str], heading: str
+        self, left: Mapping[int, tuple[Link, Mapping[str, Any]]], installed: Mapping[str, str]
     ) -> None:
         for node, (_, config) in left.items():
-            self._write(node, config, installed, heading)
+            self._write(node, config, installed, was_installed=False)
 
     def _write(
-        self, node: int, config: Mapping[str, Any], installed: Mapping[str, str], heading: str
+        self, node: int, config: Mapping[str, Any], installed: Mapping[str, str], *, was_installed: bool
     ) -> None:
         from ...store import kept_locks
-        from ...tasks.packages.kept_lock import lock_text
+        from ...tasks.packages.kept_lock import heading_of, lock_text
 
+        heading = heading_of(self._context.name, _interpreter(config), installed=was_installed)
         image = with_scripts(config["image"], _interpreter(config))
         text = self._news.redactor.text(lock_text(image, installed, heading))
         kept_locks.keep(self._context.archive.folder, node, text)

@@ -9,6 +9,7 @@ from ...model.spec import Image
 from ...node.boot.host import doubt
 from ..project_root import PROJECT, up_to_project
 from ..python_versions import VersionError, satisfies
+from .kept_lock import python_of
 from .packages import Packages, PackagesError
 from .toml_file import tables
 
@@ -48,7 +49,7 @@ def python_asked(image: Image, folder: str) -> tuple[str, str]:
     try:
         path = _found(getattr(image, name), Path(folder))
         if path.suffix not in (".toml", ".lock") or _is_text_of_lines(path):
-            return "", path.name
+            return python_of(path) if name == "lock" else "", path.name
         said = tables(path)
     except PackagesError as error:
         raise SpecError(str(error), name) from None

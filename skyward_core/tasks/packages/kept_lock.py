@@ -3,12 +3,42 @@ and uv take it as requirements."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ...node.boot.indexes import PINNED, normal, package_of, scoped
 from ...wire.redact import without_credentials
 from .packages import address_of, names
+
+if TYPE_CHECKING:
+    from ...model.interpreter import Interpreter
+
+
+_HEADINGS = re.compile(
+    r"# (?:installed for pool \S+ with|nothing was installed for pool \S+: its ranks had) Python (\d+\.\d+)"
+)
+
+
+def heading_of(pool: str, python: Interpreter, *, installed: bool) -> str:
+    """The first line of a lock.
+
+    Args:
+        pool: its name.
+        python: that of its ranks.
+        installed: whether anything was installed for it.
+    """
+    if installed:
+        return f"installed for pool {pool} with Python {python.minor}; Image(lock=...) has it installed again"
+    return f"nothing was installed for pool {pool}: its ranks had {python}, with these packages"
+
+
+def python_of(path: Path) -> str:
+    """The versions of Python that a lock was kept of, as ``requires-python`` has it; "" of one that is none of ours."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        found = _HEADINGS.match(file.readline(1000))
+    return f"=={found[1]}.*" if found else ""
 
 
 def lock_text(image: Mapping[str, Any], installed: Mapping[str, str], heading: str) -> str:
