@@ -78,6 +78,8 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = Fal
     if plan.spec is not None and plan.spec.image.outputs:
         told.append(_outputs(plan.spec))
     told += [("note", each) for each in plan.interpreter.notes]
+    if said := unfit(plan, as_options=as_options):
+        told.append(("note", said))
     try:
         lack = (
             [said]
@@ -110,6 +112,24 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = Fal
         else "the pool is torn down when the run ends"
     )
     return [*told, ("then", end)]
+
+
+def unfit(plan: LaunchPlan, *, as_options: bool = False) -> str:
+    """That the script's project is for another Python than ours, which it gets, and what to do about it; "" where it
+    gets one that it is for.
+
+    Args:
+        as_options: say it for a command line, not for the form.
+    """
+    wanted, name = plan.unfit
+    if not wanted:
+        return ""
+    instead = "--project" if as_options else f"{name} under packages"
+    python = "--python PATH" if as_options else "a Python"
+    return (
+        f"{name} asks for Python {wanted}, and this program's own is {plan.interpreter.version}: {instead} looks for "
+        f"one that fits, or give {python} or the project a .venv"
+    )
 
 
 def lacking(plan: LaunchPlan, *, as_options: bool = False) -> str:

@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..model.capabilities import Asks, HasHosts, Plans, Priced, Rents, RunsHere, TakesGpus
-from ..model.errors import UsageError
+from ..model.errors import SpecError, UsageError
 from ..model.interpreter import Interpreter
 from ..model.offer import RentalPlan
 from ..model.sizes import size_in_words
-from ..model.spec import PoolSpec
+from ..model.spec import Image, PoolSpec
 from ..model.wrong_field import of_field
 from ..plugins import by_name
 from ..providers import by_name as provider_of
 from ..providers.planned import planned
 from ..tasks.own_interpreter import is_own, refuse_another
+from ..tasks.packages.asked import python_asked
 from ..tasks.packages.local_packages import local_packages, travelling
+from ..tasks.python_versions import satisfies
 from ..views.trial_sheet import TrialSheet
 from .scripts import FunctionInfo, build_tasks, gang_frameworks_of, lacking_here, missing_of
 
@@ -217,6 +219,18 @@ class LaunchPlan:
         if not here or self.packages is not None or not is_own(self.interpreter.prefix):
             return []
         return lacking_here(self.script, whole=self.whole)
+
+    @property
+    def unfit(self) -> tuple[str, str]:
+        """Versions of Python that the script's project asks for, and its file, where nobody chose a Python and our own
+        is none of these; else "" each."""
+        if self.interpreter.chosen:
+            return "", ""
+        try:
+            wanted, name = python_asked(Image(project=True), str(self.script.absolute().parent))
+        except SpecError:  # there is no such file, or who asks for it is told what is wrong with it
+            return "", ""
+        return ("", "") if satisfies(self.interpreter.version, wanted) else (wanted, name)
 
     @property
     def unmet(self) -> list[str]:

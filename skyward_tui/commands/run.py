@@ -31,7 +31,7 @@ from skyward_core.views.trials import TrialTable
 from skyward_core.views.views import PoolView, RunView
 
 from ..as_json import pool_json, run_json, trials_json
-from ..launch_plan import lacking, rows
+from ..launch_plan import lacking, rows, unfit
 from ..packaged import meant
 from ..trial_words import gang_words, outcome_line
 from ..words import between, count, duration
@@ -94,6 +94,8 @@ def run(
             console.note(f"pool {plan.pool.name}: {plan.loses_files}")
         if request.outputs and plan.spec is not None and isinstance(plan.spec.provider, RunsHere):
             console.note("ranks work in your own folder here: --output has nothing to bring")
+        if said := unfit(plan, as_options=True):
+            console.note(said)
         if said := lacking(plan, as_options=True):
             console.note(said)
         tasks = plan.tasks(echo=True)

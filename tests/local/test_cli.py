@@ -68,6 +68,23 @@ def test_the_app_needs_a_terminal(here: Any) -> None:
     assert "needs a terminal" in err
 
 
+def test_a_script_whose_project_is_for_another_python_and_has_none_is_told_so(
+    here: Any, tmp_path: Path
+) -> None:
+    project, script = tmp_path / "pyproject.toml", tmp_path / "src" / "train.py"
+    script.parent.mkdir()
+    script.write_text("import skyward_core as sky\n@sky.function\ndef f(): ...\n1 / 0\n")
+    project.write_text('[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.98"\n')
+    own = sys.version.split()[0]
+    said = f"asks for Python >=3.98, and this program's own is {own}: --project looks for one that fits"
+    assert f"pyproject.toml {said}" in here("run", "src/train.py", "--dry-run")[1]
+    assert f"pyproject.toml {said}" in here("run", "src/train.py")[2], "before it is loaded, which fails"
+    project.write_text('[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.9"\n')
+    assert "asks for" not in here("run", "src/train.py", "--dry-run")[1]
+    project.write_text("no TOML")
+    assert here("run", "src/train.py", "--dry-run")[0] == 0
+
+
 def test_run_prints_logs_results_and_receipt_and_leaves_nothing(cli: Cli) -> None:
     done = cli("run", EXAMPLES / "hello.py", "--nodes", 4, "--arg", "n=1000")
     assert "\x1b" not in done.stdout + done.stderr
