@@ -34,6 +34,7 @@ OTHER_IDS = frozenset(
         "argument-fields",
         "call",
         "check",
+        "code",
         "fields",
         "hint",
         "options",

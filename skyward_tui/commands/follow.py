@@ -22,6 +22,7 @@ from skyward_core.views.events import (
     OutputFetched,
     PoolState,
     QueueNews,
+    RankBegan,
     RankEnded,
     RankPhase,
     RunEnded,
@@ -39,6 +40,7 @@ T = TypeVar("T")
 Choice = Literal["detach", "cancel", "down"]
 
 PATIENCE = 1.0  # seconds of silence after which we say what we wait for
+UNSURE = 1 << 20  # bytes of a rank that are held until it is known whose they are; of more, the latest
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ANSWERS: dict[str, Choice] = {"": "detach", "d": "detach", "c": "cancel", "t": "down"}
@@ -70,7 +72,10 @@ class Follower:
         self.on_trial: Callable[[Outcome], None] | None = None  # told of each task that ends
         self.on_run: Callable[[RunOpened | RunEnded], None] | None = None
         self.on_queue: Callable[[], None] | None = None  # told that runs wait for nodes, or do not any more
-        self.prints: Callable[[int, str], bool] | None = None  # whether a rank's lines of a run are shown
+        # Whether a rank's lines of a run are shown; None where that is not known yet.
+        self.prints: Callable[[int, str], bool | None] | None = None
+        self._begun: dict[int, set[str]] = {}  # by rank: runs that are at it
+        self._unsure: dict[int, list[tuple[str, bytes]]] = {}  # by rank: streams and lines, as they came
         self.queued: frozenset[str] = frozenset()  # runs that waited for nodes when what is shown now came
         self._waiting: dict[int, str] = {}  # by node: what it is at, not told yet
         self._told: dict[int, str] = {}  # by node: what was told last
@@ -218,13 +223,13 @@ class Follower:
 
     def _show(self, item: object) -> None:
         match item:
-            case (int(rank), str(run), str(), bytes()) if self.prints and not self.prints(rank, run):
-                pass  # it is another run's
-            case (int(rank), str(), str(), bytes(data)) if self.live is not None:
-                self.live.hear(rank, data)
+            case (int(rank), str(run), str(stream), bytes(data)) if self.prints and not (
+                is_ours := self.prints(rank, run)
+            ):
+                if is_ours is None:
+                    self._hold(rank, stream, data)
             case (int(rank), str(), str(stream), bytes(data)):
-                self._release()
-                self._say(self._printer.feed, rank, stream, data)
+                self._print(rank, stream, data)
             case NodePhase(phase="ready" | "gone"):
                 self._waiting.pop(item.node, None)
             case NodePhase():
@@ -246,9 +251,19 @@ class Follower:
                 what = f"{field(item.path)} of node {item.node}"
                 failed = f"{what} was not fetched: {field(item.error)}"
                 self._console.note(failed if item.error else f"fetched {what} to {field(item.target)}")
-            case RankEnded() if self.on_trial is not None:
-                self._release()
-                self.on_trial(item.outcome)
+            case RankBegan(rank=rank, run=run):
+                self._begun.setdefault(rank, set()).add(run)
+                if self.prints and self.prints(rank, run):
+                    self._show_held(rank)
+            case RankEnded(outcome=outcome, run=run):
+                self._begun.get(outcome.rank, set()).discard(run)
+                if self.prints and self.prints(outcome.rank, run):
+                    self._show_held(outcome.rank)
+                else:  # they are that run's: its lines come before its end
+                    self._unsure.pop(outcome.rank, None)
+                if self.on_trial is not None:
+                    self._release()
+                    self.on_trial(outcome)
             case RunOpened() | RunEnded() if self.on_run is not None:
                 self._release()
                 self.on_run(item)
@@ -264,6 +279,27 @@ class Follower:
                     self._held = item
                     if state != "starting":
                         self._release()
+
+    def is_at(self, rank: int, run: str) -> bool:
+        """Whether a rank has begun its part of a run, and not ended it, when what is shown now came."""
+        return run in self._begun.get(rank, ())
+
+    def _hold(self, rank: int, stream: str, data: bytes) -> None:
+        held = self._unsure.setdefault(rank, [])
+        held.append((stream, data))
+        while sum(len(data) for _, data in held) > UNSURE:
+            del held[0]
+
+    def _show_held(self, rank: int) -> None:
+        for stream, data in self._unsure.pop(rank, ()):
+            self._print(rank, stream, data)
+
+    def _print(self, rank: int, stream: str, data: bytes) -> None:
+        if self.live is not None:
+            self.live.hear(rank, data)
+        else:
+            self._release()
+            self._say(self._printer.feed, rank, stream, data)
 
     def _release(self) -> None:
         """Say what was held back."""

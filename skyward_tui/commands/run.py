@@ -306,17 +306,19 @@ class Job:
         self._own.add(run.id)
         return run
 
-    def prints(self, rank: int, of: str) -> bool:
-        """Whether what a rank prints is for us, on a pool where others' runs may be, too.
+    def prints(self, rank: int, of: str) -> bool | None:
+        """Whether what a rank prints is for us, on a pool where others' runs may be, too. None where only the rank's
+        next news tells: it may be another run's, which was there before, or ours, of which we hear too late.
 
         Args:
             of: the run that it is of; "" where nothing tells.
         """
         if of:
             return of in self._own
-        # Another run's while ours waits for nodes, and where ours has no node.
-        if (run := self.run) is None or run.id in self.follower.queued:
+        if (run := self.run) is None:
             return False
+        if run.id in self.follower.queued and not self.follower.is_at(rank, run.id):
+            return None
         return not run.nodes or rank // self.session.view(self.key).ranks_per_node in run.nodes
 
     def _watch(self, begun: Future[PoolView]) -> None:

@@ -23,7 +23,7 @@ def test_a_client_behind_a_cut_cable_keeps_neither_the_lock_nor_the_pool(lab: La
         def rank():
             return sky.instance_info().rank
 
-        options = sky.Options(**quiet, idle_timeout=1.0)
+        options = sky.Options(**quiet, idle_timeout=4.0)
         with sky.Compute(provider=ssh, name="far", options=options) as compute:
             print(rank() @ compute, flush=True)  # from now on it holds the lock
             time.sleep(600)
