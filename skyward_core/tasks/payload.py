@@ -13,6 +13,7 @@ import sys
 import tempfile
 import types
 import typing
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -150,6 +151,11 @@ def args_blob(pending: PendingFunction[Any], folder: Path | None) -> Blob:
         raise _blame(pending, error) from error
 
 
+class _Typed(typing.TypedDict):
+    pass
+
+
+_TYPED_DICT = type(_Typed)
 _function = cloudpickle.cloudpickle._make_function
 _skeleton = cloudpickle.cloudpickle._make_skeleton_class
 _reduce_file = cloudpickle.CloudPickler.dispatch_table[io.TextIOWrapper]
@@ -191,6 +197,11 @@ def _context_var(variable: contextvars.ContextVar[Any]) -> Any:
     return functools.partial(contextvars.ContextVar, variable.name, **default), ()
 
 
+def _weak_mapping(held: Any) -> Any:
+    """As what remembers which function of several goes with a type (functools.singledispatch)."""
+    return type(held), (dict(held),)
+
+
 def _is_found_there(value: Any) -> bool:
     """Whether what pickle knows by its name alone has that name on a node, too: what a script defines has not."""
     name = value.__module__ or ""
@@ -217,6 +228,8 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
             functools.cached_property: reduce_cached_property,
             typing.NewType: _new_type,
             contextvars.ContextVar: _context_var,
+            weakref.WeakKeyDictionary: _weak_mapping,
+            weakref.WeakValueDictionary: _weak_mapping,
         }
     )
 
@@ -236,9 +249,15 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
                     self.files[file] = None
                 if "." in value.__qualname__:
                     made[2][0]["__qualname__"] = value.__qualname__
+                bases = made[1][2]
+                # One that derives from another is made of dict, which is no base that such a class may have.
+                if type(value) is _TYPED_DICT and bases == (dict,):
+                    made = made[0], (*made[1][:2], (typing.TypedDict,), *made[1][3:]), *made[2:]
                 # cloudpickle 3.1.3 sets them after the class is made, which has none then: its instances would come
                 # back with attributes that the class here has no place for.
-                if "__slots__" in made[2][0]:
+                if (
+                    "__slots__" in made[2][0] and typing.NamedTuple not in bases
+                ):  # which has its own, and says so
                     made[1][3]["__slots__"] = made[2][0].pop("__slots__")
         return made
 

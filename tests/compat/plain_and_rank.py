@@ -108,6 +108,32 @@ class Leaner(Lean):
     __slots__ = ("b",)
 
 
+class Spot(typing.NamedTuple):
+    x: int
+    y: int = 2
+
+    def far(self) -> int:
+        return self.x + self.y
+
+
+class Few(typing.TypedDict, total=False):
+    a: int
+
+
+class More(Few):
+    b: str
+
+
+@functools.singledispatch
+def kind_of(value: Any) -> str:
+    return "something"
+
+
+@kind_of.register
+def of_number(value: int) -> str:
+    return "a number"
+
+
 class Wrong(Exception):
     pass
 
@@ -314,6 +340,13 @@ def points() -> dict[str, Callable[[], object]]:
             text_of(lambda: setattr(Lean(1), "c", 1)).splitlines()[-1],
             [again(Lean(2)).a, again(Leaner(3)).own(), Lean.__slots__, Leaner.__slots__],
         ],
+        "named tuples": lambda: [Spot(1).far(), again(Spot(1)), Spot._fields, type(again(Spot(1))) is Spot],
+        "typed dictionaries": lambda: [
+            Few(a=1),
+            More(a=1, b="x"),
+            [sorted(each) for each in (More.__required_keys__, More.__optional_keys__, More.__annotations__)],
+        ],
+        "single dispatch": lambda: [kind_of(1), kind_of("x"), kind_of.dispatch(bool)(True)],
         "pickled by name": lambda: [again(each) is each for each in OWN + NESTED],
         "names in pickles": lambda: names_in([Cfg(), square, Colour.RED, Cfg.Inner]),
         "saved": saved,

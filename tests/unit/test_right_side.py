@@ -47,6 +47,12 @@ def test_several_calls() -> None:
         assert (f(1) & f(2)) > pool  # type: ignore[operator]
 
 
+def test_a_value_that_no_operator_can_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sky.Compute, "run_one", lambda self, pending: NotImplemented)
+    with pytest.raises(TypeError, match=r"^f gave NotImplemented, which no operator can give"):
+        f() >> POOLS[0]
+
+
 VERBS = ("run", "broadcast", "run_async", "start", "stream")
 
 

@@ -24,6 +24,10 @@ class RightSide:
 
 
 def _refuse(left: Any, operator: str) -> NoReturn:
+    if isinstance(left, PendingFunction):
+        raise TypeError(
+            f"{left.name} gave NotImplemented, which no operator can give: have it give something else"
+        )
     if isinstance(left, PendingGroup):  # that has the other two
         raise TypeError("a group runs with >>, or with group.on(pool), which waits for nothing")
     if isinstance(left, list | tuple) and left and all(isinstance(each, PendingFunction) for each in left):
