@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from rich.cells import cell_len
 from textual.content import Content
 
 from skyward_core.model.outcome import Summary, signal_name
@@ -16,6 +17,10 @@ from skyward_core.wire.safe_text import field
 from ..theme import look
 from ..words import ago, clip, count, failure, number, one_line, took
 from .roll import Roll
+
+MOST_ALIGNED = 256  # results that are looked at for what their parts are called
+MOST_PARTS, MOST_WIDE = 8, 24  # of a result, and cells of one
+_BEFORE = 29  # cells of a row before what was given back
 
 
 def task_note(task: TaskView) -> str:
@@ -46,6 +51,28 @@ def _scalar(item: object) -> str:
     return number(item) if isinstance(item, float) else str(item)
 
 
+def _parts(task: TaskView) -> dict[str, object] | None:
+    """What it gave back, where that is a small JSON object of plain values."""
+    outcome = task.outcome
+    if outcome is None or outcome.kind != "returned" or task.items or outcome.summary is None:
+        return None
+    value = outcome.summary.json if outcome.summary.is_json else None
+    if not isinstance(value, dict) or not 0 < len(value) <= MOST_PARTS:
+        return None
+    return None if any(isinstance(each, dict | list) for each in value.values()) else value
+
+
+def _columns(ended: list[TaskView]) -> dict[str, int]:
+    """Of results whose parts have the same names: these, and how wide each is; else none."""
+    values = [value for task in ended if (value := _parts(task)) is not None]
+    if not values or any(value.keys() != values[0].keys() for value in values[1:]):
+        return {}
+    return {
+        name: min(MOST_WIDE, max(cell_len(name), *(cell_len(_scalar(value[name])) for value in values)))
+        for name in values[0]
+    }
+
+
 class TrialRoll(Protocol):
     """Rows that take the place of the tasks, in an order that can be chosen."""
 
@@ -66,6 +93,7 @@ class ResultsPane(Roll):
         self._tasks: list[TaskView] = []
         self._head: list[tuple[str, str, str]] = []
         self._state: object = None
+        self._columns: dict[str, int] = {}  # of results that have the same keys: how wide each is
         self._files: list[WrittenFile] = []
         self._trouble = self._files_of = self._key = ""
         self.trials: TrialRoll | None = None  # in the place of the tasks, of a sweep
@@ -79,6 +107,7 @@ class ResultsPane(Roll):
             self.trials = None
         self.run, self._state = run, state
         self._tasks = [] if run is None else [task for _, task in sorted(run.tasks.items())]
+        self._columns = _columns([task for task in self._tasks[:MOST_ALIGNED] if task.outcome is not None])
         self._head = [] if run is None else [*_cause_row(run), *_odd_rows(run), *_aggregate_rows(run)]
         if run is None or run.id != self._files_of:
             self._files, self._trouble = [], ""
@@ -114,7 +143,13 @@ class ResultsPane(Roll):
             Content.assemble((f" {name:<11}", "bold"), (clip(text, max(0, width - 12)), style))
             for name, text, style in self._head
         ]
-        return lines if self.trials is None else [*lines, self.trials.head(width)]
+        if self.trials is not None:
+            return [*lines, self.trials.head(width)]
+        if self._columns and len(self._tasks) > 1:
+            names = "  ".join(f"{clip(name, room):>{room}}" for name, room in self._columns.items())
+            before = _BEFORE if self.run is None or self.run.kind == "broadcast" else _BEFORE + 1
+            lines.append(Content.styled(f"{'':{before}}{clip(names, max(0, width - before))}", "$muted"))
+        return lines
 
     def shown(self) -> list[Content]:
         """Of a sweep, what its trials come to stands in the room below them."""
@@ -153,9 +188,18 @@ class ResultsPane(Roll):
             f" r{task.rank:<4}" if self.run is None or self.run.kind == "broadcast" else f" #{task.index:<5}"
         )
         head = f"{mark.text:<13}{seconds:>8}  "
-        note = clip(task_note(task), max(0, width - len(name) - len(head)))
+        note = clip(self._note(task), max(0, width - len(name) - len(head)))
         dim = "$muted" if task.state in ("collateral", "waiting") else ""
         return Content.assemble((name, "bold"), (head, mark.style), (note, dim))
+
+    def _note(self, task: TaskView) -> str:
+        """What it gave back, below the names of its parts where all have the same."""
+        value = _parts(task)
+        if not self._columns or len(self._tasks) < 2 or value is None or value.keys() != self._columns.keys():
+            return task_note(task)
+        return "  ".join(
+            f"{clip(_scalar(value[name]), room):>{room}}" for name, room in self._columns.items()
+        )
 
     def _file_row(self, index: int, width: int) -> Content:
         if index == 0:

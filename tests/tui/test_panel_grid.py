@@ -102,7 +102,7 @@ async def test_panels_take_the_rows_that_they_need_and_the_log_the_rest(
         await until(pilot, lambda: screen.panels["phases"].size.height == 2)
         before = screen.panels["log"].size.height
         session.end_rank(view, run, 0, summary=value({"loss": 0.1, "accuracy": 0.9}))
-        await until(pilot, lambda: screen.panels["results"].size.height == 4)  # two ranks, two means
-        assert screen.panels["log"].size.height == before - 2
+        await until(pilot, lambda: screen.panels["results"].size.height == 5)  # two ranks, two means, names
+        assert screen.panels["log"].size.height == before - 3
         await pilot.press("4", "right_parenthesis")
-        await until(pilot, lambda: screen.panels["results"].size.height == 6)
+        await until(pilot, lambda: screen.panels["results"].size.height == 7)
