@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..launch_form import Form
     from .base import BaseScreen
 
+_GAP = 1  # row above the code
 _LEAST = 8  # rows of code that are worth their heading
 
 
@@ -64,7 +65,7 @@ class LaunchBeside:
         form, fields, last = (
             self._screen.query_one(f"#{name}", Widget) for name in ("form", "fields", "last")
         )
-        room = form.content_size.height - fields.virtual_size.height - last.outer_size.height
+        room = form.content_size.height - fields.virtual_size.height - last.outer_size.height - _GAP
         there = self._is_read and room >= _LEAST and not self._screen.has_class("-narrow")
         if self.code.display != there:
             self.code.display = there

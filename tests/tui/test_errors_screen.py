@@ -10,10 +10,10 @@ from skyward_tui.app import SkywardApp
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 
-SCRIPT = """\
+SCRIPT = f"""\
 def step(batch):
     total, count = sum(batch), len(batch)
-    return total / count
+    return total / count  # {"long " * 40}
 
 
 def train():
@@ -47,6 +47,7 @@ async def test_the_code_around_each_frame_stands_below_the_traceback(
         await until(pilot, lambda: "▶ 3" in screen_text(app) and "▶ 7" in screen_text(app))
         shown = screen_text(app)
         assert "total, count = sum(batch), len(batch)" in shown and shown.index("▶ 3") < shown.index("▶ 7")
+        assert sum("long long" in line for line in shown.splitlines()) == 2, "a line of the code is one line"
         assert "! changed since the run began" in shown, "the file is newer than the run"
         assert "last lines of all ranks" in shown and "rank 0 was here" in shown
         await pilot.press("down")

@@ -40,6 +40,7 @@ async def test_code_and_earlier_runs_have_the_room_that_fields_leave(
         shown = screen_text(app)
         assert "train.py:5" in shown and "disk full" in shown
         assert "epochs=8" not in shown and "epochs=9" not in shown
+        await until(pilot, lambda: not app.screen.query_one("#form").show_vertical_scrollbar)
         await pilot.resize_terminal(80, 24)
         await until(pilot, lambda: "a secret of this function" not in screen_text(app))
         await pilot.resize_terminal(160, 48)
