@@ -90,8 +90,8 @@ class Image(CheckedValue):
         setup: shell commands, run once per environment.
         workdir: folder that travels to the nodes, and that ranks work in; None for the current one, or the
             script's own where the script lies elsewhere.
-        includes: glob patterns of files to take along although ignored.
-        excludes: glob patterns of files to leave out.
+        includes: glob patterns of files of the working folder to take along although ignored.
+        excludes: glob patterns of files of the working folder to leave out.
         outputs: patterns of files that ranks write there and that are brought to ``outputs/RUN/`` here, during the run
             and after it, such as ``"out/**"`` or ``"*.pt"``. On this machine they are here already.
 
@@ -134,8 +134,8 @@ class Image(CheckedValue):
         "env": spec_checks.variables,
         "setup": spec_checks.several(spec_checks.text),
         "workdir": spec_checks.optional(spec_checks.path),
-        "includes": spec_checks.several(spec_checks.text),
-        "excludes": spec_checks.several(spec_checks.text),
+        "includes": spec_checks.several(spec_checks.sent_pattern),
+        "excludes": spec_checks.several(spec_checks.sent_pattern),
         "outputs": spec_checks.several(spec_checks.output_pattern),
     }
 

@@ -69,6 +69,22 @@ def output_pattern(value: Any) -> str:
     return pattern(value)
 
 
+def sent_pattern(value: Any) -> str:
+    """A pattern of files of the working folder that travel, or do not."""
+    plain = text(value).removeprefix("./")
+    parts = plain.split("/")
+    if plain.startswith(("/", "~")) or ".." in parts:
+        raise ValueError(
+            f"{value!r:.80} leads out of the working folder, and only what lies in that is sent: name it from there, "
+            "as in 'data' or '*.bin'"
+        )
+    if not plain.strip("/") or any("**" in part != "**" for part in parts):
+        raise ValueError(
+            f"{value!r:.80} names no files: write a path, or a pattern such as 'data/**' or '*.bin'"
+        )
+    return plain
+
+
 def flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"should be True or False (got {value!r:.60})")

@@ -127,6 +127,12 @@ def test_compute_says_so_in_one_line(nodes: int) -> None:
         (Image, {"apt": ["git", 7]}),
         (Image, {"pip_indexes": [{"url": "https://example.org"}]}),
         (Image, {"env": [("A", "1")]}),
+        (Image, {"includes": ["/etc/hosts"]}),
+        (Image, {"includes": ["data", "../secrets"]}),
+        (Image, {"includes": ["~/.netrc"]}),
+        (Image, {"includes": ["a**b"]}),
+        (Image, {"excludes": ["/build"]}),
+        (Image, {"excludes": [""]}),
         (PipIndex, {"url": None}),
         (Image, {"pip": "torch"}),
         (Image, {"env": {"A": 1}}),
@@ -146,6 +152,11 @@ def test_what_is_wrong_is_said_and_what_it_should_be() -> None:
         Options(grace=-1)
     with pytest.raises(SpecError, match=r"^pip: should be a list \(got str\)$"):
         Image(pip="torch")
+    with pytest.raises(
+        SpecError, match=r"^includes: '/etc/hosts' leads out of the working folder, and only what"
+    ):
+        Image(includes=["/etc/hosts"])
+    assert Image(includes=["./data/", "..x", "**"], excludes=["*.bin"]).includes == ("data/", "..x", "**")
     with pytest.raises(SpecError, match=r"^ranks_per_node: should be 'gpu', or it should be a whole number"):
         Worker(ranks_per_node=65)
     with pytest.raises(TypeError, match="colour"):
