@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,15 @@ import pytest
 
 from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.script_python import script_python
+from skyward_core.front.scripts import imports_of
 from skyward_core.model.errors import ScriptError, SpecError
 from skyward_core.model.spec import Image, PoolSpec
-from skyward_core.plugins.base import Plugin
+from skyward_core.plugins import by_name as plugin
+from skyward_core.plugins.base import Plugin, transform_image
 from skyward_core.providers.local.provider import Local
 from skyward_core.tasks import missing_packages
+from skyward_core.tasks.missing_packages import FRAMEWORKS
+from tests.support.cli import EXAMPLES
 from tests.support.pythons import another_python
 
 OWN = ".".join(map(str, sys.version_info[:3]))
@@ -123,3 +128,12 @@ def test_what_plugins_bring_loads_a_script_that_needs_it(
     (project / ".venv").unlink()
     monkeypatch.setattr(missing_packages, "is_missing", lambda module: False)
     assert not script_python(script, None, spec)[0].chosen, "what is here is used"
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("[!_]*.py")), ids=lambda path: path.stem)
+def test_an_installation_without_frameworks_has_what_each_example_needs_made(example: Path) -> None:
+    names = re.findall(r"--plugin (\w+)", example.read_text(encoding="utf-8"))
+    spec = PoolSpec(name="p", provider=Local(), plugins=[plugin(name) for name in names])
+    brought = transform_image(spec.plugins, Image(), spec).describe()["pip"]
+    packages = {re.split(r"[^\w-]", each)[0] for each in brought} | {"numpy"}  # which all of these depend on
+    assert {name for name in FRAMEWORKS if name in imports_of(example)} <= packages
