@@ -12,7 +12,7 @@ import pytest
 PATIENCE = 60
 
 CELLS = """
-import dataclasses, inspect, pickle
+import dataclasses, inspect, pickle, time
 import skyward_core as sky
 
 @dataclasses.dataclass
@@ -59,6 +59,13 @@ future = hostile().on_all(compute)
 future.exception()
 future
 # %%
+@sky.function
+def sleeps(seconds):
+    print("sleeps", seconds)
+    time.sleep(seconds)
+
+sleeps(600) @ compute
+# %%
 pool
 # %%
 sky.sweep(train, config=[Config(1), Config(2)]) >> compute
@@ -76,11 +83,18 @@ class Notebook:
         shown: HTML of what the last cell showed, a list for each place of its output that was drawn anew.
     """
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, manager: Any) -> None:
         self._client = client
+        self.manager = manager
         self.shown: list[list[str]] = []
 
-    def run(self, cell: str) -> str:
+    def restart(self) -> None:
+        """As a person does who leaves what the kernel has."""
+        self.manager.restart_kernel(now=True)
+        self._client.wait_for_ready(timeout=PATIENCE)
+
+    def run(self, cell: str, interrupt_at: str = "", ends: str = "ok") -> str:
+        """Run a cell; interrupt it once that is printed. Gives what it printed."""
         printed: list[str] = []
         places: dict[str, list[str]] = {}
 
@@ -88,12 +102,14 @@ class Notebook:
             content = message["content"]
             if message["msg_type"] == "stream":
                 printed.append(content["text"])
+                if interrupt_at and interrupt_at in content["text"]:
+                    self.manager.interrupt_kernel()
             elif message["msg_type"] in ("display_data", "update_display_data", "execute_result"):
                 place = content.get("transient", {}).get("display_id", message["msg_type"])
                 places.setdefault(place, []).append(content["data"].get("text/html", ""))
 
         reply = self._client.execute_interactive(cell, timeout=PATIENCE, output_hook=take)
-        assert reply["content"]["status"] == "ok", reply["content"]
+        assert reply["content"].get("ename", "ok") == ends, reply["content"]
         self.shown = list(places.values())
         return "".join(printed)
 
@@ -113,14 +129,14 @@ def notebook(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     client.start_channels()
     try:
         client.wait_for_ready(timeout=PATIENCE)
-        yield Notebook(client)
+        yield Notebook(client, manager)
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
 
 
 def test_cells_are_run_edited_and_fail_as_in_a_script(notebook: Notebook) -> None:
-    first, run, edited, failed, future, pool, trials, last = CELLS.split("# %%")
+    first, run, edited, failed, future, interrupted, pool, trials, last = CELLS.split("# %%")
     notebook.run(first)
     [line] = notebook.shown
     assert line[-1].startswith("<div>pool my-figures-") and " up: 2 of 2 nodes ready" in line[-1], line
@@ -133,8 +149,11 @@ def test_cells_are_run_edited_and_fail_as_in_a_script(notebook: Notebook) -> Non
     [[shown]] = notebook.shown
     assert "<b>hostile (" in shown and "ValueError: &lt;script&gt;alert(1)&lt;/script&gt;" in shown
     assert "<script" not in shown and "\x1b" not in shown and "owned" not in shown
+    notebook.run(interrupted, interrupt_at="sleeps 600", ends="KeyboardInterrupt")
+    assert "sleeps 0" in notebook.run("sleeps(0) @ compute"), "the pool goes on, and runs what comes next"
     notebook.run(pool)
     [[shown]] = notebook.shown
+    assert "<td>sleeps</td><td>cancelled</td>" in shown
     assert "<td>n1</td><td>ready</td>" in shown and "<td>hostile</td><td>failed</td>" in shown
     notebook.run(trials)
     [[shown]] = notebook.shown
@@ -142,3 +161,14 @@ def test_cells_are_run_edited_and_fail_as_in_a_script(notebook: Notebook) -> Non
     assert "created 2, verified gone 2, unaccounted 0" in notebook.run(last)
     [[shown]] = notebook.shown
     assert "gone: created 2, verified gone 2" in shown
+
+
+@pytest.mark.proof("3 s of a processor")
+def test_a_kernel_that_is_started_anew_comes_back_to_its_pool(notebook: Notebook) -> None:
+    notebook.run(
+        "import skyward_core as sky\nsky.Compute(provider=sky.Local(), nodes=2, name='stays').__enter__()"
+    )
+    notebook.restart()
+    notebook.run("import skyward_core as sky\n@sky.function\ndef rank(): return sky.instance_info().rank")
+    assert notebook.run("compute = sky.attach('stays')\nprint(rank() @ compute)") == "[0, 1]\n"
+    assert "verified gone 2, unaccounted 0" in notebook.run("print(compute.down())")

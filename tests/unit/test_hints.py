@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -135,6 +136,10 @@ def test_errors_of_the_api_carry_hints(home: Path) -> None:
     with pytest.raises(PoolError, match="no pool named 'never' is up") as caught:
         sky.attach("never")
     assert caught.value.hint == Hint("list")
+    with closing(Ledger()) as ledger:
+        ledger.intend("t1", "train", {}, {})
+    with pytest.raises(PoolError, match=r"no pool named 'trian' is up; did you mean 'train'\?"):
+        sky.attach("trian")
     with pytest.raises(UsageError, match="no run 'never' in the ledger") as missing:
         sky.results("never")
     assert missing.value.hint == Hint("list-all")

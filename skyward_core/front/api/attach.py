@@ -11,6 +11,7 @@ from typing import Any
 
 from ...model.errors import PoolError
 from ...model.hint import Hint
+from ...model.misuse_words import meant
 from ...plugins.base import Plugin
 from ...pool.pool import Pool
 from ...providers import from_json
@@ -155,7 +156,8 @@ def attach(name: str) -> Attached:
         ledger = Ledger()
         row = ledger.find(name)
         if row is None or row.ended_at is not None:
-            raise PoolError(f"no pool named {name!r} is up", hint=Hint("list"))
+            up = [each.name for each in ledger.live()]
+            raise PoolError(f"no pool named {name!r} is up{meant(name, up) if up else ''}", hint=Hint("list"))
         pool = Pool(row, from_json(row.provider), ledger)
         try:
             await pool.attach()
