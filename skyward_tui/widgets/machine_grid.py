@@ -8,7 +8,7 @@ from typing import ClassVar
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -73,6 +73,7 @@ class MachineGrid(Widget, can_focus=True):
         self._top = 0
         self._shown = 0
         self._rows: list[Strip] | None = None
+        self._painted_for = Size(0, 0)  # which may be another size than that of which it has heard
         self._curves: dict[int, tuple[object, list[list[Segment]]]] = {}
 
     def update(self, book: MachineBook, now: float) -> bool:
@@ -153,7 +154,7 @@ class MachineGrid(Widget, can_focus=True):
     def _repaint(self) -> None:
         """Paint those rows that are others; a terminal gets nothing else."""
         before, (width, height) = self._rows, self.size
-        if before is None or not self.is_on_screen:
+        if before is None or not self.is_on_screen or self._painted_for != self.size:
             self._rows = None
             self.refresh()
             return
@@ -169,10 +170,11 @@ class MachineGrid(Widget, can_focus=True):
 
     def on_resize(self) -> None:
         self._rows = None
+        self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        if self._rows is None:
-            self._rows = self._paint(*self.size)
+        if self._rows is None or self._painted_for != self.size:
+            self._rows, self._painted_for = self._paint(*self.size), self.size
         return self._rows[y] if y < len(self._rows) else Strip.blank(self.size.width, self.rich_style)
 
     def _paint(self, width: int, height: int) -> list[Strip]:

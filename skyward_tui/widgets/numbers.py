@@ -9,6 +9,7 @@ from typing import ClassVar
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.geometry import Size
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -63,6 +64,7 @@ class NumbersPane(Widget, can_focus=True):
         self._seen: object = None
         self._looked_at = 0.0
         self._rows: list[Strip] | None = None
+        self._painted_for = Size(0, 0)  # which may be another size than that of which it has heard
         self.log_scale = self.smooth = False
         self.all = False  # whether there is a chart of each name
         self.instant: float | None = None  # Unix time of the hairline
@@ -212,6 +214,7 @@ class NumbersPane(Widget, can_focus=True):
 
     def on_resize(self) -> None:
         self._rows = None
+        self.refresh()
 
     def on_focus(self) -> None:
         self._rows = None
@@ -220,8 +223,8 @@ class NumbersPane(Widget, can_focus=True):
         self._rows = None
 
     def render_line(self, y: int) -> Strip:
-        if self._rows is None:
-            self._rows = self._paint(*self.size)
+        if self._rows is None or self._painted_for != self.size:
+            self._rows, self._painted_for = self._paint(*self.size), self.size
         return self._rows[y] if y < len(self._rows) else Strip.blank(self.size.width, self.rich_style)
 
     def _listed(self) -> int:

@@ -131,6 +131,11 @@ class Camera:
         await self.until("creates  pool")
 
 
+def is_listed(text: str) -> bool:
+    """Whether the pools are."""
+    return re.search(r"\d pools? up", text) is not None
+
+
 async def take() -> None:
     app = SkywardApp()
     async with app.run_test(size=LARGE) as pilot:
@@ -187,7 +192,7 @@ async def take_sweep() -> None:
     app = SkywardApp()
     async with app.run_test(size=LARGE) as pilot:
         camera = Camera(app, pilot)
-        await camera.until("pools up")
+        await camera.until(is_listed)
         await camera.launch("sweep.py", "lr=0.1,0.03,0.01 seed=1..3")
         await camera.until("as 9 trials")
         await camera.all_sizes("launch-sweep")
@@ -202,7 +207,7 @@ async def take_hang() -> None:
     app = SkywardApp()
     async with app.run_test(size=LARGE) as pilot:
         camera = Camera(app, pilot)
-        await camera.until("pools up")
+        await camera.until(is_listed)
         await camera.launch("hang.py")
         await camera.press("ctrl+r")
         await camera.until("trains")
@@ -216,7 +221,7 @@ async def take_breakpoint() -> None:
     app = SkywardApp()
     async with app.run_test(size=LARGE) as pilot:
         camera = Camera(app, pilot)
-        await camera.until("pools up")
+        await camera.until(is_listed)
         os.environ["SKYWARD_DEBUG_WAIT"] = "60"
         await camera.launch("stop.py")
         await camera.press("ctrl+r")

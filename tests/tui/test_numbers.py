@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from textual.geometry import Size
 from textual.pilot import Pilot
 
 from skyward_core.views import events as ev
@@ -10,10 +11,12 @@ from skyward_core.views.views import PoolView, apply
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.base import pool_status
 from skyward_tui.screens.run import RunScreen
+from skyward_tui.widgets.machine_grid import MachineGrid
 from skyward_tui.widgets.numbers import NumbersPane
 from skyward_tui.widgets.rank_state import rank_states
 from tests.support.app_driver import screen_text, until
-from tests.support.fake_session import FakeSession, value
+from tests.support.fake_session import FakeSession, logged, value
+from tests.support.machines import measured
 
 
 def test_the_newest_numbers_are_shown_while_a_rank_runs():
@@ -246,3 +249,20 @@ async def test_the_mouse_puts_the_hairline_where_it_is(app: SkywardApp, session:
         before = pane.instant
         await pilot.mouse_down(pane, offset=(9, 0))  # a name's row, and no chart
         assert pane.instant == before
+
+
+async def test_what_was_painted_for_another_size_is_not_shown(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines may be asked for before a widget hears of its new size."""
+    view = session.pool("llama-ft", 4)
+    run = session.open_run(view)
+    logged(view, run, session)
+    view.machines = measured(session.now, 4, 0)
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(app, pilot)
+        await until(pilot, lambda: "└ 0:00" in screen_text(app) and "net in" in screen_text(app))
+        for widget in (numbers(screen), screen.query_one(MachineGrid)):
+            widget.render_line(0)
+            monkeypatch.setattr(type(widget), "size", Size(widget.size.width - 10, widget.size.height))
+            assert widget.render_line(0).cell_length == widget.size.width
