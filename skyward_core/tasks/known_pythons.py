@@ -11,12 +11,17 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..model.value import Value, value
+from ..wire.safe_text import field
 from .answers import Silence, answer
 from .python_versions import OLDEST, numbers
 
 NEWEST = 20  # the minor version up to which others are looked for
 # Without site: nothing of the environment's runs, only because somebody looks at a plan.
-_ASK = "import json, sys; print(json.dumps([sys.executable, sys.prefix, list(sys.version_info[:3])]))"
+_ASK = (
+    "import json, sys; n = sys.implementation.name; "
+    "print(json.dumps([sys.executable, sys.prefix, list(sys.version_info[:3]), n]))"
+)
+OURS = "cpython"  # nodes are sent its bytecode
 
 
 @value
@@ -62,7 +67,7 @@ def _ask(path: str, unchanged: tuple[int, ...]) -> KnownPython:
     except OSError as error:
         raise NoPython(f"it cannot be run: {error.strerror or error}") from None
     try:
-        program, prefix, version = json.loads(done.stdout)
+        program, prefix, version, implementation = json.loads(done.stdout)
         known = KnownPython(
             str(program or path), _environment_of(str(program or path)) or str(prefix), _text(version)
         )
@@ -71,6 +76,8 @@ def _ask(path: str, unchanged: tuple[int, ...]) -> KnownPython:
         raise NoPython(
             f"it is no Python that we can use ({said[0] if said else 'it says nothing'})"
         ) from None
+    if implementation != OURS:
+        raise NoPython(f"it is {field(str(implementation))}, and CPython is needed")
     if numbers(known.version) < OLDEST:
         raise NoPython(f"it is Python {known.version}, and {_text(OLDEST)} or later is needed")
     return known

@@ -116,7 +116,9 @@ def test_a_clock_two_hours_off_is_named_and_no_hindrance(make_lab: MakeLab) -> N
 
 def test_a_host_without_python_is_named(make_lab: MakeLab) -> None:
     lab = make_lab(2, hosts={1: HostOptions(has_python=False)})
-    expected = rf"Host {lab.hosts[1].address} has no Python .*no Python at all"
+    expected = (
+        rf"Host {lab.hosts[1].address}: python3, which is named for it, is no Python .*no Python at all"
+    )
     # The client's own interpreter lies on a disk that hosts of the lab share, so another one is asked for.
     with pytest.raises(PoolError, match=expected), pool(lab, ssh(lab, python="python3")):
         pass

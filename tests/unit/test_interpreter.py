@@ -185,7 +185,7 @@ def test_an_environment_whose_interpreter_is_gone_is_named(project: Path) -> Non
 def test_an_environment_that_is_too_old_is_named(project: Path, tmp_path: Path) -> None:
     venv = environment(project / ".venv")
     (venv / "bin" / "python").unlink()
-    program(venv / "bin" / "python", f'["{venv}/bin/python", "{venv}", [3, 9, 2]]')
+    program(venv / "bin" / "python", f'["{venv}/bin/python", "{venv}", [3, 9, 2], "cpython"]')
     with pytest.raises(ScriptError, match=r"it is Python 3\.9\.2, and 3\.11 or later is needed"):
         chosen(project, ask=ask)
     with pytest.raises(UsageError, match=r"--python .* it is Python 3\.9\.2, and 3\.11 or later is needed"):
@@ -223,6 +223,10 @@ def test_what_a_person_says_is_never_passed_over(
         ("", " names no interpreter"),
         (f"{tmp_path}/none", "No such file"),
         (str(program(tmp_path / "hello", "hello")), "it is no Python that we can use"),
+        (
+            str(program(tmp_path / "other", '["/p", "/", [3, 12, 1], "pypy"]')),
+            "it is pypy, and CPython is needed",
+        ),
         (str(project / "pyproject.toml"), "it cannot be run: Permission denied"),
     ):
         with pytest.raises(UsageError) as caught:

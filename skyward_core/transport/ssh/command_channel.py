@@ -60,10 +60,12 @@ Said = Callable[[str], None]
 # name or its folder's, for people who look at the host's processes, $7 anything where no uv may fetch one.
 # The client's path is tried only where it is nobody else's on this host: own() looks at the owners and modes of all
 # that leads there, links and their targets too. A group that has the user's own number is the user's alone.
-# An interpreter that is none, or has another version, leaves standard input untouched; the next one is tried.
+# An interpreter that is none, or has another version or bytecode of its own as PyPy's, leaves standard input untouched;
+# the next one is tried.
 # Nobody looks for garbage: what is imported is there to stay, and no more is made than what ends with the channel.
 _PYTHON = (
-    "import gc,marshal,os,sys;sys.version_info[:2]==($2)or os._exit(97);gc.disable();"
+    "import gc,marshal,os,sys;i=sys.implementation;"
+    "sys.version_info[:2]==($2)and i.name==i.cache_tag[:7]or os._exit(97);gc.disable();"
     "n=int(os.read(0,8),16);s=bytearray();"
     "all(iter(lambda:len(s)<n and(s.extend(os.read(0,n-len(s))or os._exit(98))or 1),False));"
     "[exec(c,vars(sys.modules.setdefault(n,type(sys)(n))))for n,c in marshal.loads(s)]"
@@ -318,7 +320,13 @@ class CommandChannel:
         host, minor = self.link.target.host, self.python.minor
         lacks = f"Host {host} has no Python {minor} ({found})"
         needs = f"Functions travel as bytecode, so a host needs the version that {self.python.is_what}"
-        if self._uv_tries:
+        if named := self.python.named:
+            error = NoFittingPython(
+                f"Host {host}: {safe(named)}, which is named for it, is no Python {minor} that runs there ({found}). "
+                f"{needs}: name another interpreter, or leave python= out to have one looked for. Nothing was sent to "
+                "it."
+            )
+        elif self._uv_tries:
             said = " ".join(self._session.errors.decode(errors="replace").split())[-500:]
             error = NoFittingPython(
                 f"{lacks}, and its uv cannot fetch one: {safe(said) or 'it does not say why'}. {needs}: install "
