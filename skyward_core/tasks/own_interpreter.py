@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 
 from ..model.errors import UsageError
 from ..model.interpreter import Interpreter
@@ -34,6 +35,8 @@ def disagreement(task: Interpreter | None, pool: Interpreter | None, *, here: bo
     if pool is None or (task is None and pool.minor == MINOR):
         return ""
     task = task or own()
+    if pool.source == OWN and not is_own(pool.prefix):
+        pool = replace(pool, source="that of the program which made it")
     if task.minor != pool.minor:
         return f"that is {pool}, and this was loaded with {task}: functions travel as bytecode of one version"
     if here and task.chosen and os.path.realpath(task.prefix) != os.path.realpath(pool.prefix):

@@ -332,6 +332,12 @@ OTHER = Interpreter("/p/bin/python", "/p", "3.99.1", ".venv of project p")
         (Interpreter("/q/bin/python", "/q", "3.99.2", "VIRTUAL_ENV"), OTHER, False, ""),
         (Interpreter("/q/bin/python", "/q", "3.99.2", "VIRTUAL_ENV"), OTHER, True, "packages of its own"),
         (Interpreter("/q/bin/python", "/q", "3.99.2", OWN, chosen=False), OTHER, True, ""),
+        (
+            None,
+            Interpreter("/q/bin/python", "/q", "3.99.2", OWN, chosen=False),
+            True,
+            "3.99.2 at /q/bin/python (that of the program which made it)",
+        ),
     ],
 )
 def test_what_one_has_pickled_runs_only_where_it_can(
