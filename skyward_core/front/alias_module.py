@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,16 +125,24 @@ def _look(python: str | None) -> tuple[str, Path, dict[str, Any]]:
         )
         found: dict[str, Any] = json.loads(answer.stdout)
         return python, Path(found["site"]), found
-    except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
-        said = f"{shown(python)} does not say where its packages are: {shown(str(error))}"
-        raise UsageError(said) from error
+    except OSError as error:
+        why = error.strerror or str(error)
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr or "").strip().rpartition("\n")[2]
+        why = f"it ended with status {error.returncode}{': ' * bool(last)}{last}"
+    except subprocess.TimeoutExpired:
+        why = f"it has not answered within {SECONDS} s"
+    except (ValueError, KeyError):
+        why = "it answers something else, and may be no Python"
+    raise UsageError(f"{shown(python)} does not say where its packages are: {shown(why)}")
 
 
 def _clear(site: Path) -> None:
     """Take away what an installation left that was killed half way."""
-    for left in site.glob(f"{_PREFIX}*"):
-        if left.is_file() and (_is_ours(left) or not left.stat().st_size):
-            left.unlink(missing_ok=True)
+    with suppress(OSError):  # harmless where it stays
+        for left in site.glob(f"{_PREFIX}*"):
+            if left.is_file() and (_is_ours(left) or not left.stat().st_size):
+                left.unlink(missing_ok=True)
 
 
 def _is_ours(path: Path) -> bool:

@@ -122,8 +122,14 @@ def test_what_was_killed_half_way_leaves_nothing(environment: Path) -> None:
 
 
 def test_what_cannot_be_is_refused_in_words(environment: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not say where its packages are"):
+    with pytest.raises(UsageError, match=r"does not say where its packages are: No such file or directory$"):
         alias_module.install(str(tmp_path / "nothing"))
+    for text, why in {"echo no; exit 3": "it ended with status 3", "echo hello": "it answers something else",
+                      "echo oh >&2; exit 1": "it ended with status 1: oh"}.items():  # fmt: skip
+        (other := tmp_path / "other").write_text(f"#!/bin/sh\n{text}\n")
+        other.chmod(0o755)
+        with pytest.raises(UsageError, match=rf"does not say where its packages are: {why}"):
+            alias_module.install(str(other))
     bare = tmp_path / "bare"
     venv.create(bare, symlinks=True)
     with pytest.raises(UsageError, match=r"has no skyward_core, .*install this package there first"):
