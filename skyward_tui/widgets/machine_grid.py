@@ -73,6 +73,7 @@ class MachineGrid(Widget, can_focus=True):
         self._top = 0
         self._shown = 0
         self._rows: list[Strip] | None = None
+        self._said: set[int] = set()  # nodes with which something is amiss, as it was painted last
         self._painted_for = Size(0, 0)  # which may be another size than that of which it has heard
         self._curves: dict[int, tuple[object, list[list[Segment]]]] = {}
 
@@ -97,9 +98,7 @@ class MachineGrid(Widget, can_focus=True):
         """How many there are, with the head, and a few to see curves of where nodes are few."""
         if self._book is None:
             return 1
-        odd = odd_ones(self._book) if self._has_gpus else {}
-        remarks = sum(any(node == of for of, _ in odd) for node in self._book.nodes)
-        return 1 + max(_LEAST_ROWS, len(self._book.nodes) + remarks)
+        return 1 + max(_LEAST_ROWS, len(self._book.nodes) + len(self._said))
 
     @property
     def is_fed(self) -> bool:
@@ -183,6 +182,7 @@ class MachineGrid(Widget, can_focus=True):
             return []
         self._plain = self.rich_style  # which Textual works out each time that it is asked
         odd = odd_ones(book)
+        self._said.clear()
         nodes = list(book.nodes.items())[self._top : self._top + self._room]
         drawn = []
         if len(nodes) == len(book.nodes):
@@ -322,6 +322,8 @@ class MachineGrid(Widget, can_focus=True):
             said = amiss(track.latest, odd.get(gpu, ()))
             cells.append(self._cell(track, bad=bool(said)))
             remarks.append(f"GPU {gpu}: {said}" if said else "")
+        if any(remarks):
+            self._said.add(node)
         return cells, "; ".join(filter(None, remarks))
 
     def _figure(self, host: Track, names: tuple[str, ...], width: int) -> Segment:

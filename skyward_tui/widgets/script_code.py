@@ -26,6 +26,7 @@ class ScriptCode(Widget, can_focus=False):
         self._lines: list[Content] = []
         self._of: object = None
         self._line = 1
+        self._shown: object = None
 
     def show(self, path: Path, line: int) -> bool:
         """Show a file from a line on, which counts from 1; whether there is anything to show."""
@@ -37,8 +38,9 @@ class ScriptCode(Widget, can_focus=False):
                 self._lines, self._of = list(coloured(text)), of
         except OSError:  # it went, or is not ours to read
             self._lines, self._of = [], None
-        self._line = line
-        self.refresh()
+        if (shown := (self._of, line)) != self._shown:
+            self._shown, self._line = shown, line
+            self.refresh()
         return bool(self._lines)
 
     def render(self) -> Content:

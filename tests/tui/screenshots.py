@@ -27,6 +27,7 @@ from skyward_core.store import kept_hosts
 from skyward_tui.app import SkywardApp
 from skyward_tui.record_commands import DEMO
 from skyward_tui.replay_app import ReplayApp
+from skyward_tui.widgets.run_list import PastRunList
 from tests.support.app_driver import screen_svg, screen_text
 from tests.support.loopback_hosts import Hosts
 
@@ -303,8 +304,12 @@ async def take_past() -> None:
         await camera.all_sizes("failures")
         await camera.press("escape", "H")
         await camera.until("train")
+        listed = app.screen.query_one(PastRunList)
+        while listed.chosen is None or listed.chosen.function != "fit":
+            await camera.press("down")
+        await camera.until("loss by lr")
         await camera.all_sizes("history")
-        await camera.press("space", "down", "space", "c")
+        await camera.press("space", "space", "c")  # with the one below
         await camera.until("compare")
         await camera.all_sizes("compare")
 
