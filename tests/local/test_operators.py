@@ -106,6 +106,10 @@ def test_a_streamed_group_raises_what_a_task_raised(pool: sky.Compute) -> None:
     with pytest.raises(sky.RunError) as caught:
         list(sky.gather(add(1), sky.function(fail)(), stream=True, ordered=False) >> pool)
     assert isinstance(caught.value.__cause__, ValueError)
+    assert str(caught.value).startswith("fail failed: task 1 raised ValueError: no"), (
+        "not the group's first function"
+    )
+    assert caught.value.function == "fail"
 
 
 def test_greater_than_gives_a_future(pool: sky.Compute) -> None:

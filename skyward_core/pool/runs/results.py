@@ -47,6 +47,10 @@ class RunResults:
         self._ending: PoolEnd | None = None
         self._unsent = 0  # tasks that no node had been given when this client left
 
+    def name_of(self, index: int) -> str:
+        """Of which function a call was: those of a group may be of several."""
+        return self.name
+
     def value(self, index: int) -> Any:
         """Load what a rank returned; user code may run in here, so never on the loop.
 
@@ -65,10 +69,11 @@ class RunResults:
         outcome, kind = self.outcomes[index], type(error).__name__
         message = f"its result cannot be loaded here: {kind}: {error}"
         place = place_of(self.kind, outcome)
+        name = self.name_of(index)
         return RunError(
-            f"{self.name} failed: {place} returned, but {message}",
+            f"{name} failed: {place} returned, but {message}",
             run=self.id,
-            function=self.name,
+            function=name,
             outcomes=self.outcomes,
             root_cause=RootCause(outcome.rank, "returned", kind, message),
             results={},
@@ -132,10 +137,11 @@ class RunResults:
         cause = self.root_cause
         culprit = next(o for o in self._arrived if RootCause.of(o) == cause)
         partial, _ = self._loadable()
+        name = self.name_of(culprit.index)
         error = RunError(
-            describe(self.name, self.kind, self.outcomes.values(), culprit),
+            describe(name, self.kind, self.outcomes.values(), culprit),
             run=self.id,
-            function=self.name,
+            function=name,
             outcomes=self.outcomes,
             root_cause=cause,
             results=partial,

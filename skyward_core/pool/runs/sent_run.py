@@ -119,6 +119,9 @@ class SentRun(RunResults):
         self.wanted: int | tuple[int, ...] | None = tasks[0].nodes if kind == "broadcast" else None
         self.nodes: tuple[int, ...] = ()  # that it has got, where it wants some only
 
+    def name_of(self, index: int) -> str:
+        return self.tasks[index % len(self.tasks)].name
+
     @property
     def links(self) -> Sequence[Link]:
         """To the nodes that may have something of it."""
