@@ -52,6 +52,7 @@ class RunScreen(BaseScreen[None]):
     """
 
     SCOPE = "run"
+    AUTO_FOCUS = ""  # the first panel would have it for a moment, and seem to be looked at
     BINDINGS = bindings("run")
     DEFAULT_CSS = beside(__file__)
 

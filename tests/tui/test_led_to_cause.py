@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from textual import events
 
 from skyward_core.model.outcome import ErrorInfo, RootCause
 from skyward_core.views.machines import MachineBook
@@ -112,3 +113,24 @@ async def test_beside_the_cause_stands_what_its_machine_was_at(app: SkywardApp, 
         told = {"at": NOW + 1, "node": node, "gpus": [{"util": 0, "xid": 79}]}
         book.feed(2, json.dumps(told).encode() + b"\n")
         await until(pilot, lambda: "GPU 0 Xid 79 (the GPU has" in screen_text(app))
+
+
+async def test_nothing_but_the_log_has_the_focus_as_a_run_is_opened(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fails in that moment would not be led to: somebody seems to look at something else."""
+    view = session.pool("llama-ft", 2)
+    session.open_run(view)
+    looked_at: list[str] = []
+    focus = RunScreen.on_descendant_focus
+
+    def noted(screen: RunScreen, event: events.DescendantFocus) -> None:
+        focus(screen, event)
+        looked_at.append(screen.active)
+
+    monkeypatch.setattr(RunScreen, "on_descendant_focus", noted)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: bool(looked_at))
+        assert set(looked_at) == {"log"}
