@@ -74,6 +74,18 @@ def test_a_pool_does_not_travel() -> None:
             make(POOLS[0])
 
 
+def test_a_group_where_a_call_is_wanted() -> None:
+    with pytest.raises(
+        TypeError, match=r"^compute\.broadcast takes a call, and a group of 2 runs with >>, or by"
+    ):
+        POOLS[0].broadcast(f(1) & f(2))
+
+
+def test_a_map_over_several_series() -> None:
+    with pytest.raises(TypeError, match=r"^compute\.map takes one series of items.* zip\(a, b\)\)$"):
+        POOLS[0].map(pow, [1, 2], [3, 4])
+
+
 @pytest.mark.parametrize("verb", ["gather", "gather_stream", "run_parallel"])
 def test_a_verb_without_a_group(verb: str) -> None:
     for wrong in (f, f(1), [f(1)]):

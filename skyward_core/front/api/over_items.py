@@ -35,7 +35,7 @@ class OverItems(Dispatching):
         self,
         fn: Callable[..., Any],
         items: Iterable[Any],
-        *,
+        *more: Iterable[Any],
         ordered: bool = True,
         timeout: float | None = None,
     ) -> Iterator[Any]:
@@ -50,6 +50,7 @@ class OverItems(Dispatching):
         Args:
             fn: a ``@function``, or a plain function, of one argument.
             items: what it is called with.
+            *more: refused, as the builtin ``map`` takes several series: ``zip`` them.
             ordered: whether values come in the order of the items; with False as calls end.
             timeout: seconds that one item may take; None for the function's own limit. With a limit items travel one
                 by one.
@@ -59,7 +60,7 @@ class OverItems(Dispatching):
             failure nothing more is begun.
 
         Raises:
-            TypeError: ``fn`` is no function, or does not take one argument.
+            TypeError: ``fn`` is no function, or does not take one argument; or there are several series of items.
             ValueError: ``timeout`` is not more than 0.
             UsageError: it is a generator function.
             RunError: a call failed (while values are taken); its cause is the function's own exception.
@@ -69,6 +70,10 @@ class OverItems(Dispatching):
         """
         from .maps import Mapped, OnRanks, ShareWay, function_of  # few scripts have one
 
+        if more:
+            raise TypeError(
+                "compute.map takes one series of items: compute.map(lambda each: f(*each), zip(a, b))"
+            )
         call = function_of(fn, timeout)
         way: ShareWay
         if (engine := self._engine()) is not None and call.timeout is None:

@@ -63,6 +63,10 @@ def group_of(given: Any, verb: str) -> PendingGroup[Any]:
 def _wants(given: Any, verb: str, what: str) -> str:
     if isinstance(given, Function) and what == "a call":
         return f"{verb} takes a call: call it, {verb}({name_of(given.fn)}(...))"
+    if isinstance(given, PendingGroup):
+        return (
+            f"{verb} takes a call, and a group of {len(given.items)} runs with >>, or by compute.run(group)"
+        )
     how = (
         "f(...) of a @sky.function" if what == "a call" else "sky.gather(f(...), g(...)), or f(...) & g(...)"
     )
