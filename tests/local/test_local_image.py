@@ -15,8 +15,10 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.node.boot import environment
+from skyward_core.store.archive import replay
 from skyward_core.transport.local.image import without_cuda
 from skyward_core.transport.local.transport import LocalTransport
+from skyward_core.views.events import NodePhase
 from tests.support.processes import descendants
 from tests.support.waiting import wait_until
 from tests.support.wheels import tiny_wheels
@@ -57,6 +59,9 @@ def environments(home: Path) -> list[Path]:
 def test_ranks_have_the_packages_of_the_image(wheels: None, home: Path) -> None:
     with pool(pip=["skytiny==1.0"]) as compute:
         found = seen() @ compute
+        told = [each for each in replay(compute.pool.archive.folder) if isinstance(each, NodePhase)]
+    said = [each.detail for each in told if each.phase == "installed"]
+    assert [each for each in said if "skytiny" in each], "the phase board tells what is installed"
     (made,) = environments(home)
     assert found == [(f"{made}/bin/python", "1.0")] * 2
     os.utime(made / environment.MADE, (0, 0))
