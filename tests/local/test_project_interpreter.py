@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,11 +24,13 @@ from skyward_core.front.session import Session
 from skyward_core.model.errors import PoolError, ScriptError, ScriptFailed, UsageError
 from skyward_core.model.interpreter import Interpreter
 from skyward_core.model.spec import Image, Options, PoolSpec
+from skyward_core.node.boot.environment import MADE
 from skyward_core.plugins.base import Plugin
 from skyward_core.store.kept_locks import kept
 from skyward_core.tasks.own_packages import own_packages
 from skyward_core.tasks.scripts import build_task
-from tests.support.cli import call
+from tests.support.cli import Cli, call
+from tests.support.processes import descendants, exists
 from tests.support.pythons import another_python, make_environment, other_pythons
 from tests.support.waiting import wait_until
 from tests.support.wheels import from_folder, tiny_wheels
@@ -281,6 +284,33 @@ def test_an_environment_that_cannot_be_made_is_told(inline: Path) -> None:
         PoolError, match=r"(?s)environment of the inline metadata of inline.py cannot .*skytiny==9.9"
     ):
         build_task(inline, "f", {})
+
+
+def test_a_client_that_is_killed_while_it_makes_an_environment_leaves_no_installer(
+    inline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("UV_HTTP_TIMEOUT", "PIP_DEFAULT_TIMEOUT"):
+        monkeypatch.setenv(name, "600")  # it gives up by itself no sooner
+    whole = inline.read_text()
+    with socket.create_server(("127.0.0.1", 0)) as index:
+        index.settimeout(60)
+        port = index.getsockname()[1]
+        links = f'find-links = ["http://127.0.0.1:{port}/"]'
+        inline.write_text(
+            whole.replace('find-links = ["wheels"]', links).replace("skytiny==1.0", "skytiny==1.0.0")
+        )
+        chosen = interpreter_of(inline)
+        with Cli(tmp_path).begin("run", f"{inline}:f") as client:
+            link, _ = index.accept()  # an installer asks, and is never answered
+            started = descendants(client.pid)
+            client.kill()
+        assert started
+        wait_until(lambda: not any(map(exists, started)), what="the installer's end")
+        link.close()
+    assert not (Path(chosen.prefix) / MADE).exists()
+    inline.write_text(inline.read_text().replace(links, 'find-links = ["wheels"]'))
+    task = build_task(inline, "f", {})
+    assert task.interpreter is not None and (Path(task.interpreter.prefix) / MADE).exists()
 
 
 def test_a_package_that_is_missing_is_to_be_had_where_it_is_missing(
