@@ -39,7 +39,6 @@ class LaunchBeside:
         self._runs: list[PastRun] = []
         self._form: Form | None = None
         self._is_read = self._asked = False
-        self._rows = 0  # of the code
         self.code = ScriptCode(id="code")
 
     def look(self, form: Form, script: Path, called: FunctionInfo | None) -> None:
@@ -69,9 +68,6 @@ class LaunchBeside:
         there = self._is_read and room >= _LEAST and not self._screen.has_class("-narrow")
         if self.code.display != there:
             self.code.display = there
-        if there and self._rows != room:
-            self._rows = room
-            self.code.styles.height = room
 
     def _show_runs(self) -> None:
         form = self._form

@@ -119,14 +119,14 @@ def test_what_takes_too_long_is_cut_off_and_said(home: Path, tmp_path: Path) -> 
 
         threading.Thread(target=time.sleep, args=(600,)).start()
 
-    with pool_for(home, grace=0.8) as pool:
+    with pool_for(home, grace=3.0) as pool:
         sky.function(never_ends)() @ pool
         shown = pool.pool.view.logs.rank(0)
         logs = pool.pool.archive.logs
     assert pool.receipt is not None
     assert pool.receipt.ok
     said = (logs / "r000.err").read_text()
-    assert "Timeout (0:00:00.72" in said, "where it hung"
+    assert "Timeout (0:00:02.7" in said, "where it hung"
     assert "is killed (the pool is torn down): what its exit handlers" in said
     assert any("is cut off" in line for line in shown.lines(0, shown.end))
 
