@@ -130,6 +130,17 @@ def clip(text: str, width: int) -> str:
     return set_cell_size(text, max(0, width - 1)).rstrip() + "…" if width > 0 else ""
 
 
+def clip_parts(text: str, width: int) -> str:
+    """Cut to a number of cells between parts, which stand two blanks apart: no part says something else."""
+    shown = ""
+    for part in text.split("  "):
+        longer = f"{shown}  {part}" if shown else part
+        if cell_len(longer) > width:
+            break
+        shown = longer
+    return shown or clip(text, width)
+
+
 def clip_start(text: str, width: int) -> str:
     """Cut to a number of cells from its end, where a path says most."""
     if cell_len(text) <= width:

@@ -16,7 +16,7 @@ from skyward_core.model.figures import Unit
 from skyward_core.views.machines import MachineBook, MachineView, Track
 
 from ..actions import bindings
-from ..machine_cells import amiss, odd_ones, quantity, share
+from ..machine_cells import Place, amiss, odd_ones, quantity, share
 from ..styles import beside
 from ..words import duration
 from .machine_history import gpu_rows, use_curve
@@ -73,7 +73,8 @@ class MachineGrid(Widget, can_focus=True):
         self._top = 0
         self._shown = 0
         self._rows: list[Strip] | None = None
-        self._said: set[int] = set()  # nodes with which something is amiss, as it was painted last
+        self._outliers: dict[Place, list[str]] = {}  # what is far from all others, when figures came last
+        self._remarks = 0  # nodes with which something is amiss, then
         self._painted_for = Size(0, 0)  # which may be another size than that of which it has heard
         self._curves: dict[int, tuple[object, list[list[Segment]]]] = {}
 
@@ -90,6 +91,8 @@ class MachineGrid(Widget, can_focus=True):
         if book is not self._book:
             self._curves.clear()
         self._book, self._now, self._seen, self._looked_at = book, now, seen, monotonic()
+        self._outliers = odd_ones(book)
+        self._remarks = sum(self._is_amiss(*each) for each in book.nodes.items())
         self._repaint()
         return True
 
@@ -98,7 +101,7 @@ class MachineGrid(Widget, can_focus=True):
         """How many there are, with the head, and a few to see curves of where nodes are few."""
         if self._book is None:
             return 1
-        return 1 + max(_LEAST_ROWS, len(self._book.nodes) + len(self._said))
+        return 1 + max(_LEAST_ROWS, len(self._book.nodes) + self._remarks)
 
     @property
     def is_fed(self) -> bool:
@@ -113,6 +116,13 @@ class MachineGrid(Widget, can_focus=True):
     @property
     def _has_gpus(self) -> bool:
         return self._book is not None and any(machine.gpus for machine in self._book.nodes.values())
+
+    def _is_amiss(self, node: int, machine: MachineView) -> bool:
+        """Whether something is said of a node, below its figures where there is no room beside them."""
+        if not machine.is_fresh(self._now):
+            return False
+        odd = any(of == node for of, _ in self._outliers)
+        return bool(machine.why) or odd or any(amiss(track.latest) for track in machine.gpus)
 
     # Moving
 
@@ -181,8 +191,7 @@ class MachineGrid(Widget, can_focus=True):
         if book is None or not width or not height:
             return []
         self._plain = self.rich_style  # which Textual works out each time that it is asked
-        odd = odd_ones(book)
-        self._said.clear()
+        odd = self._outliers
         nodes = list(book.nodes.items())[self._top : self._top + self._room]
         drawn = []
         if len(nodes) == len(book.nodes):
@@ -322,8 +331,6 @@ class MachineGrid(Widget, can_focus=True):
             said = amiss(track.latest, odd.get(gpu, ()))
             cells.append(self._cell(track, bad=bool(said)))
             remarks.append(f"GPU {gpu}: {said}" if said else "")
-        if any(remarks):
-            self._said.add(node)
         return cells, "; ".join(filter(None, remarks))
 
     def _figure(self, host: Track, names: tuple[str, ...], width: int) -> Segment:

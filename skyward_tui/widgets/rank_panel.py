@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.reactive import var
 
 from ..theme import look
-from ..words import clip, duration, took
+from ..words import clip, clip_parts, duration, took
 from .pulse_once import PULSE_STYLE, PulseOnce
 from .rank_state import BEFORE, FAILURES, RankState
 from .roll import Roll
@@ -130,7 +130,7 @@ class RankPanel(Roll):
         mark = look(state.state)
         time = _time(state)
         name, what = f" r{state.rank:<3} n{state.node:<3}", f"{mark.text:<12}"
-        note = clip(state.note, max(0, width - 31))
+        note = clip_parts(state.note, max(0, width - 31))
         if state.rank == self.selected:
             return Content.styled(f"{name}{what}{time:>7}  {note}".ljust(width), _CURSOR)
         return Content.assemble(

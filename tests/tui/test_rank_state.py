@@ -9,6 +9,7 @@ import pytest
 from skyward_core.model.outcome import Outcome
 from skyward_core.views import events as ev
 from skyward_tui.widgets.rank_state import nothing_yet, rank_states
+from skyward_tui.words import clip_parts
 from tests.support.fake_session import FakeSession, value
 
 
@@ -69,3 +70,11 @@ def test_a_rank_whose_machine_is_taken_back_says_how_long_it_has(session: FakeSe
     assert later.note == "taken back in 0:01 (terminate)"
     (_, later) = rank_states(view, run, session.now + 102)
     assert later.note == "taken back now (terminate)"
+
+
+def test_of_numbers_that_have_no_room_those_that_have_are_whole() -> None:
+    said = "step 75  loss 2.229  tokens/s 41,021"
+    assert clip_parts(said, 36) == said
+    assert clip_parts(said, 22) == clip_parts(said, 35) == "step 75  loss 2.229"
+    assert clip_parts(said, 5) == "step…"
+    assert clip_parts("12:00:59 step=59", 8) == "12:00:5…"
