@@ -145,9 +145,12 @@ async def _from_node(target: Any, wanted: str, own: Path, far: Far) -> Copied:
         source = await sftp.realpath(str(PurePosixPath(_safe(wanted) or ".").parent))
         name = PurePosixPath(_safe(wanted)).name
         if not name:
-            raise UsageError(f"{field(wanted)}: name a file or a folder on the node")
+            raise UsageError(f"{field(wanted) or 'POOL:PATH'}: name a file or a folder on the node")
         source = str(PurePosixPath(source, name))
-        entries = [each async for each in _entries_there(sftp, source, ())]
+        try:
+            entries = [each async for each in _entries_there(sftp, source, ())]
+        except asyncssh.SFTPNoSuchFile as error:
+            raise UsageError(f"there is no {field(source)} on the node") from error
         path = _place_here(own, name, entries[0].is_folder)
         holder = Path(_holder(str(path)))
         whole = holder / path.name

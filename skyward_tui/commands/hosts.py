@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 from pathlib import Path
 
@@ -68,12 +69,14 @@ def forward(target: str, ports: tuple[str, ...], console: Console) -> int:
         ports: ``PORT``, or ``LOCAL:PORT`` where it has another number here.
 
     Raises:
-        UsageError: as :func:`shell`; or a port is none.
+        UsageError: as :func:`shell`; or a port is none, or cannot be had here.
     """
     pool, colon, rank = target.partition(":")
     if colon and not rank.isdecimal():
         raise UsageError(f"{target}: write a pool, or POOL:RANK, such as {pool}:0")
     pairs = [_ports(text) for text in ports]
+    for here, there in pairs:
+        _check_free(here, there)
     node = node_of(pool, int(rank or 0), console)
     row, file = _reached(pool, node, console)
     words = ["ssh", "-F", str(file), "-N", "-o", "ExitOnForwardFailure=yes"]
@@ -94,6 +97,19 @@ def _ports(text: str) -> tuple[int, int]:
             f"{text}: a port is a number from 1 to 65535, or LOCAL:PORT where it has another one here"
         )
     return int(numbers[0]), int(numbers[1])
+
+
+def _check_free(here: int, there: int) -> None:
+    """Whether a port of this machine can be had: ssh would say otherwise when we have told where the page is."""
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ssh has it
+        try:
+            tried.bind(("127.0.0.1", here))
+        except OSError as error:
+            raise UsageError(
+                f"port {here} of this machine cannot be had: {error.strerror}; write another one for it, such as "
+                f"{here % 50_000 + 10_000}:{there}"
+            ) from error
 
 
 def node_of(pool: str, rank: int, console: Console) -> int:

@@ -203,7 +203,8 @@ def test_files_and_folders_are_copied_to_a_node_and_back_whole_or_not_at_all(
             (("copied:1:data", "more"), "data/link is a link"),
             (("secret", "copied:1:data/link"), "there is a link already on the node"),
             (("data", "copied:1:"), "something of that name already on the node"),
-            (("copied:1:none", "."), "No such file"),
+            (("copied:1:none", "."), "/none on the node"),
+            (("copied:1:", "."), "POOL:PATH: name a file or a folder on the node"),
             (("copied:2:x", "."), "ranks 0 to 1; not 2"),
         ):
             status, said = cp(*words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import skyward_core as sky
 from skyward_core.front import copying
 from skyward_tui.commands.console import Console
 from skyward_tui.commands.copy import _THERE, copy
+from skyward_tui.commands.hosts import forward
 
 
 @pytest.mark.parametrize(
@@ -86,3 +88,12 @@ def test_a_place_here_is_a_new_one_or_a_file(tmp_path: Path) -> None:
     ):
         with pytest.raises(sky.UsageError, match=why):
             copying._place_here(path, "x", is_folder)
+
+
+def test_a_port_of_this_machine_that_is_in_use_is_told_before_any_page_is() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(sky.UsageError, match=rf"port {port} of this machine cannot be had: .*:8123$"):
+            forward("no-pool-is-asked-for", (f"{port}:8123",), Console(as_json=True))

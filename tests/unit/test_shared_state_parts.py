@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import skyward_core as sky
 from skyward_core.plugins.base import check_standalone
-from skyward_core.plugins.support import shared_server
+from skyward_core.plugins.support import shared_server, shared_values
 from skyward_core.plugins.support.shared_asking import in_slices
 from skyward_core.plugins.support.shared_values import Key, pack_key, unpack_key
 from skyward_core.plugins.support.shared_way import private_folder
@@ -35,6 +35,15 @@ def test_keys_are_the_same_again(key: Key) -> None:
 def test_what_is_no_plain_value_is_no_key(key: object) -> None:
     with pytest.raises(sky.UsageError, match="key"):
         pack_key(key)  # type: ignore[arg-type]
+
+
+def test_a_value_that_the_server_would_break_off_at_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_values, "LARGEST", 1000)
+    assert shared_values.unpack(shared_values.pack(bytes(900))) == bytes(900)
+    with pytest.raises(
+        sky.UsageError, match=r"a value of type bytes has 1.02 kB; one that is shared has at most 1 kB"
+    ):
+        shared_values.pack(bytes(1000))
 
 
 def test_a_head_without_a_server_says_what_to_install(

@@ -8,7 +8,9 @@ import pickle
 from typing import Any, TypeAlias
 
 from ...model.errors import UsageError
+from ...model.sizes import size_in_words
 
+LARGEST = 500 << 20  # bytes of a value; the server breaks connections off that send it 512 MB in one
 Key: TypeAlias = "str | int | float | bytes | bool | tuple[Key, ...] | None"
 
 
@@ -67,7 +69,7 @@ def pack(value: Any) -> bytes:
     """A value as bytes.
 
     Raises:
-        UsageError: it cannot be pickled.
+        UsageError: it cannot be pickled, or is too large.
     """
     import cloudpickle  # a class of the script goes along with its instances
 
@@ -75,6 +77,11 @@ def pack(value: Any) -> bytes:
         data: bytes = cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # a reducer may raise anything
         raise UsageError(f"a value of type {type(value).__name__} cannot be shared: {error}") from error
+    if len(data) > LARGEST:
+        raise UsageError(
+            f"a value of type {type(value).__name__} has {size_in_words(len(data))}; one that is shared has at most "
+            f"{size_in_words(LARGEST)}: write it to a file"
+        )
     return data
 
 
