@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import sys
@@ -103,6 +104,19 @@ def test_a_function_that_exits_ends_no_worker(pool: sky.Compute) -> None:
     with pytest.raises(sky.RunError, match=r"sys.exit\(3\)"):
         list(pool.map(leaves, [3]))
     assert list(pool.map(abs, [-1])) == [1]
+
+
+def test_what_ends_its_rank_is_not_done_anew_behind_the_map_that_failed(pool: sky.Compute) -> None:
+    """Dask hands what a worker was at when it died to the next one, for as long as somebody wants it."""
+
+    def ends(number: int) -> int:
+        if number == 3:
+            os._exit(9)
+        return number
+
+    with pytest.raises(sky.RunError, match="exited with status 9"):
+        list(pool.map(ends, range(5)))
+    assert list(pool.map(abs, range(3))) == [0, 1, 2]
 
 
 @pytest.mark.proof("1 s of a processor")

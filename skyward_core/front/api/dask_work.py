@@ -192,11 +192,17 @@ class ByDask:
 
     def close(self) -> None:
         self._work.reading.discard(threading.get_ident())
-        if self._run is None or self._run.state != "running":
+        if self._run is None:
             return
         with self._lock:
             self._failed = True
             futures, self._futures = list(self._futures.values()), {}
+        if self._run.state != "running":
+            # A rank has ended, maybe by a call that Dask would hand to the next one, which would end, too.
+            if futures:
+                with suppress(OSError, RuntimeError):  # the cluster is gone, too
+                    self._client.cancel(futures, force=True)
+            return
         self._drop(futures)
         background().call_soon_threadsafe(self._run.give_up, "its caller went away")
         self._release()
