@@ -90,7 +90,7 @@ def load(path: Path) -> ModuleType:
                 raise LoadError("failed", f"{where} when it is loaded; {advice}") from error
             except BaseException as error:
                 where = f"{path} failed at line {_line(error, filename)}"
-                message = f"{where}: {_brief(error)}{_what_to_install(error)}"
+                message = f"{where}: {_brief(error)}{_what_to_do(error)}"
                 raise LoadError("failed", message, _trace(error, filename)) from error
     finally:
         loading = False
@@ -244,9 +244,11 @@ def _module_name(path: Path) -> str:
     return f"{name}_script" if taken else name
 
 
-def _what_to_install(error: BaseException) -> str:
+def _what_to_do(error: BaseException) -> str:
     from . import missing_packages
 
+    if isinstance(error, ImportError) and "no known parent package" in str(error):
+        return "; it is part of a package: have it import by the package's name, or run it whole, -m PACKAGE.MODULE"
     name = (getattr(error, "name", None) or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and name and missing_packages.is_missing(name):
         return f"; {missing_packages.advice(name)}"

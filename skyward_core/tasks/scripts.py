@@ -361,6 +361,8 @@ def parse(path: Path) -> ast.Module:
         raise ScriptError(f"{path} is a folder; name a script in it") from None
     except OSError as error:
         raise ScriptError(f"{path} cannot be read: {error.strerror or error}") from error
+    if b"\0" in source:
+        raise ScriptError(f"{path} is no text, and so no Python script; python -m skyward_core runs archives")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the loader's compile shows them, once

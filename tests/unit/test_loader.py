@@ -190,6 +190,13 @@ def test_a_package_that_is_not_there_comes_with_how_to_install_it(build: Any) ->
     assert "install" not in str(caught.value)
 
 
+def test_a_part_of_a_package_says_that_it_is_one(build: Any) -> None:
+    with pytest.raises(
+        ScriptFailed, match=r"no known parent package; it is part of a package: have it import by "
+    ):
+        build("from .models import Net\n@sky.function\ndef f(): ...\n")
+
+
 @pytest.mark.parametrize(
     "prefix, command",
     [

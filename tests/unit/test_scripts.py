@@ -149,7 +149,7 @@ def test_a_folder_is_no_script(tmp_path: Path) -> None:
         ("x = 1\ndef f(:\n", r"train\.py, line 2 does not parse: .*\n  def f\(:"),
         ("x = 1\nreturn 3\n", r"line 2 does not parse: 'return' outside function"),
         (b"x = '\xff'\n", r"does not parse"),
-        (b"\x7fELF\x00\x00", r"does not parse"),
+        (b"\x7fELF\x00\x00", r"is no text, and so no Python script; python -m skyward_core runs archives"),
         ("(" * 100_000, r"does not parse"),
     ],
 )
