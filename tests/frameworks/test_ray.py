@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,13 @@ def uses_it() -> tuple[int, str, list[int]]:
     )
 
 
+def job(*words: str, token: str) -> subprocess.CompletedProcess[str]:
+    """``ray job``, by who has such a token."""
+    program = [sys.executable, "-m", "ray.scripts.scripts", "job", *words]
+    env = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+    return subprocess.run(program, env=env, capture_output=True, text=True, check=False)
+
+
 def command(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
@@ -44,12 +53,18 @@ def command(pid: int) -> str:
 def test_ranks_find_one_cluster_and_nothing_is_left_of_it() -> None:
     pytest.importorskip("ray", reason="ray is not installed")
     options = sky.Options(grace=20, console=False)
-    with sky.Compute(provider=sky.Local(), nodes=2, plugins=[sky.plugins.ray()], options=options) as pool:
+    plugin = sky.plugins.ray()
+    with sky.Compute(provider=sky.Local(), nodes=2, plugins=[plugin], options=options) as pool:
         total, address, pids = uses_it() >> pool
         assert total == 285 and pids
         sky.shell(f"test $RAY_ADDRESS = {address}") @ pool
         with pytest.raises(sky.RunError):  # a stranger, who has no token
             sky.shell(["python", "-c", "import ray; ray.init()"], env={"RAY_AUTH_TOKEN": "ab" * 32}) >> pool
+        # From here, through what stands in for a tunnel: this machine's loopback.
+        page = f"http://127.0.0.1:{int(address.rpartition(':')[2]) + 1}"
+        said = job("submit", "--address", page, "--", "echo", "ran", "there", token=plugin.token)
+        assert said.returncode == 0 and "ran there" in said.stdout, said
+        assert job("list", "--address", page, token="").returncode != 0
     wait_until(lambda: not any(map(exists, pids)), what="the end of Ray's processes")
 
 
