@@ -1,4 +1,4 @@
-"""From nothing to results with one command: uvx has this project's wheel, and a script says what it needs itself."""
+"""From nothing to results with one command of uv, which has this project's wheel; a script says what it needs itself."""
 
 from __future__ import annotations
 
@@ -41,24 +41,57 @@ def uv(*words: object, folder: Path, env: dict[str, str]) -> subprocess.Complete
     return done
 
 
+ALONE = """# /// script
+# dependencies = ["iniconfig>=2", "skyward-tui"]
+# ///
+import iniconfig
+import skyward_core as sky
+
+
+@sky.function
+def read(text: str = "[train]\\nepochs = 3\\n"):
+    return int(iniconfig.IniConfig("train.ini", data=text)["train"]["epochs"]), sky.instance_info().rank
+
+
+with sky.Compute(provider=sky.Local(), nodes=2) as compute:
+    print(read() @ compute)
+"""
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Nothing of the environment that tests run in."""
+    if shutil.which("uv") is None or shutil.which("uvx") is None:
+        pytest.skip("uv is not in PATH: pip install uv")
+    kept = {name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return kept | {"SKYWARD_HOME": str(tmp_path_factory.mktemp("home"))}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory, env: dict[str, str]) -> Path:
+    folder = tmp_path_factory.mktemp("wheels")
+    uv("uv", "build", "--wheel", "--out-dir", folder, ROOT, folder=folder, env=env)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
 @pytest.mark.proof("uv, an index of packages, and 5 s of a processor")
 @pytest.mark.timeout(3 * PATIENCE)
-def test_uvx_goes_from_nothing_to_results(tmp_path: Path) -> None:
-    if shutil.which("uvx") is None:
-        pytest.skip("uvx is not in PATH: pip install uv")
-    # Nothing of the environment that tests run in.
-    env = {name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    env |= {"SKYWARD_HOME": str(tmp_path / "home")}
-    project, wheels = tmp_path / "project", tmp_path / "wheels"
-    project.mkdir()
-    (project / "train.py").write_text(SCRIPT)
-    uv("uv", "build", "--wheel", "--out-dir", wheels, ROOT, folder=tmp_path, env=env)
-    (wheel,) = wheels.glob("*.whl")
+def test_uvx_goes_from_nothing_to_results(tmp_path: Path, env: dict[str, str], wheel: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
     tool = ("uvx", "--from", wheel, "skyward-tui")
-    ended = uv(*tool, "run", "train.py", "--nodes", "2", "--json", folder=project, env=env)
+    ended = uv(*tool, "run", "train.py", "--nodes", "2", "--json", folder=tmp_path, env=env)
     ranks = [rank["value"] for rank in json.loads(ended.stdout.splitlines()[-1])["ranks"]]
     assert [(rank["rank"], rank["epochs"]) for rank in ranks] == [(0, 3), (1, 3)]
     environment, _, _ = ranks[0]["from"].partition("/lib/")
-    assert Path(environment).parent == tmp_path / "home" / "environments"
+    assert Path(environment).parent == Path(env["SKYWARD_HOME"]) / "environments"
     assert "inline metadata of train.py" in ended.stderr
-    assert uv(*tool, "ls", "--json", folder=project, env=env).stdout.strip().endswith("[]}")
+    assert uv(*tool, "ls", "--json", folder=tmp_path, env=env).stdout.strip().endswith("[]}")
+
+
+@pytest.mark.proof("uv, an index of packages, and 3 s of a processor")
+@pytest.mark.timeout(3 * PATIENCE)
+def test_uv_run_runs_a_script_with_a_pool_in_it(tmp_path: Path, env: dict[str, str], wheel: Path) -> None:
+    (tmp_path / "train.py").write_text(ALONE)
+    ended = uv("uv", "run", "--find-links", wheel.parent, "train.py", folder=tmp_path, env=env)
+    assert ended.stdout == "[(3, 0), (3, 1)]\n", ended.stderr
