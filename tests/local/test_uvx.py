@@ -1,4 +1,4 @@
-"""From nothing to results with one command of uv, which has this project's wheel; a script says what it needs itself."""
+"""From nothing to results with one command of uv, which has our wheel; a script says what it needs itself."""
 
 from __future__ import annotations
 
