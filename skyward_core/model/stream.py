@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from inspect import isgeneratorfunction
 from typing import ParamSpec, TypeVar, overload
 
-from .function import Function, name_of
+from .call_check import name_of
+from .function import Function
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -19,8 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from ..model.call_check import check_call
 from ..model.errors import NotPicklableError
-from ..model.function import PendingFunction, check_call
+from ..model.function import PendingFunction
 from ..plugins.base import decorated
 from ..runtime.async_calls import plain
 from ..runtime.map_items import EachOf

@@ -16,7 +16,7 @@ from skyward_core.model.machine import Machine
 from skyward_core.node.agent.deadman import LONGEST
 from skyward_core.pool import rescue
 from skyward_core.pool.nodes.reconcile import close_if_gone
-from skyward_core.providers.aws.provider import LEAST_DEADMAN
+from skyward_core.providers.aws.launching import LEAST_DEADMAN
 from skyward_core.store.archive import Archive
 from skyward_core.store.ledger import Ledger
 from skyward_core.views.events import UnfetchedNews

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from ...model.call_check import check_call, name_of
 from ...model.errors import RemoteTraceback, UsageError
-from ...model.function import Function, PendingFunction, check_call, name_of
+from ...model.function import Function, PendingFunction
 from ...node.worker.attempts import Answer, attempt
 from ...pool.runs.map_run import AHEAD
 from ...runtime.async_calls import plain

@@ -8,8 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ...model.call_check import check_call, name_of
 from ...model.errors import UsageError
-from ...model.function import Function, PendingFunction, check_call, name_of
+from ...model.function import Function, PendingFunction
 from ...pool.runs.map_run import AHEAD
 from ...tasks.payload import map_function, map_share
 from ...transport.background_loop import background

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ...model.function import Function, PendingFunction, PendingGroup, name_of
+from ...model.call_check import name_of
+from ...model.function import Function, PendingFunction, PendingGroup
 
 
 class RightSide:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...model.function import name_of
+from ...model.call_check import name_of
 from ...runtime.async_calls import plain
 from .results import describe_error, pickle_result
 from .stop_signal import Stopped

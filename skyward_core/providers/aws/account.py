@@ -21,6 +21,7 @@ OURS = [{"Name": "tag-key", "Values": [tags.LEDGER]}]
 ALIVE = ["pending", "running", "stopping", "stopped"]
 ENDED_IN = 300.0  # seconds in which EC2 says that machines have ended
 PAUSES = (0.2, 5.0)
+NO_REGION = 'no AWS region is named: region="us-east-1", or AWS_REGION, or that of a profile'
 
 
 def each(
@@ -54,7 +55,7 @@ async def number(calls: Calls, regions: Sequence[str]) -> str:
                 break
         else:
             return str(told["Account"])
-    raise why or UsageError("no AWS region is named")
+    raise why or UsageError(NO_REGION)
 
 
 async def regions(calls: Calls, home: str) -> list[str]:

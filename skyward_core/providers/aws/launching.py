@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +38,8 @@ _log = logger("provider")
 
 MADE_THEN = "(made at the start)"  # in a plan, in the place of what only a start makes
 SPENT = "IdempotentInstanceTerminated"  # of a token whose machines have ended
+LEAST_DEADMAN = 10  # minutes: shorter ones keep people from logging in
+BEYOND = 5  # minutes for which the deadman waits longer than the lease
 PAUSES = (0.3, 3.0)  # seconds between two looks at machines that come up, at first and at most
 
 
@@ -349,16 +352,26 @@ def client_token(token: str, attempt: Attempt) -> str:
     return f"{token}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
-def made_in_words(many: str, disk: int, *, public: bool, opens: bool, grouped: bool) -> list[str]:
+def deadman_minutes(lease: float) -> int:
+    """For how long a machine that nobody speaks with waits before it ends itself: longer than its pool would.
+
+    Args:
+        lease: seconds without a client and without a run after which the pool does.
+    """
+    return max(LEAST_DEADMAN, math.ceil(lease / 60) + BEYOND)
+
+
+def made_in_words(least: int, most: int, disk: int, *, public: bool, opens: bool, grouped: bool) -> list[str]:
     """What a launch makes, for a plan.
 
     Args:
-        many: how many machines.
+        least, most: how many machines.
         disk: GB of each one's.
         public: whether they have public addresses.
         opens: whether a security group is made.
         grouped: whether they are to be close together.
     """
+    many = f"{least} to {most} machines" if least < most else f"{most} machine{'s' * (most > 1)}"
     address = "a public address" if public else "no public address"
     return [
         f"{many}, each with {disk} GB of disk (gp3) and {address}",

@@ -38,7 +38,7 @@ from . import machines as rented
 from .attempts import Attempts
 from .block_sales import BlockSales
 from .calls import Account, Calls, calls_of, in_thread
-from .launching import MADE_THEN, Attempt, Launch, Wishes, disk_of, made_in_words
+from .launching import MADE_THEN, Attempt, Launch, Wishes, deadman_minutes, disk_of, made_in_words
 from .offers import DISK, Extras, fitting, known
 from .older_words import OLDER, another_serves
 from .pool_folder import PoolFolder
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from ...transport.ssh.transport import SSHTransport
 
 BOOT = 600.0  # seconds after its launch in which a machine may not answer yet
-LEAST_DEADMAN = 10  # minutes: shorter ones keep people from logging in
-BEYOND = 5  # minutes for which the deadman waits longer than the lease
 
 
 @takes(OLDER)
@@ -165,8 +163,7 @@ class AWS(KnowsItsWords, BlockSales):
         return await placement.neighbours_together(self._calls, made)
 
     def _wishes(self, spec: PoolSpec, token: str, own_address: str, account: str) -> Wishes:
-        lease = spec.options.idle_timeout
-        deadman = max(LEAST_DEADMAN, math.ceil(lease / 60) + BEYOND)
+        deadman = deadman_minutes(spec.options.idle_timeout)
         return Wishes(
             count=spec.most_nodes,
             least=spec.least_nodes,
@@ -276,10 +273,9 @@ class AWS(KnowsItsWords, BlockSales):
                 requests = [await self._planned(spec, first)]
             except PoolError as error:
                 notes.append(f"what would be sent is not known: {what_of(error)}")
-        many = f"{least} to {most} machines" if least < most else f"{most} machine{'s' * (most > 1)}"
         disk = disk_of(requests) or self.disk_gb or DISK
         creates = made_in_words(
-            many, disk, public=self.public, opens=not self.security_group, grouped=grouped
+            least, most, disk, public=self.public, opens=not self.security_group, grouped=grouped
         )
         return RentalPlan(
             nodes=most, least=least if least < most else None, attempts=order, creates=creates,
@@ -576,12 +572,9 @@ class AWS(KnowsItsWords, BlockSales):
     async def _regions(self) -> Sequence[str]:
         if self.region:
             return self.region
-        found = await in_thread(self._calls.region)
-        if not found:
-            raise UsageError(
-                'no AWS region is named: region="us-east-1", or AWS_REGION, or that of a profile'
-            )
-        return (found,)
+        if found := await in_thread(self._calls.region):
+            return (found,)
+        raise UsageError(account.NO_REGION)
 
     async def _own_network(self) -> str:
         if self.security_group:

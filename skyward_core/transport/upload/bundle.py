@@ -34,6 +34,7 @@ LOADED = (
     "cloudpickle/",
     "skyward_core/__init__.py",
     "skyward_core/model/__init__.py",
+    "skyward_core/model/call_check.py",
     "skyward_core/model/errors.py",
     "skyward_core/model/function.py",
     "skyward_core/model/misuse.py",
