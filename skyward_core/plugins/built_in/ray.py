@@ -207,7 +207,10 @@ def _check_tokens() -> None:
     try:
         found = version("ray")
     except PackageNotFoundError as error:
-        raise PoolError("ray is not installed for the ranks of this node") from error
+        raise PoolError(
+            f"ray is not installed for {sys.executable} on this node: install it there, or have the pool do so with "
+            'sky.Image(pip=["ray"])'
+        ) from error
     numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdecimal())
     if numbers < WITH_TOKENS:
         least = ".".join(map(str, WITH_TOKENS))
