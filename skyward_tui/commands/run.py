@@ -349,16 +349,16 @@ class Job:
             while True:
                 self.console.note(f"run {run.id}: {run.function} on {count(run.total, 'rank')}")
                 status = self.see_out(run)
-                if status != exit_status.OK or (step := self._next_step(run)) is None:
+                if status != exit_status.OK or not run.more:
                     return self._finish(status)
+                if (step := self._next_step(run)) is None:
+                    return self._finish(exit_status.FAILED)  # the job is not done
                 self.run = run = step
         except Interrupted:  # between two steps
             return self._finish(exit_status.INTERRUPTED)
 
     def _next_step(self, run: RunView) -> RunView | None:
-        """The step of a job that follows one that has ended; None where there is none, or it does not come."""
-        if not run.more:
-            return None
+        """The step of a job that follows one that has ended; None where it does not come."""
 
         def found() -> RunView | None:
             view = self.session.view(self.key)

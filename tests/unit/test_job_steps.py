@@ -92,19 +92,24 @@ def test_who_comes_later_learns_the_job_with_the_nodes() -> None:
 
 
 def test_who_follows_a_job_goes_on_with_its_next_step_or_is_told_that_none_comes() -> None:
-    view, said = pool(), list[str]()
+    view, said, statuses = pool(), list[str](), iter((0, 0, 0, 7))
     run = opened(view, "a", "setup", 10.0)
     job = Job.__new__(Job)
     job.pool = job.key = "p"
-    job.session = SimpleNamespace(view=lambda key: view)  # type: ignore[assignment]
+    job.session = SimpleNamespace(view=lambda key: view, subscribe=lambda *_, **__: None)  # type: ignore[assignment]
     job.console = SimpleNamespace(note=said.append)  # type: ignore[assignment]
-    job.follower = SimpleNamespace(wait_until=lambda come, most: come())  # type: ignore[assignment]
-    assert job._next_step(run) is None and said == [], "it was the last one"
+    job.follower = SimpleNamespace(  # type: ignore[assignment]
+        wait_until=lambda come, most: come(), on_event=None, on_log=None
+    )
+    job.see_out = lambda run, detach=False: next(statuses)  # type: ignore[method-assign]
+    job._finish = lambda status: status  # type: ignore[method-assign]
+    assert job.resume(run) == 0 and said == ["run a: setup on 4 ranks"], "it was the last one"
     run.more = True
-    assert job._next_step(run) is None
-    assert said == [
+    assert job.resume(run) == 1, "the job is not done"
+    assert said[2:] == [
         "what follows setup has not begun: its client is gone, or it waits for nodes (skyward-tui queue p)"
     ]
     opened(view, "x", "other", 11.0, job="k")
-    step = opened(view, "b", "train", 12.0)
-    assert job._next_step(run) is step and len(said) == 1
+    opened(view, "b", "train", 12.0)
+    del said[:]
+    assert job.resume(run) == 7 and said == ["run a: setup on 4 ranks", "run b: train on 4 ranks"]
