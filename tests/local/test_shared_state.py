@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
@@ -243,11 +244,12 @@ def servers(token: str) -> list[str]:
     inodes = {line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(path)
               and line.split()[3] == "00010000"}  # fmt: skip
     found = set()
-    for each in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            target = str(each.readlink())
-        except OSError:
-            continue
-        if target.removeprefix("socket:[").removesuffix("]") in inodes:
-            found.add(each.parts[2])
+    for process in Path("/proc").glob("[0-9]*"):
+        open_here: list[Path] = []
+        with suppress(OSError):  # it has ended
+            open_here = list((process / "fd").iterdir())
+        for each in open_here:
+            with suppress(OSError):  # it was closed
+                if str(each.readlink()).removeprefix("socket:[").removesuffix("]") in inodes:
+                    found.add(process.name)
     return sorted(found)

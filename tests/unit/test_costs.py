@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import replace
 from datetime import date, datetime, timedelta
+from datetime import time as clock
 from pathlib import Path
 
 import pytest
@@ -117,9 +118,9 @@ def test_days_add_up_to_the_whole(
 def test_the_command_line_tells_it(ledger: Ledger) -> None:
     said = CliRunner().invoke(cli, ["costs"])
     assert said.exit_code == 0 and "no pool has cost anything" in said.output
-    now = time.time()
-    pool(ledger, "over", [machine("a", 10.0, now - 7200)], hours=1.5)
-    pool(ledger, "dear", [machine("d", None, now - 7200)], hours=1)
+    noon = datetime.combine(date.today() - timedelta(days=1), clock(12)).timestamp()  # all of it on one day
+    pool(ledger, "over", [machine("a", 10.0, noon)], hours=1.5)
+    pool(ledger, "dear", [machine("d", None, noon)], hours=1)
     for by in ("pool", "function", "day"):
         said = CliRunner().invoke(cli, ["costs", "--by", by])
         assert said.exit_code == 0 and said.output.count("$15.00") == 2, said.output
