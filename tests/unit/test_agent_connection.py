@@ -10,7 +10,7 @@ import pytest
 
 from skyward_core.node.agent.audience import Audience
 from skyward_core.node.agent.connection import BEHIND, Connection
-from skyward_core.wire.frames import Decoder
+from skyward_core.wire.frames import Decoder, frame
 
 EVENT = {"t": "run", "function": "f" * 600}
 
@@ -51,6 +51,39 @@ async def test_a_slow_peer_that_reads_is_not() -> None:
                 read += len(await loop.sock_recv(there, 1 << 16))
         assert not lost
         connection.close()
+
+
+async def test_what_may_wait_goes_in_one_piece_and_in_order() -> None:
+    here, there = socket.socketpair()
+    there.setblocking(False)
+    loop = asyncio.get_running_loop()
+    with closing(there):
+        connection = Connection(lambda *_: None, lambda _: None)
+        await plain(here, connection)
+        frames = [frame({"t": "outcome", "i": i}) for i in range(4)]
+        connection.write_soon(frames[0])
+        connection.write_soon(frames[1])
+        with pytest.raises(BlockingIOError):
+            there.recv(1)
+        async with asyncio.timeout(5):
+            assert await loop.sock_recv(there, 1 << 16) == frames[0] + frames[1], "by itself, soon"
+        connection.write_soon(frames[2])
+        connection.write(frames[3])
+        assert there.recv(1 << 16) == frames[2] + frames[3], "at once, ahead of what must not wait"
+        connection.close()
+
+
+@pytest.mark.parametrize("ending", ["close", "drain"])
+async def test_what_waits_is_sent_before_a_connection_ends(ending: str) -> None:
+    here, there = socket.socketpair()
+    with closing(there):
+        connection = Connection(lambda *_: None, lambda _: None)
+        await plain(here, connection)
+        connection.write_soon(data := frame({"t": "outcome"}))
+        if ending == "drain":
+            await connection.drain()
+        connection.close()
+        assert there.recv(1 << 16) == data
 
 
 async def test_a_goodbye_is_taken_before_the_agent_ends() -> None:

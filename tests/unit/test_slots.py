@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from skyward_core.node.agent.calls import Call
+from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.gang import Gang
 from skyward_core.node.agent.process import Process
 from skyward_core.node.agent.slot import Slot
 from skyward_core.node.agent.tail import Tail
 from skyward_core.wire.frames import Header, WireError
-from tests.support.agent_parts import Node, Peer
+from tests.support.agent_parts import Node, Peer, Speaker
 
 
 @pytest.fixture
@@ -109,6 +110,21 @@ async def test_what_a_call_printed_is_sent_before_its_outcome(node: Node) -> Non
     told = [(header["t"], header.get("f")) for header in node.peer.told]
     assert ("log", "r002.out") in told and told[-1] == ("outcome", None)
     assert node.peer.told[-1]["log"]["r002.out"] == [0, 8]
+
+
+async def test_outcomes_go_together_while_more_of_a_slots_calls_wait(node: Node) -> None:
+    """Through SSH a write costs a client more than a small call: it hears of several together, of the last at once."""
+    slot, first = at_work(node)
+    owner = Connection(lambda *_: None, lambda _: None)
+    client = Speaker(owner)
+    second = node.call(1, t="call", run="r1", i=1, epoch=7)
+    first.owner = second.owner = owner
+    slot.give(second)
+    assert list(slot.queue) == [second]
+    slot.outcome(first, {"t": "outcome", "run": "r1", "i": 0, "kind": "returned"}, b"")
+    assert client.told() == [] and list(slot.running.values()) == [second]
+    slot.outcome(second, {"t": "outcome", "run": "r1", "i": 1, "kind": "returned"}, b"")
+    assert [told["i"] for told in client.told()] == [0, 1]
 
 
 async def test_a_gang_is_broken_before_the_outcome_that_broke_it_is_told(node: Node) -> None:

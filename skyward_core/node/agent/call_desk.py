@@ -175,11 +175,18 @@ class CallDesk:
             error["message"] += f" [the disk under node {config.node}'s spool is full: {config.folder}]"
 
     def finish(
-        self, call: Call, told: WorkerOutcome, body: bytes = b"", logs: RankLogs | None = None
+        self,
+        call: Call,
+        told: WorkerOutcome,
+        body: bytes = b"",
+        logs: RankLogs | None = None,
+        *,
+        more: bool = False,
     ) -> None:
         """A call has ended.
 
         Args:
+            more: whether the slot has others to run, so that its owner may hear of several at once.
             logs: of the slot that ran it.
         """
         call.disarm()
@@ -198,7 +205,8 @@ class CallDesk:
         call.result = body
         data = frame(header, body)
         if call.owner is not None and (call.yields is None or call.yields.sent >= call.yields.next):
-            call.owner.write(data)  # else it follows the last of the values
+            # Else it follows the last of the values.
+            (call.owner.write_soon if more else call.owner.write)(data)
         self._register.end(call, header)
         self._state.journal.write(data)
         self._audience.broadcast(header, skip=call.owner)

@@ -12,6 +12,7 @@ from typing import Any
 from ...wire.frames import SHORT, Decoder, Header, Heard, WireError, frame, framed
 
 BUFFER = 1 << 18
+SOON = 0.01  # seconds that a frame may wait for others: a write of its own costs more than a small one
 BEHIND = 8 << 20  # bytes unsent to a peer above which it does not read any more: a stopped process, say
 
 OnFrame = Callable[["Connection", Heard, bytes], None]
@@ -39,6 +40,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._clear: asyncio.Event = asyncio.Event()
         self._clear.set()
+        self._waiting: list[bytes] = []  # frames that are sent with the next one, or soon
         self.busy = False  # the peer is behind with reading
         self.open = False
         self.heard = 0  # frames that have come
@@ -98,8 +100,22 @@ class Connection(asyncio.BufferedProtocol):
         """
         self.write(framed(f'{text[:-1]},"seen":{self.heard}}}', body))
 
+    def write_soon(self, data: bytes) -> None:
+        """Send a frame that is made already with those that follow it within :data:`SOON`."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_later(SOON, self.flush)
+        self._waiting.append(data)
+
+    def flush(self) -> None:
+        """Send what waits."""
+        if self._waiting:
+            self.write(b"")
+
     def write(self, data: bytes) -> None:
         """Send a frame that is made already."""
+        if self._waiting:
+            data = b"".join([*self._waiting, data])
+            self._waiting.clear()
         if self.open and self._transport is not None:
             self._transport.write(data)
             # It may come back, and asks for what it misses then; what waits here is this node's memory.
@@ -107,9 +123,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.abort()
 
     async def drain(self) -> None:
+        self.flush()
         await self._clear.wait()
 
     def close(self) -> None:
+        self.flush()
         if self._transport is not None:
             self._transport.close()
 

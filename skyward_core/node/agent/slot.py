@@ -468,6 +468,6 @@ class Slot:
             self._finish(call, *call.parting)
 
     def _finish(self, call: Call, header: WorkerOutcome, body: bytes) -> None:
-        self._desk.finish(call, header, body, self.logs)
+        self._desk.finish(call, header, body, self.logs, more=bool(self.queue))
         self.running.pop(call.key, None)
         self.pump()
