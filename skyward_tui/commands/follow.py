@@ -32,6 +32,7 @@ from skyward_core.wire.safe_text import field
 
 from ..hints import detail_of
 from .console import Console
+from .unsure_lines import UnsureLines
 
 if TYPE_CHECKING:
     from .live import LiveBlock
@@ -40,7 +41,6 @@ T = TypeVar("T")
 Choice = Literal["detach", "cancel", "down"]
 
 PATIENCE = 1.0  # seconds of silence after which we say what we wait for
-UNSURE = 1 << 20  # bytes of a rank that are held until it is known whose they are; of more, the latest
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ANSWERS: dict[str, Choice] = {"": "detach", "d": "detach", "c": "cancel", "t": "down"}
@@ -75,7 +75,8 @@ class Follower:
         # Whether a rank's lines of a run are shown; None where that is not known yet.
         self.prints: Callable[[int, str], bool | None] | None = None
         self._begun: dict[int, set[str]] = {}  # by rank: runs that are at it
-        self._unsure: dict[int, list[tuple[str, bytes]]] = {}  # by rank: streams and lines, as they came
+        # What is still there when a command ends is another run's: the end of a rank of ours would have had it shown.
+        self._unsure = UnsureLines()
         self.queued: frozenset[str] = frozenset()  # runs that waited for nodes when what is shown now came
         self._waiting: dict[int, str] = {}  # by node: what it is at, not told yet
         self._told: dict[int, str] = {}  # by node: what was told last
@@ -227,7 +228,7 @@ class Follower:
                 is_ours := self.prints(rank, run)
             ):
                 if is_ours is None:
-                    self._hold(rank, stream, data)
+                    self._unsure.hold(rank, stream, data)
             case (int(rank), str(), str(stream), bytes(data)):
                 self._print(rank, stream, data)
             case NodePhase(phase="ready" | "gone"):
@@ -260,7 +261,7 @@ class Follower:
                 if self.prints and self.prints(outcome.rank, run):
                     self._show_held(outcome.rank)
                 else:  # they are that run's: its lines come before its end
-                    self._unsure.pop(outcome.rank, None)
+                    self._unsure.drop(outcome.rank)
                 if self.on_trial is not None:
                     self._release()
                     self.on_trial(outcome)
@@ -284,14 +285,8 @@ class Follower:
         """Whether a rank has begun its part of a run, and not ended it, when what is shown now came."""
         return run in self._begun.get(rank, ())
 
-    def _hold(self, rank: int, stream: str, data: bytes) -> None:
-        held = self._unsure.setdefault(rank, [])
-        held.append((stream, data))
-        while sum(len(data) for _, data in held) > UNSURE:
-            del held[0]
-
     def _show_held(self, rank: int) -> None:
-        for stream, data in self._unsure.pop(rank, ()):
+        for stream, data in self._unsure.take(rank):
             self._print(rank, stream, data)
 
     def _print(self, rank: int, stream: str, data: bytes) -> None:

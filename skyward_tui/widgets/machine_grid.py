@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from rich.segment import Segment
 from rich.style import Style
@@ -52,6 +52,16 @@ _LEAST_ROWS = 4  # for few nodes
 MOST_ROWS = 9  # of a node
 MOST_BELOW = 4  # of a node's curve that stands below its figures
 DRAWN_EVERY = 5  # samples after which it is drawn anew
+
+
+class _Row(NamedTuple):
+    """A node's line: ``remark`` says what is amiss there, ``odd`` which figures of which GPU (None: its own) are
+    unlike the other nodes'."""
+
+    machine: MachineView
+    cells: list[Segment]
+    remark: str
+    odd: dict[int | None, list[str]]
 
 
 class MachineGrid(Widget, can_focus=True):
@@ -194,56 +204,50 @@ class MachineGrid(Widget, can_focus=True):
         odd = self._outliers
         nodes = list(book.nodes.items())[self._top : self._top + self._room]
         drawn = []
-        if len(nodes) == len(book.nodes):
-            drawn = self._with_curves(nodes, odd, width, height) or self._over_curves(
-                nodes, odd, width, height
+        spans = [machine.host.span for _, machine in nodes if machine.host.seen]
+        if spans and len(nodes) == len(book.nodes):
+            span = min(first for first, _ in spans), max(last for _, last in spans)
+            rows = [self._row(node, machine, odd) for node, machine in nodes]
+            drawn = self._beside_curves(rows, span, width, height) or self._over_curves(
+                rows, span, width, height
             )
         if drawn:
             return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in drawn]
         head = self._head()
         if hidden := len(book.nodes) - len(nodes):
             head.append(Segment(f"  +{hidden} more nodes", self._style("muted")))
-        rows = [head]
+        lines = [head]
         for node, machine in nodes:
-            row, remark = self._row(node, machine, _of_node(odd, node))
-            said = Segment(f"  {remark}", self._plain + self._style("amiss"))
-            if not remark or Segment.get_line_length([*row, said]) <= width:
-                rows.append([*row, said])
+            row = self._row(node, machine, odd)
+            said = Segment(f"  {row.remark}", self._plain + self._style("amiss"))
+            if not row.remark or Segment.get_line_length([*row.cells, said]) <= width:
+                lines.append([*row.cells, said])
             else:  # there is no room beside it
-                rows += [row, [Segment(" " * _NODE, self._plain), said]]
-        strips = [Strip(row) for row in rows[:height]]
+                lines += [row.cells, [Segment(" " * _NODE, self._plain), said]]
+        strips = [Strip(line) for line in lines[:height]]
         return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in strips]
 
-    def _with_curves(
-        self,
-        nodes: list[tuple[int, MachineView]],
-        odd: dict[tuple[int, int | None], list[str]],
-        width: int,
-        height: int,
+    def _beside_curves(
+        self, rows: list[_Row], span: tuple[float, float], width: int, height: int
     ) -> list[Strip]:
         """Rows with what each node was at until now beside them, where there is room; else none."""
-        rows = [self._row(node, machine, _of_node(odd, node)) for node, machine in nodes]
-        before = max((Segment.get_line_length(row) for row, _ in rows), default=0)
-        tall, room = min(MOST_ROWS, (height - 1) // max(1, len(nodes))), width - before - 2
+        before = max(Segment.get_line_length(row.cells) for row in rows)
+        tall, room = min(MOST_ROWS, (height - 1) // len(rows)), width - before - 2
         # What is said of a node stands below its figures, or there is no place for it.
-        if room < LEAST_CURVE or tall < 1 or (tall == 1 and any(remark for _, remark in rows)):
+        if room < LEAST_CURVE or tall < 1 or (tall == 1 and any(row.remark for row in rows)):
             return []
-        spans = [machine.host.span for _, machine in nodes if machine.host.seen]
-        if not spans:
-            return []
-        since, until = min(first for first, _ in spans), max(last for _, last in spans)
-        by_gpu = any(_shows_gpus(machine, tall) for _, machine in nodes)
+        by_gpu = any(_shows_gpus(row.machine, tall) for row in rows)
         what = self.subject if by_gpu else "use of GPUs of 100 %" if self._has_gpus else "cpu of 100 %"
         head = [*self._head(), Segment(" " * (before - Segment.get_line_length(self._head())), self._plain)]
-        said = Segment(f"  {what}, for {duration(until - since)}", self._plain + self._style("muted"))
+        said = Segment(f"  {what}, for {duration(span[1] - span[0])}", self._plain + self._style("muted"))
         strips = [Strip([*head, said])]
-        for (node, machine), (row, remark) in zip(nodes, rows, strict=True):
-            curve = self._curve(machine, room, tall, (since, until))
-            told = [row]
-            if _shows_gpus(machine, tall):
-                told += [self._gpu_row(machine, gpu, _of_node(odd, node)) for gpu in range(tall - 1)]
-            elif remark:
-                told.append([Segment(f"{'':{_NODE}}  {remark}", self._plain + self._style("amiss"))])
+        for row in rows:
+            curve = self._curve(row.machine, room, tall, span)
+            told = [row.cells]
+            if _shows_gpus(row.machine, tall):
+                told += [self._gpu_row(row.machine, gpu, row.odd) for gpu in range(tall - 1)]
+            elif row.remark:
+                told.append(self._said_below(row.remark))
             for at in range(tall):
                 cells = _clipped(told[at], before) if at < len(told) else []
                 gap = Segment(" " * (before + 2 - Segment.get_line_length(cells)), self._plain)
@@ -251,30 +255,26 @@ class MachineGrid(Widget, can_focus=True):
         return strips
 
     def _over_curves(
-        self,
-        nodes: list[tuple[int, MachineView]],
-        odd: dict[tuple[int, int | None], list[str]],
-        width: int,
-        height: int,
+        self, rows: list[_Row], span: tuple[float, float], width: int, height: int
     ) -> list[Strip]:
         """Rows with what each node was at until now below them, in a narrow panel that has lines for it; else none."""
-        rows = [self._row(node, machine, _of_node(odd, node)) for node, machine in nodes]
-        said = 1 if any(remark for _, remark in rows) else 0
-        tall, room = min(MOST_BELOW, (height - 1) // max(1, len(nodes)) - 1 - said), width - _NODE - 1
-        spans = [machine.host.span for _, machine in nodes if machine.host.seen]
-        if not spans or tall < 2 or room < LEAST_CURVE:
+        said = 1 if any(row.remark for row in rows) else 0
+        tall, room = min(MOST_BELOW, (height - 1) // len(rows) - 1 - said), width - _NODE - 1
+        if tall < 2 or room < LEAST_CURVE:
             return []
-        span = min(first for first, _ in spans), max(last for _, last in spans)
         strips = [Strip(self._head())]
-        for (_, machine), (row, remark) in zip(nodes, rows, strict=True):
-            strips.append(Strip(row))
-            if remark:
-                strips.append(Strip([Segment(f"{'':{_NODE}}  {remark}", self._plain + self._style("amiss"))]))
-            by_gpu = _shows_gpus(machine, tall + 1)
-            for at, curve in enumerate(self._curve(machine, room, tall + 1, span)[1 if by_gpu else 0 :]):
+        for row in rows:
+            strips.append(Strip(row.cells))
+            if row.remark:
+                strips.append(Strip(self._said_below(row.remark)))
+            by_gpu = _shows_gpus(row.machine, tall + 1)
+            for at, curve in enumerate(self._curve(row.machine, room, tall + 1, span)[1 if by_gpu else 0 :]):
                 label = Segment(f"{at if by_gpu else '':>{_NODE}} ", self._plain + self._style("muted"))
                 strips.append(Strip([label, *curve]))
         return strips[:height]
+
+    def _said_below(self, remark: str) -> list[Segment]:
+        return [Segment(f"{'':{_NODE}}  {remark}", self._plain + self._style("amiss"))]
 
     def _curve(
         self, machine: MachineView, width: int, height: int, x: tuple[float, float]
@@ -317,12 +317,13 @@ class MachineGrid(Widget, can_focus=True):
         return NODE_COLUMNS[:FEW] if self._has_gpus and self.size.width < 120 else NODE_COLUMNS
 
     def _row(
-        self, node: int, machine: MachineView, odd: dict[int | None, list[str]]
-    ) -> tuple[list[Segment], str]:
-        """A node's line, and what is amiss there in words."""
+        self, node: int, machine: MachineView, outliers: dict[tuple[int, int | None], list[str]]
+    ) -> _Row:
+        odd = {gpu: names for (n, gpu), names in outliers.items() if n == node}
         cells = [Segment(f" {f'n{node}':<{_NODE - 1}}", self._plain)]
         if not machine.is_fresh(self._now):
-            return [*cells, Segment(f" {machine.why or 'no figures of now'}", self._style("muted"))], ""
+            cells.append(Segment(f" {machine.why or 'no figures of now'}", self._style("muted")))
+            return _Row(machine, cells, "", odd)
         cells += [self._figure(machine.host, *column[1:]) for column in self._columns]
         remarks = [machine.why, amiss({}, odd.get(None, ()))]
         if machine.gpus:
@@ -331,7 +332,7 @@ class MachineGrid(Widget, can_focus=True):
             said = amiss(track.latest, odd.get(gpu, ()))
             cells.append(self._cell(track, bad=bool(said)))
             remarks.append(f"GPU {gpu}: {said}" if said else "")
-        return cells, "; ".join(filter(None, remarks))
+        return _Row(machine, cells, "; ".join(filter(None, remarks)), odd)
 
     def _figure(self, host: Track, names: tuple[str, ...], width: int) -> Segment:
         figures = host.latest
@@ -372,7 +373,3 @@ def _clipped(row: list[Segment], width: int) -> list[Segment]:
     if Segment.get_line_length(row) > width and told:
         told[-1] = Segment(told[-1].text[:-1] + "…", told[-1].style)
     return told
-
-
-def _of_node(odd: dict[tuple[int, int | None], list[str]], node: int) -> dict[int | None, list[str]]:
-    return {gpu: names for (n, gpu), names in odd.items() if n == node}

@@ -12,8 +12,8 @@ from skyward_core.model.outcome import Outcome
 from skyward_core.views.events import Event, QueuedRun, QueueNews, RankBegan, RankEnded
 from skyward_core.views.views import RunView
 from skyward_tui.commands.console import Console
-from skyward_tui.commands.follow import UNSURE
 from skyward_tui.commands.run import Job
+from skyward_tui.commands.unsure_lines import UNSURE, UnsureLines
 
 
 def waits(*runs: str) -> QueueNews:
@@ -85,3 +85,26 @@ def test_what_is_held_has_a_bound(capfd: pytest.CaptureFixture[str]) -> None:
     large = "x" * (UNSURE // 4)
     said = shown(capfd, waits("mine"), "first", *[large] * 4, "last", begins("mine"), waits())
     assert said[-1] == "r000| last" and len(said) == 4 and "r000| first" not in said
+
+
+def test_those_that_are_held_when_the_command_ends_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    """Who leaves the queue has printed nothing: they are of the run that has the nodes, and in its log."""
+    assert shown(capfd, begins("other"), waits("mine"), "theirs") == []
+
+
+def test_holding_a_piece_takes_no_longer_the_more_are_held() -> None:
+    asked = 0
+
+    class Piece(bytes):
+        def __len__(self) -> int:
+            nonlocal asked
+            asked += 1
+            return super().__len__()
+
+    lines, pieces = UnsureLines(), 3000
+    for number in range(pieces):
+        lines.hold(0, "out", Piece(b"x" * (UNSURE // (pieces // 2)) + b"%d" % number))
+    assert asked <= 2 * pieces
+    left = [data for _, data in lines.take(0)]
+    assert sum(len(data) for data in left) <= UNSURE and left[-1].endswith(b"2999")
+    assert len(left) > pieces // 3 and lines.take(0) == ()

@@ -120,7 +120,7 @@ class RunRecord:
         self.nodes: list[int] = []  # that have it, where these are not all
         self.job = ""  # the job that it is a step of
         self.more = False  # whether another one follows
-        self.waits = ""  # the same, where another one follows that has not come
+        self.followed = False  # that one has come
         self.ended_at = 0.0  # of its latest outcome, by the monotonic clock
 
     @property
@@ -128,7 +128,7 @@ class RunRecord:
         """The job for whose next step the node is kept; "" for none."""
         went_well = all(each["kind"] == "returned" for each in self.outcomes.values())
         late = self.active or not self.outcomes or time.monotonic() - self.ended_at > KEPT
-        return self.waits if went_well and not late else ""
+        return self.job if self.more and not self.followed and went_well and not late else ""
 
     def to_json(self) -> dict[str, Any]:
         told = {
@@ -180,7 +180,7 @@ class Register:
         record.active += 1
         record.epoch, record.nodes = call.header.get("epoch", 0), call.header.get("nodes", [])
         record.job, record.more = call.header.get("job", ""), call.header.get("more", False)
-        record.waits = record.job if record.more else ""
+        record.followed = False
         self._begun(record.job, record)
         self.active += 1
         return first
@@ -188,8 +188,8 @@ class Register:
     def _begun(self, job: str, record: RunRecord) -> None:
         """What was kept here for a job's next step is that one's now."""
         for other in self.records.values() if job else ():
-            if other.waits == job and other is not record:
-                other.waits = ""
+            if other.job == job and other is not record:
+                other.followed = True
 
     def end(self, call: Call, outcome: AgentOutcome) -> None:
         call.outcome = outcome
