@@ -28,17 +28,17 @@ from .actions import bindings, first_key, of, with_keys
 from .app_face import settled
 from .at_once import AtOnce
 from .budgets import BudgetQuestions
-from .dressed_app import DressedApp
 from .ends import Ends, beside
 from .garbage import look_if_due
 from .host_keys import HostKeyQuestions
 from .keymap import usable
 from .notifications import Notifier
+from .opening_app import OpeningApp
 from .typed_ahead import TypedAhead
 from .widgets.chrome import MIN_HEIGHT, MIN_WIDTH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from textual.actions import ActionParseResult
     from textual.dom import DOMNode
@@ -47,11 +47,10 @@ if TYPE_CHECKING:
 
     from skyward_core.front.base import Front, ServerKey
     from skyward_core.front.settings import OwnSettings
-    from skyward_core.views.views import PoolView, RunView
+    from skyward_core.views.views import PoolView
 
     from .dialogs.budget import BudgetScreen
     from .dialogs.host_key import HostKeyScreen
-    from .launch_form import Form
 
 S = TypeVar("S")
 
@@ -72,7 +71,7 @@ def _new_session() -> Front:
     return Session()
 
 
-class SkywardApp(DressedApp):
+class SkywardApp(OpeningApp):
     """Launch, watch and tear down pools.
 
     Args:
@@ -361,51 +360,6 @@ class SkywardApp(DressedApp):
     def find_pool(self, key: str) -> PoolView | None:
         return next((pool for pool in self.pools() if pool.key == key), None)
 
-    def show_pool(self, key: str) -> None:
-        from .screens.run import RunScreen
-
-        while len(self.screen_stack) > 2:
-            self.pop_screen()
-        if len(self.screen_stack) == 2:
-            self.switch_screen(RunScreen(key))
-        else:
-            self.push_screen(RunScreen(key))
-
-    def show_run(self, pool: str, run: str) -> None:
-        from .screens.run import RunScreen
-
-        self.push_screen(RunScreen(pool, run or None))
-
-    def show_comparison(self, left: str, right: str) -> None:
-        from .screens.compare import CompareScreen
-
-        self.push_screen(CompareScreen(left, right))
-
-    def show_history(self, *, inbox: bool = False) -> None:
-        from .screens.history import HistoryScreen
-
-        self.push_screen(HistoryScreen(inbox=inbox))
-
-    def show_launch(self, pool: str = "", form: Form | None = None) -> None:
-        from .screens.launch import LaunchScreen
-
-        self.push_screen(LaunchScreen(pool, form))
-
-    def show_leftovers(self) -> None:
-        from .screens.sweep import SweepScreen
-
-        self.push_screen(SweepScreen(self.leftovers))
-
-    def show_hosts(self) -> None:
-        from .screens.hosts import HostsScreen
-
-        self.push_screen(HostsScreen())
-
-    def show_settings(self) -> None:
-        from .screens.settings import SettingsScreen
-
-        self.push_screen(SettingsScreen())
-
     def heed_settings(self, own: OwnSettings) -> None:
         self.dress_again(own)
         self._heed()
@@ -417,26 +371,6 @@ class SkywardApp(DressedApp):
         self._notifier.ways = self.own.notify
         settings.hold_logs(self.own.memory_of_logs)
         return refused
-
-    def show_errors(self, run: RunView, chosen: Callable[[int | None], None]) -> None:
-        from .screens.errors import ErrorsScreen
-
-        self.push_screen(ErrorsScreen(run), chosen)
-
-    def show_stacks(self, pool: str, run: str, chosen: Callable[[int | None], None]) -> None:
-        from .screens.stacks import StacksScreen
-
-        self.push_screen(StacksScreen(pool, run), chosen)
-
-    def ask(self, question: str, offered: str, answered: Callable[[str | None], None]) -> None:
-        from .dialogs.ask import AskScreen
-
-        self.push_screen(AskScreen(question, offered), answered)
-
-    def show_differences(self, title: str, lines: Sequence[str]) -> None:
-        from .dialogs.differences import DifferencesScreen
-
-        self.push_screen(DifferencesScreen(title, lines))
 
     def flash(self, text: str, kind: str = "info") -> None:
         from skyward_core.wire.safe_text import field

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -13,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.containers import Container, Horizontal, Vertical
+from textual.containers import Container, Horizontal
 from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Button, Input, Select, Static
 
-from skyward_core.front.providers import DEFAULT
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.views import PoolView
 
@@ -38,16 +36,15 @@ from ..launch_form import (
     request_of,
 )
 from ..launch_packages import choices_for
-from ..packaged import named
 from ..planning import Planned, Planner, Wait, loaded, planned
 from ..recent import recent, remember
 from ..several_values import mean_a_sweep
 from ..styles import beside
 from ..widgets.call_fields import CallFields
 from ..widgets.chrome import Crumbs, Panel
-from ..widgets.form_fields import Choice, FormFields, Plugins, inner, line, row, setting_row
+from ..widgets.form_fields import Choice
+from ..widgets.launch_fields import WHOLE, LaunchFields, near
 from ..widgets.plan_panel import PlanPanel
-from ..widgets.provider_field import CheckLines, ProviderField
 from ..widgets.toggles import Toggles
 from ..words import one_line
 from . import launch_presets
@@ -59,7 +56,6 @@ from .launching import BegunPool, create, follow, follow_job
 if TYPE_CHECKING:
     from skyward_core.front.launch_plan import LaunchPlan
     from skyward_core.front.scripts import FunctionInfo, Task
-    from skyward_core.model.setting import Setting
 
     from ..job_form import JobPlan
 
@@ -70,38 +66,7 @@ _EDITS = (
     "accelerators",
     "presets",
 )  # what changes the form, which a launch holds still
-_NEW = "new pool"
-_WHOLE = ":whole"  # stands among the names of functions, and is none
-_OF_POOL = (
-    "name", "provider", "nodes", "ranks", "accelerator", "allocation", "max_hourly", "selection", "budget", "wait",
-    "plugins", "packages", "outputs",
-)  # fmt: skip
-# What a job file says itself.
-_OF_FILE = frozenset(
-    {
-        "nodes",
-        "ranks",
-        "accelerator",
-        "allocation",
-        "max_hourly",
-        "selection",
-        "plugins",
-        "packages",
-        "outputs",
-    }
-)
-_TEXTS = (
-    "arguments", "python", "name", "accelerator", "nodes", "ranks", "outputs", "max_hourly", "budget", "wait", "gang",
-)  # fmt: skip
-_MARKETS = [
-    ("on demand", ""),
-    ("spot", "spot"),
-    ("spot, else on demand", "spot-if-available"),
-    ("cheapest of both", "cheapest"),
-]
-_ORDERS = [("cheapest first", ""), ("first region first", "first")]
 TYPING = 0.3  # seconds after the last letter in which a provider is not asked yet
-USUAL_NODES = "4"
 ROOM = 120  # characters that fit beside the button, however narrow the form
 
 
@@ -140,62 +105,11 @@ class LaunchScreen(BaseScreen[None]):
         self._remarks: Sequence[str] = ()  # what of that is not there any more
 
     def body(self) -> ComposeResult:
-        from skyward_core.front.plugins import available
-
-        say = partial(with_keys, keymap=self.app.keys)
-        live = [(f"{pool.name} ({pool.world_size:,} ranks, up)", pool.key) for pool in self._live()]
         with Container(id="sides"):
             with Panel(id="form") as form:
                 form.border_title = "launch"
-                with FormFields(id="fields"):
-                    yield row("Script", line("script", say("path of a script; {launch.files} picks one")))
-                    functions = Choice([], prompt="its functions", id="function", compact=True)
-                    python = line("python", say("its own; {launch.python} lists"))
-                    yield row("Function", functions, inner("python"), python)
-                    yield CallFields(id="call")
-                    used = self._pool if self._pool in dict(live).values() else ""  # it may be over by now
-                    pools = Choice(
-                        [(_NEW, ""), *live], value=used, allow_blank=False, id="pool", compact=True
-                    )
-                    yield row("Pool", pools, inner("name"), line("name", "from the script's name"))
-                    choices = {choice.name: choice.label for choice in provider_choices().values()}
-                    with Vertical(id="where"):
-                        yield row("Provider", ProviderField(choices, DEFAULT, id="provider"))
-                        yield CheckLines(id="check")
-                    for id, setting in self._settings().items():
-                        yield setting_row(id, setting)
-                    yield row(
-                        "Nodes",
-                        line("nodes", value=USUAL_NODES),
-                        inner("ranks per node"),
-                        line("ranks", value="1", type="integer"),
-                        inner("accelerator"),
-                        line("accelerator", say("any; {launch.accelerators} lists")),
-                    )
-                    markets = Choice(_MARKETS, value="", allow_blank=False, id="allocation", compact=True)
-                    orders = Choice(_ORDERS, value="", allow_blank=False, id="selection", compact=True)
-                    yield row(
-                        "Market", markets, inner("at most $/h"), line("max_hourly", "any"), inner("tries"), orders,
-                        id="market",
-                    )  # fmt: skip
-                    yield row(
-                        "Budget $", line("budget", "none"),
-                        inner("wait for machines", id="wait-label"), line("wait", "not; or 2h"), id="money",
-                    )  # fmt: skip
-                    yield row("Plugins", Plugins(available(), id="plugins"))
-                    packages = Choice(
-                        choices_for(None, ""), value="", allow_blank=False, id="packages", compact=True
-                    )
-                    yield row("Packages", packages, inner("outputs"), line("outputs", "such as out/** *.pt"))
-                    options = [
-                        ("keep", "keep the pool afterwards"), ("one", "one rank"), ("sweep", "sweep"),
-                    ]  # fmt: skip
-                    yield row("Options", Toggles(options, {"keep"}, id="options"))
-                    yield row(
-                        "Nodes each",
-                        line("gang", "one rank each; 2 nodes, or all"),
-                        id="gangs",
-                    )
+                live = [(f"{pool.name} ({pool.world_size:,} ranks, up)", pool.key) for pool in self._live()]
+                yield LaunchFields(live, self._pool, self.app.keys)
                 with Horizontal(id="last"):
                     yield Button("Launch", id="launch", variant="primary", compact=True)
                     yield Static(id="message", markup=False)
@@ -204,7 +118,7 @@ class LaunchScreen(BaseScreen[None]):
 
     def on_mount(self) -> None:
         self._recent = recent()
-        self._suggest("script", [_near(Path(form.script)) for form in self._recent])
+        self._suggest("script", [near(Path(form.script)) for form in self._recent])
         if (form := self._first or (None if self._pool else self.app.unlaunched)) is not None:
             self._fill(form)
         self.query_one("#script").focus()
@@ -242,78 +156,26 @@ class LaunchScreen(BaseScreen[None]):
 
     # Reading the form
 
+    @property
+    def _fields(self) -> LaunchFields:
+        return self.query_one(LaunchFields)
+
     def form(self) -> Form:
         """What the fields say."""
-        function, pool = self.query_one("#function", Select).value, self.query_one("#pool", Select).value
-        provider = self.query_one("#provider", Select).value
-        chosen = self.query_one("#options", Toggles).chosen
-        plugins = self.query_one("#plugins", Toggles)
-        packages = self.query_one("#packages", Select).value
-        return Form(
-            script=self._text("script"),
-            function=function if isinstance(function, str) and function != _WHOLE else "",
-            whole=function == _WHOLE,
-            arguments=self._text("arguments"),
-            python=self._text("python"),
-            pool=pool if isinstance(pool, str) else "",
-            name=self._text("name"),
-            provider=provider if isinstance(provider, str) else DEFAULT,
-            settings={id: text for id in self._settings() if (text := self._text(id))},
-            accelerator=self._text("accelerator"),
-            allocation=self._choice("allocation"),
-            max_hourly=self._text("max_hourly"),
-            selection=self._choice("selection"),
-            budget=self._text("budget"),
-            wait=self._text("wait"),
-            nodes=self._text("nodes"),
-            ranks=self._text("ranks"),
-            plugins=tuple(name for name, _ in plugins.options if name in plugins.chosen),
-            packages=packages if isinstance(packages, str) else "",
-            outputs=self._text("outputs"),
-            keep="keep" in chosen,
-            one="one" in chosen,
-            sweep="sweep" in chosen,
-            gang=self._text("gang") if "sweep" in chosen else "",
-            timeout=self._carried.timeout,
-            debug_wait=self._carried.debug_wait,
-            torchrun=self._carried.torchrun,
-        )
-
-    def _text(self, field: str) -> str:
-        return self.query_one(f"#{field}", Input).value
-
-    def _choice(self, field: str) -> str:
-        value = self.query_one(f"#{field}", Select).value
-        return value if isinstance(value, str) else ""
+        return self._fields.form(self._carried)
 
     def _fill(self, form: Form) -> None:
         """Have the fields say what a launch said."""
         self._carried = form
-        with self.prevent(Input.Changed, Select.Changed, Toggles.Changed):
-            for field in _TEXTS:
-                self.query_one(f"#{field}", Input).value = getattr(form, field)
-            for field, listed in (("allocation", _MARKETS), ("selection", _ORDERS)):
-                known = getattr(form, field) in [value for _, value in listed]
-                self.query_one(f"#{field}", Select).value = getattr(form, field) if known else ""
-            for id in self._settings():
-                self.query_one(f"#{id}", Input).value = form.settings.get(id, "")
-            self.query_one("#script", Input).value = _near(Path(form.script)) if form.script else ""
-            self.query_one("#provider", Select).value = (
-                form.provider if form.provider in provider_choices() else DEFAULT
-            )
-            self.query_one("#options", Toggles).chosen = {
-                name for name, on in (("keep", form.keep), ("one", form.one), ("sweep", form.sweep)) if on
-            }
-            self.query_one("#plugins", Toggles).chosen = set(form.plugins)
+        self._fields.put(form)
         self._filled, self._plugins_touched = form.arguments, True
-        self._show_provider(form.provider)
-        self._script_changed(_WHOLE if form.whole else form.function, form.packages)
+        self._script_changed(WHOLE if form.whole else form.function, form.packages)
 
     @on(Input.Changed, "#script")
     def _script_edited(self) -> None:
         self._script_changed()
-        typed = self._text("script").strip()
-        same = [form for form in self._recent if typed in (form.script, _near(Path(form.script)))]
+        typed = self._fields.text("script").strip()
+        same = [form for form in self._recent if typed in (form.script, near(Path(form.script)))]
         same = [form for form in same if form.whole == self.form().whole]
         field = self.query_one("#arguments", Input)
         if field.value == self._filled:  # nobody has typed there since
@@ -327,12 +189,12 @@ class LaunchScreen(BaseScreen[None]):
         """List the functions of the script, and what its project says of packages, as soon as there is one."""
         select = self.query_one("#function", Select)
         try:
-            self._functions, self._readable = functions_of(self._text("script")), True
+            self._functions, self._readable = functions_of(self._fields.text("script")), True
         except FieldError:
             self._functions, self._readable = [], False
         listed = [(info.name, info.name) for info in self._functions]
         if self._readable:
-            listed.append(("the whole script", _WHOLE))
+            listed.append(("the whole script", WHOLE))
         select.set_options(listed)
         if listed:
             select.value = function if function in [name for _, name in listed] else listed[0][1]
@@ -342,7 +204,7 @@ class LaunchScreen(BaseScreen[None]):
 
     def _list_packages(self, chosen: str) -> None:
         select = self.query_one("#packages", Select)
-        listed = choices_for(path_of(self._text("script")) if self._readable else None, chosen)
+        listed = choices_for(path_of(self._fields.text("script")) if self._readable else None, chosen)
         before = str(select.value)
         with self.prevent(Select.Changed):  # whoever calls looks at the whole form
             select.set_options(listed)
@@ -361,7 +223,7 @@ class LaunchScreen(BaseScreen[None]):
             if used:
                 wanted = plugins_of(used[0])
             elif self._readable:
-                wanted = gang_frameworks_of(path_of(self._text("script")), whole=form.whole)
+                wanted = gang_frameworks_of(path_of(self._fields.text("script")), whole=form.whole)
             else:
                 wanted = []
             toggles.chosen = {name for name, _ in toggles.options if name in wanted}
@@ -376,37 +238,6 @@ class LaunchScreen(BaseScreen[None]):
     def _what_it_needs_changed(self) -> None:
         self._choose_plugins()
 
-    @on(Select.Changed, "#provider")
-    def _provider_changed(self, event: Select.Changed) -> None:
-        """Machines that are named are all used unless a number is given; others need one."""
-        if event.value != event.select.value:
-            return  # the list's first choice, which the form was filled over before the list had told of it
-        named = provider_choices()[str(event.value)].names_machines
-        self._show_provider(str(event.value))
-        nodes = self.query_one("#nodes", Input)
-        if named and nodes.value == USUAL_NODES:
-            nodes.value = ""
-        elif not named and not nodes.value:
-            nodes.value = USUAL_NODES
-
-    def _show_provider(self, provider: str) -> None:
-        choice = provider_choices().get(provider)
-        for id in self._settings():
-            self.query_one(f"#{id}-row").display = choice is not None and id in choice.fields
-        self.query_one("#market").display = choice is not None and choice.chooses
-        self.query_one("#money").display = choice is not None and choice.costs
-        for waits in ("#wait", "#wait-label"):
-            self.query_one(waits).display = choice is not None and choice.chooses
-        named = choice is not None and choice.names_machines
-        self.query_one("#nodes", Input).placeholder = "all" if named else ""
-
-    @staticmethod
-    def _settings() -> dict[str, Setting]:
-        """The providers' settings that have a field, by its id."""
-        return {
-            id: setting for choice in provider_choices().values() for id, setting in choice.fields.items()
-        }
-
     @on(Input.Changed)
     @on(Select.Changed)
     @on(Toggles.Changed)
@@ -416,10 +247,7 @@ class LaunchScreen(BaseScreen[None]):
             return
         form = self.form()
         job = is_job(form.script)
-        for field in (*_OF_POOL, *self._settings()):
-            self.query_one(f"#{field}").disabled = bool(form.pool) or (job and field in _OF_FILE)
-        for field in ("function", "python"):
-            self.query_one(f"#{field}").disabled = job
+        self._fields.hold_still(form, job=job)
         called = next((info for info in self._functions if info.name == form.function), None)
         if called is not None and self._begins_sweep(called, form):
             form = self.form()
@@ -627,11 +455,11 @@ class LaunchScreen(BaseScreen[None]):
             if files.again is not None:
                 self._fill(files.again)
             elif path is not None:
-                self.query_one("#script", Input).value = _near(Path(path))
+                self.query_one("#script", Input).value = near(Path(path))
             if path is not None:
                 self.query_one("#arguments").focus()
 
-        here = expanded(self._text("script")).parent
+        here = expanded(self._fields.text("script")).parent
         files = FilesScreen(here.resolve() if here.is_dir() else Path.cwd(), self._recent)
         self.app.push_screen(files, picked)
 
@@ -641,12 +469,12 @@ class LaunchScreen(BaseScreen[None]):
         def picked(path: str | None) -> None:
             if path is not None:
                 field = self.query_one("#python", Input)
-                field.value = path and _near(Path(path))
+                field.value = path and near(Path(path))
                 field.focus()
 
         try:
-            functions_of(self._text("script"))
-            script = path_of(self._text("script"))
+            functions_of(self._fields.text("script"))
+            script = path_of(self._fields.text("script"))
         except FieldError:
             script = None
         self.app.push_screen(PythonsScreen(script), picked)
@@ -698,9 +526,3 @@ class LaunchScreen(BaseScreen[None]):
 
     def action_back(self) -> None:
         self.app.pop_screen()
-
-
-def _near(path: Path) -> str:
-    """The path from here where it is below, an example by its name, any other whole."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else named(str(path))
