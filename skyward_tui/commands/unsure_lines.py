@@ -10,7 +10,7 @@ UNSURE = 1 << 20  # bytes of a rank that are held until it is known whose they a
 Piece = tuple[str, bytes]  # a stream, and what came of it
 
 
-class _Held:
+class _HeldOfRank:
     __slots__ = ("pieces", "size")
 
     def __init__(self) -> None:
@@ -22,11 +22,11 @@ class UnsureLines:
     """Those of all ranks."""
 
     def __init__(self) -> None:
-        self._ranks: dict[int, _Held] = {}
+        self._ranks: dict[int, _HeldOfRank] = {}
 
     def hold(self, rank: int, stream: str, data: bytes) -> None:
         """Keep a piece, and of the rank's older ones what there is room for beside it."""
-        held = self._ranks.setdefault(rank, _Held())
+        held = self._ranks.setdefault(rank, _HeldOfRank())
         held.pieces.append((stream, data))
         held.size += len(data)
         while held.size > UNSURE:

@@ -43,7 +43,6 @@ from ..styles import beside
 from ..widgets.call_fields import CallFields
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.form_fields import Choice
-from ..widgets.launch_fields import WHOLE, LaunchFields, near
 from ..widgets.plan_panel import PlanPanel
 from ..widgets.toggles import Toggles
 from ..words import one_line
@@ -51,6 +50,7 @@ from . import launch_presets
 from .base import BaseScreen
 from .launch_beside import LaunchBeside
 from .launch_checks import ProviderChecks
+from .launch_fields import WHOLE, LaunchFields, near
 from .launching import BegunPool, create, follow, follow_job
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ MOST_BELOW = 4  # of a node's curve that stands below its figures
 DRAWN_EVERY = 5  # samples after which it is drawn anew
 
 
-class _Row(NamedTuple):
+class _NodeRow(NamedTuple):
     """A node's line: ``remark`` says what is amiss there, ``odd`` which figures of which GPU (None: its own) are
     unlike the other nodes'."""
 
@@ -228,7 +228,7 @@ class MachineGrid(Widget, can_focus=True):
         return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in strips]
 
     def _beside_curves(
-        self, rows: list[_Row], span: tuple[float, float], width: int, height: int
+        self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int
     ) -> list[Strip]:
         """Rows with what each node was at until now beside them, where there is room; else none."""
         before = max(Segment.get_line_length(row.cells) for row in rows)
@@ -255,7 +255,7 @@ class MachineGrid(Widget, can_focus=True):
         return strips
 
     def _over_curves(
-        self, rows: list[_Row], span: tuple[float, float], width: int, height: int
+        self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int
     ) -> list[Strip]:
         """Rows with what each node was at until now below them, in a narrow panel that has lines for it; else none."""
         said = 1 if any(row.remark for row in rows) else 0
@@ -318,12 +318,12 @@ class MachineGrid(Widget, can_focus=True):
 
     def _row(
         self, node: int, machine: MachineView, outliers: dict[tuple[int, int | None], list[str]]
-    ) -> _Row:
+    ) -> _NodeRow:
         odd = {gpu: names for (n, gpu), names in outliers.items() if n == node}
         cells = [Segment(f" {f'n{node}':<{_NODE - 1}}", self._plain)]
         if not machine.is_fresh(self._now):
             cells.append(Segment(f" {machine.why or 'no figures of now'}", self._style("muted")))
-            return _Row(machine, cells, "", odd)
+            return _NodeRow(machine, cells, "", odd)
         cells += [self._figure(machine.host, *column[1:]) for column in self._columns]
         remarks = [machine.why, amiss({}, odd.get(None, ()))]
         if machine.gpus:
@@ -332,7 +332,7 @@ class MachineGrid(Widget, can_focus=True):
             said = amiss(track.latest, odd.get(gpu, ()))
             cells.append(self._cell(track, bad=bool(said)))
             remarks.append(f"GPU {gpu}: {said}" if said else "")
-        return _Row(machine, cells, "; ".join(filter(None, remarks)), odd)
+        return _NodeRow(machine, cells, "; ".join(filter(None, remarks)), odd)
 
     def _figure(self, host: Track, names: tuple[str, ...], width: int) -> Segment:
         figures = host.latest

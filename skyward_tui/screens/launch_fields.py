@@ -18,10 +18,10 @@ from ..actions import with_keys
 from ..launch_form import Form, provider_choices
 from ..launch_packages import choices_for
 from ..packaged import named
-from .call_fields import CallFields
-from .form_fields import Choice, FormFields, Plugins, inner, line, row, setting_row
-from .provider_field import CheckLines, ProviderField
-from .toggles import Toggles
+from ..widgets.call_fields import CallFields
+from ..widgets.form_fields import Choice, FormFields, Plugins, inner, line, row, setting_row
+from ..widgets.provider_field import CheckLines, ProviderField
+from ..widgets.toggles import Toggles
 
 if TYPE_CHECKING:
     from skyward_core.model.setting import Setting
