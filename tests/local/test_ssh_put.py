@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import marshal
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from skyward_core.providers.agents_over_ssh import _reaches
 from skyward_core.transport.base import Gate
 from skyward_core.transport.ssh import command_channel
 from skyward_core.transport.ssh.bundle_sending import send_bundle
+from skyward_core.transport.ssh.command_channel import CommandChannel
 from skyward_core.transport.ssh.target import Target
 from skyward_core.transport.ssh.transport import SSHTransport
 from tests.support.sshd import Host
@@ -125,32 +127,83 @@ async def test_a_host_without_room_is_not_told_as_a_lost_connection(
     await way.put(source, "d" * 32)
 
 
-async def test_a_client_of_another_release_brings_what_its_own_commands_need_there(
-    host: Host, way: SSHTransport, tmp_path: Path
+@pytest.fixture
+async def other_release(host: Host, way: SSHTransport) -> AsyncIterator[Callable[[], SSHTransport]]:
+    """Makes ways of a client of another release: it finds the agent of the one that began the pool, and nothing of its
+    own beside it."""
+    ours, made = host.home / ".cache" / "skyward", list[SSHTransport]()
+
+    def another() -> SSHTransport:
+        for bundle in ours.glob("bundle-*"):
+            bundle.rename(ours / f"other-{bundle.name}-{os.urandom(4).hex()}")
+        made.append(SSHTransport(way.target, "p.0", patience=20.0))
+        return made[-1]
+
+    yield another
+    for each in made:
+        await each.close()
+
+
+async def test_two_transfers_of_another_release_bring_its_commands_once(
+    host: Host,
+    other_release: Callable[[], SSHTransport],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It finds the agent of the one that began the pool, and nothing of its own beside it."""
+    source, asked = tmp_path / "source", list[str]()
+    source.write_bytes(b"data")
+    ask = CommandChannel.ask
+
+    async def heard(self: CommandChannel, do: str, *payload: Any, **values: Any) -> Any:
+        asked.append(do)
+        return await ask(self, do, *payload, **values)
+
+    monkeypatch.setattr(CommandChannel, "ask", heard)
+    put = other_release()
+    await asyncio.gather(put.put(source, "a" * 32), put.put(source, "b" * 32))
+    assert asked.count("bundle") == 1
+    blobs = host.home / ".cache" / "skyward" / "pools" / "p.0" / "blobs"
+    assert {path.name for path in blobs.iterdir()} >= {"a" * 32, "b" * 32}
+
+
+async def test_a_connection_that_breaks_while_commands_are_brought_is_made_anew(
+    host: Host, other_release: Callable[[], SSHTransport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, cuts = tmp_path / "source", 0
+    source.write_bytes(b"data")
+    ask = CommandChannel.ask
+
+    async def cut_off(self: CommandChannel, do: str, payload: Any = b"", **values: Any) -> Any:
+        nonlocal cuts
+        if do != "bundle" or cuts == 2:
+            return await ask(self, do, payload, **values)
+        cuts += 1
+        before = len(host.received)
+        sending = asyncio.create_task(ask(self, do, payload, **values))
+        await received(host, before + 1)
+        for connection in list(host.connections):
+            connection.abort()
+        return await sending
+
+    monkeypatch.setattr(CommandChannel, "ask", cut_off)
+    await other_release().put(source, "e" * 32)
+    assert cuts == 2
+    ours = host.home / ".cache" / "skyward"
+    assert (ours / "pools" / "p.0" / "blobs" / ("e" * 32)).read_bytes() == b"data"
+
+
+async def test_a_client_of_another_release_brings_what_its_own_commands_need_there(
+    host: Host, other_release: Callable[[], SSHTransport], tmp_path: Path
+) -> None:
     source, folder = tmp_path / "source", tmp_path / "work"
     source.write_bytes(b"data")
     folder.mkdir()
     (folder / "train.py").write_text("")
     ours = host.home / ".cache" / "skyward"
-
-    def another() -> SSHTransport:
-        for bundle in ours.glob("bundle-*"):
-            bundle.rename(ours / f"other-{bundle.name}-{os.urandom(4).hex()}")
-        return SSHTransport(way.target, "p.0", patience=2.0)
-
-    put, renewing, asking = another(), another(), another()
-    try:
-        another()
-        await put.put(source, "a" * 32)
-        assert (ours / "pools" / "p.0" / "blobs" / ("a" * 32)).read_bytes() == b"data"
-        another()
-        await renewing.send_folder(str(folder), {}, Gate(1), lambda line: None)
-        assert list(ours.glob("work/**/train.py"))
-        another()
-        await asking.channel()
-        assert await _reaches(asking, ("127.0.0.1", host.port))
-    finally:
-        for each in (put, renewing, asking):
-            await each.close()
+    await other_release().put(source, "a" * 32)
+    assert (ours / "pools" / "p.0" / "blobs" / ("a" * 32)).read_bytes() == b"data"
+    await other_release().send_folder(str(folder), {}, Gate(1), lambda line: None)
+    assert list(ours.glob("work/**/train.py"))
+    asking = other_release()
+    await asking.channel()
+    assert await _reaches(asking, ("127.0.0.1", host.port))

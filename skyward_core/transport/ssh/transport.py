@@ -78,6 +78,7 @@ class SSHTransport:
         nothing: Heard = {}
         self._facts: HostFacts = nothing  # until the host has told
         self._asked: HostConnection | None = None  # over which the host told its facts
+        self._sending = asyncio.Lock()  # of the bundle, which transfers need that begin at once
         self._forwards = True  # until the host has refused to
         self._rest = RestSending(target.host, self._channel_if_up)
         self.untouched = False  # being prepared for the first time, and nothing was left on the host so far
@@ -315,15 +316,16 @@ class SSHTransport:
     async def _on_host(self, link: HostConnection, module: str, *arguments: str) -> str:
         """The command line that runs one of the modules of ``node.boot`` on the host. Where a client of another release
         began the pool they are not there yet."""
-        if not self._facts["bundle"]:
-            channel = await CommandChannel.open(
-                link, python=self.python, folder=self.folder, said=lambda line: None
-            )
-            try:
-                await send_bundle(channel)
-            finally:
-                channel.close()
-            self._facts["bundle"] = True
+        async with self._sending:
+            if not self._facts["bundle"]:
+                channel = await CommandChannel.open(
+                    link, python=self.python, folder=self.folder, said=lambda line: None
+                )
+                try:
+                    await send_bundle(channel)
+                finally:
+                    channel.close()
+                self._facts["bundle"] = True
         bundle = bundle_for(self._facts["nvml"], self.python.minor)
         folder = f"{self._facts['root']}/{bundle.name}/skyward_core/node/boot"
         return module_command(self._facts["python"], folder, module, *arguments)
