@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
-from skyward_core.model.figures import Unit, throttle_words
+from skyward_core.model.figures import APART, GPU, NODE, Unit, throttle_words
 from skyward_core.model.sizes import size_in_words
 from skyward_core.views.machines import MachineBook, MachineView
 from skyward_core.views.spread import outliers
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 HEAD = ("node", "gpu", "busy", "memory", "power", "temp", "net in", "net out", "disk", "")
 ODD = ("util", "sm_active", "tensor_active", "temp", "power", "cpu")  # figures of which outliers are named
+_APART = {name: APART[figure.unit] for name, figure in {**NODE, **GPU}.items() if name in ODD}
 FULL = 0.95  # of a memory
 Place = tuple[int, int | None]
 
@@ -37,7 +38,7 @@ def odd_ones(book: MachineBook) -> dict[Place, list[str]]:
     """Which GPUs, or nodes, are far from all others of the pool, and in which figures."""
     found: dict[Place, list[str]] = {}
     for name in ODD:
-        for place in outliers(book.latest(name)):
+        for place in outliers(book.latest(name), _APART[name]):
             found.setdefault(place, []).append(name)
     return found
 

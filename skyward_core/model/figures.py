@@ -58,6 +58,8 @@ GPU: dict[str, Figure] = {
     "xid": Figure("", "the last error that the driver wrote into the kernel's log (Xid)"),
     "lost": Figure("", "1: the driver has lost the GPU"),
 }
+# By unit, the least difference from all others that is worth a word.
+APART: dict[Unit, float] = {"%": 10.0, "°C": 10.0, "W": 30.0}
 # NVML's bits of "throttle".
 _REASONS = (
     (0x04, "power cap"),

@@ -13,6 +13,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 FAR = 3.5  # of the modified z-score; what Iglewicz and Hoaglin recommend
 LEAST = 4  # values of which one can be said to be odd
+APART = 0.05  # of the median: who differs by less is not odd, however much alike the others are
 _OF_MEDIAN, _OF_MEAN = 0.6745, 0.7979  # of a normal distribution's deviation, to be comparable
 
 
@@ -129,12 +130,15 @@ def _spread(
         highs.append(high)
 
 
-def outliers(values: Mapping[Key, float]) -> list[Key]:
+def outliers(values: Mapping[Key, float], apart: float = 0.0) -> list[Key]:
     """Whose value is far from all others', the farthest first, by the median absolute deviation; what is no finite
     number is, unless none is.
 
-    Where more than half have the same value, that deviation is 0, and the mean one takes its place; what differs from
-    the median by less than a hundredth of it is no outlier.
+    Where more than half have the same value, that deviation is 0, and the mean one takes its place. Values that are
+    much alike have a small one, and what is far by it need not be far for people: 94 % where all others are at 97 %.
+
+    Args:
+        apart: the least difference from the median that matters; :data:`APART` of the median does in any case.
     """
     finite = {key: value for key, value in values.items() if isfinite(value)}
     odd = [key for key in values if key not in finite] if finite else []
@@ -150,6 +154,6 @@ def outliers(values: Mapping[Key, float]) -> list[Key]:
     if not scale:
         mean = sum(away.values()) / len(away)
         scale = _OF_MEAN / mean if mean > 1e-12 else 0.0
-    least = abs(middle) / 100
+    least = max(apart / unit, APART * abs(middle))
     found = [key for key, distance in away.items() if distance * scale > FAR and distance > least]
     return odd + sorted(found, key=lambda key: -away[key])

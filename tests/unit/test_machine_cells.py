@@ -32,6 +32,29 @@ def test_one_slow_gpu_of_256_is_named() -> None:
     assert shown[0] == ("n0", "", "40 %", "25 %", "", "", "", "", "", "")
 
 
+@pytest.mark.parametrize(
+    ("name", "others", "near", "far"),
+    [
+        ("cpu", [97.0, 97.1, 96.9, 97.0], 94.0, 60.0),
+        ("util", [98, 98, 98, 98], 90, 12),
+        ("temp", [60, 60, 61, 60], 67, 80),
+        ("power", [650, 651, 649, 650], 625, 300),
+        ("cpu", [0.1, 0.1, 0.2, 0.1], 4.0, 50.0),
+    ],
+)
+def test_who_is_far_only_by_how_much_alike_the_others_are_is_not_named(
+    name: str, others: list[float], near: float, far: float
+) -> None:
+    for value, odd in ((near, {}), (far, {4: [name]})):
+        book = MachineBook()
+        for node, measured in enumerate([*others, value]):
+            figures: dict[str, Any] = (
+                {"node": {"cpu": measured}} if name == "cpu" else {"gpus": [{name: measured}]}
+            )
+            book.feed(node, json.dumps({"at": 10.0} | figures).encode())
+        assert {node: names for (node, _), names in odd_ones(book).items()} == odd
+
+
 def test_figures_of_before_are_not_shown_as_of_now() -> None:
     book = gang(1, 1)
     book.explain(1, "its agent is of an older release")

@@ -81,6 +81,8 @@ def test_half_lie_on_either_side_of_the_median(values: list[float]) -> None:
         ([98, 97, 99, 98, 12, 98, 97], [4]),
         ([1.0] * 255 + [2.0], [255]),
         ([1.0] * 255 + [1.001], []),
+        ([1.0] * 255 + [1.04], []),  # far by the deviation, not for people
+        ([1.0] * 255 + [1.06], [255]),
         ([0.0] * 7 + [1.0], [7]),
         ([1, 2, 3, 4, 5, 6], []),
         ([5, 5, 5, 5], []),
@@ -95,6 +97,13 @@ def test_half_lie_on_either_side_of_the_median(values: list[float]) -> None:
 )
 def test_who_is_far_from_all_others_is_named(values: list[float], odd: list[int]) -> None:
     assert outliers(dict(enumerate(values))) == odd
+
+
+def test_who_differs_by_less_than_matters_is_no_outlier() -> None:
+    """A processor at 94 % where all others are at 97 % was said to be unlike them."""
+    busy = dict(enumerate([97.0, 97.2, 96.9, 97.1, 94.0]))
+    assert outliers(busy, 10.0) == []
+    assert outliers(busy | {4: 86.0}, 10.0) == [4]
 
 
 @given(st.dictionaries(st.integers(), numbers, max_size=30))
