@@ -19,7 +19,7 @@ from skyward_core.transport.ssh import command_channel
 from skyward_core.transport.ssh.bundle_sending import send_bundle
 from skyward_core.transport.ssh.command_channel import CommandChannel
 from skyward_core.transport.ssh.target import Target
-from skyward_core.transport.ssh.transport import SSHTransport
+from skyward_core.transport.ssh.transport import SSHTransport, send_workdir
 from tests.support.sshd import Host
 
 SIZE = 20_000_000
@@ -207,3 +207,15 @@ async def test_a_client_of_another_release_brings_what_its_own_commands_need_the
     asking = other_release()
     await asking.channel()
     assert await _reaches(asking, ("127.0.0.1", host.port))
+
+
+async def test_who_includes_what_is_not_there_hears_so(way: SSHTransport, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    channel = await way.channel()
+    try:
+        await send_bundle(channel)
+        image = {"includes": ["train.py", "dta/*.csv"]}
+        _, detail, _ = await send_workdir(channel, str(tmp_path), image, Gate(1))
+    finally:
+        channel.close()
+    assert detail.endswith("; nothing here is named by Image(includes=...): dta/*.csv")

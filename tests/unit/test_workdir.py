@@ -170,6 +170,13 @@ def test_keys_are_sent_only_where_they_are_named(
     assert ".git/HEAD" in names(folder, includes=[".git"])
 
 
+def test_patterns_that_name_nothing_are_told(folder: Path) -> None:
+    write(folder, "data/a.csv", "x")
+    write(folder, "empty/.keep", "x")
+    found = workdir.manifest(folder, includes=["data/*.csv", "dta/*.csv", "empty", "*.pt"])
+    assert found.unmatched == ["dta/*.csv", "*.pt"]
+
+
 @pytest.mark.parametrize("repository", [True, False])
 def test_where_git_fails_the_folder_is_listed_without_it(
     folder: Path, repository: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -527,7 +527,7 @@ async def _send_snapshot(channel: CommandChannel, snapshot: working_folder.Snaps
     name = working_folder.name_of(snapshot.folder)
     total = sum(item.size for item in items)
     much = f"; {total / 1e6:.0f} MB is much for a working folder" if total > working_folder.WARNING else ""
-    much += _kept_here(snapshot.withheld)
+    much += _kept_here(snapshot.withheld) + _not_there(snapshot.unmatched)
     there: ManifestDone = await channel.ask("manifest", listing, name=name)
     if there.get("current"):
         return there["folder"], f"none of {len(items)} files has changed{much}"
@@ -566,8 +566,15 @@ def _refuse_others(
 def _kept_here(withheld: Sequence[str]) -> str:
     if not withheld:
         return ""
-    named = ", ".join(withheld[:3]) + (f" and {len(withheld) - 3} more" if len(withheld) > 3 else "")
-    return f"; not sent, as keys have such names: {named} (Image(includes=...) sends what it names)"
+    return f"; not sent, as keys have such names: {_some(withheld)} (Image(includes=...) sends what it names)"
+
+
+def _not_there(unmatched: Sequence[str]) -> str:
+    return f"; nothing here is named by Image(includes=...): {_some(unmatched)}" if unmatched else ""
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _snapshot(cwd: str, image: Mapping[str, Any], gate: Gate | None) -> working_folder.Snapshot | str:

@@ -63,10 +63,11 @@ def name_of(folder: Path) -> str:
 
 
 class Manifest(NamedTuple):
-    """What travels of a folder, sorted by path, and what does not for its name alone."""
+    """What travels of a folder, by path; what does not for its name alone; patterns that name nothing there."""
 
     items: list[Item]
     withheld: list[str]
+    unmatched: list[str]
 
 
 def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str] = ()) -> Manifest:
@@ -83,9 +84,12 @@ def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str]
     """
     listed = [path for path in _listed(folder, excludes) if not _matches(path, BY_PRODUCTS)]
     wanted = [path for path in listed if not is_secret(path)]
+    unmatched = []
     for pattern in includes:
         named = is_secret(pattern) or _matches(pattern, (".git",))
-        for found in folder.glob(pattern):
+        if not (there := list(folder.glob(pattern))):
+            unmatched.append(pattern)
+        for found in there:
             inside = [found] if not found.is_dir() else [p for p in found.rglob("*") if not p.is_dir()]
             paths = [path.relative_to(folder).as_posix() for path in inside]
             wanted += [path for path in paths if named or not (is_secret(path) or _matches(path, (".git",)))]
@@ -105,7 +109,7 @@ def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str]
             items.append(Item(path, 0 if link else found_as.st_size, found_as.st_mtime_ns, mode, link))
     _refuse_too_large(folder, items)
     withheld = sorted(path for path in set(listed) - set(wanted) if not _matches(path, excludes))
-    return Manifest(items, withheld)
+    return Manifest(items, withheld, unmatched)
 
 
 def is_secret(path: str) -> bool:
@@ -227,12 +231,13 @@ class Snapshot:
         includes, excludes: see :func:`manifest`.
 
     Attributes:
-        withheld: files that are not sent for their names; known with :meth:`files`.
+        withheld, unmatched: see :class:`Manifest`; known with :meth:`files`.
     """
 
     def __init__(self, folder: Path, includes: Sequence[str], excludes: Sequence[str]) -> None:
         self.folder = folder
         self.withheld: list[str] = []
+        self.unmatched: list[str] = []
         self._listing = asyncio.ensure_future(asyncio.to_thread(self._list, includes, excludes))
         # Where no node comes so far as to ask, nobody else hears of what went wrong.
         self._listing.add_done_callback(lambda listing: listing.cancelled() or listing.exception())
@@ -249,7 +254,7 @@ class Snapshot:
         return await asyncio.shield(self._listing)
 
     def _list(self, includes: Sequence[str], excludes: Sequence[str]) -> tuple[list[Item], bytes]:
-        items, self.withheld = manifest(self.folder, includes, excludes)
+        items, self.withheld, self.unmatched = manifest(self.folder, includes, excludes)
         return items, to_json(items)
 
     async def differ(self, hashes: Mapping[int, str]) -> list[int]:
