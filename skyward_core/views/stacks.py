@@ -100,15 +100,24 @@ def work_of(stack: RankStack) -> ThreadStack | None:
 
 
 def own_frames(frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
-    """What the person's function and its callees are at, without what of ours called the function."""
+    """What the person's function and its callees are at, without what of ours called the function.
+
+    What an import goes through says nothing, and is left out, as in Python's own tracebacks.
+    """
     kept = list(frames)
     while kept and _is_ours(kept[-1]):
         kept.pop()
-    return tuple(kept)
+    return tuple(each for each in kept if not _is_of_imports(each))
+
+
+def _is_of_imports(frame: StackFrame) -> bool:
+    return frame.file.startswith("<frozen importlib.") or frame.file.endswith(
+        "skyward_core/runtime/large_imports.py"
+    )
 
 
 def _is_ours(frame: StackFrame) -> bool:
-    if "/skyward_core/" in frame.file or frame.file.startswith("skyward_core/"):
+    if _is_of_skyward(frame.file):
         return True
     if frame.file.endswith("/threading.py"):
         return _name(frame) in ("_bootstrap", "_bootstrap_inner", "run")
@@ -221,8 +230,17 @@ def where(group: StackGroup) -> str:
         return group.said
     if group.collective is not None:
         return f"in {group.collective}"
-    frame = calling(group.frames) or group.frames[0]
+    frame = calling(group.frames)
+    if frame is None and (module := _imported(group.frames)):
+        return f"importing {module}"
+    frame = frame or group.frames[0]
     return f"{field(frame.function)}, {_place(frame)}"
+
+
+def _imported(frames: Sequence[StackFrame]) -> str:
+    """The package whose code is loaded, by the outermost import; "" where none is."""
+    file = next((each.file for each in reversed(frames) if each.function == "<module>"), "")
+    return short_file(file).partition("/")[0].removesuffix(".py")
 
 
 def calling(frames: Sequence[StackFrame]) -> StackFrame | None:
@@ -231,13 +249,19 @@ def calling(frames: Sequence[StackFrame]) -> StackFrame | None:
 
 
 def is_library(file: str) -> bool:
-    """Whether code lies where packages are installed, and is nobody's own here."""
+    """Whether code lies where packages are installed, or is ours, and is nobody's own here."""
     return (
-        "site-packages/" in file
+        _is_of_skyward(file)
+        or "site-packages/" in file
         or "dist-packages/" in file
         or "/lib/python3." in file
         or file.startswith("<frozen ")
     )
+
+
+def _is_of_skyward(file: str) -> bool:
+    """Whether code is ours, wherever a node has it."""
+    return "/skyward_core/" in file or file.startswith("skyward_core/")
 
 
 def _place(frame: StackFrame) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from textual import work
 from textual.app import ComposeResult
+from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
@@ -19,6 +20,7 @@ from skyward_core.wire.safe_text import field
 
 from ..actions import bindings
 from ..ends import beside as in_thread
+from ..gpu_cells import by_whom
 from ..hints import detail_of, words_of
 from ..styles import beside
 from ..theme import look
@@ -55,10 +57,10 @@ class HostsScreen(BaseScreen[None]):
         self._shown: object = None
 
     def body(self) -> ComposeResult:
-        panel = Panel(HostList())
+        panel = Panel(HostList(), id="hosts")
         panel.border_title = "hosts"
         yield panel
-        detail = Panel(Static(id="detail"), id="host")
+        detail = Panel(VerticalScroll(Static(id="detail")), id="host")
         detail.border_title = "chosen"
         yield detail
 
@@ -76,6 +78,7 @@ class HostsScreen(BaseScreen[None]):
         if self._shown != self._changes:
             self._shown = self._changes
             listed.update(self._groups, self._seen, self._note())
+            self.query_one("#hosts").styles.height = len(listed.rows) + 2 if listed.rows else None
         self.query_one(Crumbs).show(["pools", "hosts"], self._status(now))
         self.query_one("#detail", Static).update(self._detail(listed.chosen))
         super().pulse(now)
@@ -107,7 +110,7 @@ class HostsScreen(BaseScreen[None]):
         if row is None:
             return Content("")
         if not row.host:
-            return Content(f"{', '.join(map(field, row.group.hosts))}\nof {field(str(row.group.file))}")
+            return self._group(row.group)
         lines = [(f"{field(row.host)}\n", "bold")]
         if row.gpu is not None:
             lines.append((f"{row.gpu}\n", ""))
@@ -119,9 +122,22 @@ class HostsScreen(BaseScreen[None]):
             for check in self._checked[row.host]:
                 mark = look(check.state)
                 lines.append((f"{mark.glyph} {field(detail_of(check))}\n", mark.style))
-        elif (seen := self._seen.get(row.host)) is not None and seen.why:
-            lines.append((field(seen.why), ""))
+        elif (seen := self._seen.get(row.host)) is not None:
+            lines += [(f"{field(seen.why)}\n", "")] if seen.why else []
+            lines += [(f"{line}\n", "") for line in by_whom(seen.gpus)]
         return Content.assemble(*lines)
+
+    def _group(self, group: HostGroup) -> Content:
+        gpus = [gpu for host in group.hosts if host in self._seen for gpu in self._seen[host].gpus]
+        takes = " --set gpus=free" if gpus else ""
+        return Content.assemble(
+            (field(group.name), "bold"),
+            f"  {', '.join(map(field, group.hosts))}\n",
+            ("a run on them:  ", "$muted"),
+            (f"skyward-tui run SCRIPT --hosts {field(group.name)}{takes}\n", "$text-accent"),
+            *(f"{line}\n" for line in by_whom(gpus)),
+            (f"of {field(str(group.file))}", "$muted"),
+        )
 
     def _change(self) -> None:
         self._changes += 1

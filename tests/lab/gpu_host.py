@@ -37,8 +37,16 @@ def measure(host: Host, *lines: str) -> None:
     (host.root / "etc" / "gpus").write_text("".join(f"{line}\n" for line in lines))
 
 
-def user_process(host: Host, command: str = "sleep 600") -> int:
-    """A process of user nobody on the host, which goes on until the host is healed; its number there."""
+def user_process(host: Host, command: str = "sleep 600", uid: int = 65534) -> int:
+    """A process of a user of the host, nobody by default, which goes on until the host is healed; its number there."""
     return int(
-        host.run(f"setpriv --reuid=65534 --clear-groups {command} </dev/null >/dev/null 2>&1 & echo $!")
+        host.run(f"setpriv --reuid={uid} --clear-groups {command} </dev/null >/dev/null 2>&1 & echo $!")
     )
+
+
+def put_users(host: Host, *names: str) -> dict[str, int]:
+    """Have these users there; gives their numbers."""
+    users = {name: uid for uid, name in enumerate(names, 4000)}
+    with (host.root / "etc" / "passwd").open("a") as file:
+        file.writelines(f"{name}:x:{uid}:{uid}::/:/bin/sh\n" for name, uid in users.items())
+    return users

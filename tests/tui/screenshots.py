@@ -1,7 +1,7 @@
 """Pictures of the real app on real runs, for ``screenshots/``: ``python -m tests.tui.screenshots``.
 
 Every pool is real, local, and torn down again; the keys are those a person would press. Takes about three minutes.
-Needs the ``test`` extra (torch for the training, resvg and Pillow for the pictures).
+Needs the ``test`` extra (torch for the training, resvg and Pillow for the pictures); the hosts need what a lab needs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from skyward_tui.app import SkywardApp
 from skyward_tui.record_commands import DEMO
 from skyward_tui.replay_app import ReplayApp
 from skyward_tui.widgets.run_list import PastRunList
+from tests.lab import Lab
+from tests.lab.gpu_host import gpu_host, measure, put_driver, put_users, user_process
 from tests.support.app_driver import screen_svg, screen_text
-from tests.support.loopback_hosts import Hosts
 
 FOLDER = Path(__file__).parents[2] / "screenshots"
 EXAMPLES = Path(skyward_tui.__file__).parent / "examples"
@@ -96,13 +97,15 @@ class Camera:
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
 
-    async def until(self, seen: str | Callable[[str], bool]) -> None:
+    async def until(self, seen: str | Callable[[str], bool], *, again: str = "") -> None:
+        """Wait for what shows by itself, or, where ``again`` is a key, for what is shown after that is pressed."""
         true = seen if callable(seen) else lambda text: seen in text
         deadline = time.monotonic() + PATIENCE
         while not true(screen_text(self.app)):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{seen!r} never showed:\n{screen_text(self.app)}")
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(1.0 if again else 0.05)
+            await self.press(*filter(None, [again]))
             await self.pilot.pause()
 
     async def shoot(self, name: str, size: tuple[int, int]) -> None:
@@ -133,8 +136,8 @@ class Camera:
 
 
 def is_listed(text: str) -> bool:
-    """Whether the pools are."""
-    return re.search(r"\d pools? up", text) is not None
+    """Whether the pools are, or that there are none."""
+    return re.search(r"\d pools? up|No pools yet", text) is not None
 
 
 async def take() -> None:
@@ -211,10 +214,10 @@ async def take_hang() -> None:
         await camera.until(is_listed)
         await camera.launch("hang.py")
         await camera.press("ctrl+r")
-        await camera.until("trains")
-        await asyncio.sleep(3)  # until the other ranks are inside of it, which nothing but the lens can see
+        await camera.until("rank 0 trains")
         await camera.press("s")
-        await camera.until("all_reduce")
+        # That the others are inside of it, and rank 2 where it stays, nothing but the lens can see.
+        await camera.until("ranks 0-1,3 are in all_reduce (torch); rank 2 not: validate", again="r")
         await camera.all_sizes("hang")
 
 
@@ -236,7 +239,7 @@ async def take_queue() -> None:
     app = SkywardApp()
     async with app.run_test(size=LARGE) as pilot:
         camera = Camera(app, pilot)
-        await camera.until(lambda text: "No pools yet" in text or "pools up" in text)
+        await camera.until(is_listed)
         await camera.launch("hello.py")
         await camera.press("ctrl+r")
         await camera.until("✓ DONE 4/4")
@@ -266,31 +269,41 @@ def waiting_or_running(app: SkywardApp) -> list[str]:
 
 
 async def take_hosts() -> None:
-    """Two hosts on loopback, of the person's ssh configuration, and one that does not answer."""
+    """Two hosts of a lab, and one that does not answer; of their GPUs only the driver is made up."""
     home, before = Path.cwd() / "person", os.environ["HOME"]
-    (home / ".ssh").mkdir(parents=True)
-    hosts = Hosts(Path.cwd() / "hosts")
-    os.environ["HOME"] = str(home)
-    try:
-        known = f"UserKnownHostsFile {hosts.known}\nIdentityFile {hosts.all[0].client_key}\n"
-        told = [
-            f"Host gpu{number}\nHostName 127.0.0.1\nPort {host.port}\n{known}"
-            for number, host in enumerate(hosts.all, 1)
-        ]
-        told.append("Host gpu3\nHostName 127.0.0.1\nPort 9\n")
-        (home / ".ssh" / "config").write_text("".join(told), "utf-8")
-        kept_hosts.save(kept_hosts.own_file(), "lab", ["gpu1", "gpu2"])
-        kept_hosts.save(kept_hosts.own_file(), "desk", ["gpu3"])
-        app = SkywardApp()
-        async with app.run_test(size=LARGE) as pilot:
-            camera = Camera(app, pilot)
-            await camera.until(lambda text: "No pools yet" in text or "pools up" in text)
-            await camera.press("s")
-            await camera.until("there is no NVIDIA driver")
-            await camera.all_sizes("hosts")
-    finally:
-        os.environ["HOME"] = before
-        hosts.stop()
+    with Lab(2, gpu_host("www"), {1: gpu_host("wwww")}) as lab:
+        try:
+            told = lab.ssh_config.read_text("utf-8")
+            for number, host in enumerate(lab.hosts, 1):
+                put_driver(host)
+                told = re.sub(rf"\b{host.name}\b", f"gpu{number}", told)
+            shared, full = lab.hosts
+            train = user_process(shared, uid=put_users(shared, "bob")["bob"])
+            users = put_users(full, "ann", "cem")
+            tune, serve = (user_process(full, uid=uid) for uid in users.values())
+            measure(shared, f"util=98 pids={train}:67900 used=67900", "used=18432")
+            measure(
+                full,
+                f"util=91 pids={tune}:40210 used=40210",
+                f"util=93 pids={tune}:40188 used=40188",
+                f"util=97 pids={serve}:71010 used=71010",
+                f"util=96 pids={serve}:71012 used=71012",
+            )
+            (home / ".ssh").mkdir(parents=True)
+            down = "Host gpu3\nHostName 127.0.0.1\nPort 9\n"
+            (home / ".ssh" / "config").write_text(told + down, "utf-8")
+            os.environ["HOME"] = str(home)
+            kept_hosts.save(kept_hosts.own_file(), "lab", ["gpu1", "gpu2"])
+            kept_hosts.save(kept_hosts.own_file(), "desk", ["gpu3"])
+            app = SkywardApp()
+            async with app.run_test(size=LARGE) as pilot:
+                camera = Camera(app, pilot)
+                await camera.until(is_listed)
+                await camera.press("s")
+                await camera.until(lambda text: "looked" in text and "refuses the connection" in text)
+                await camera.all_sizes("hosts")
+        finally:
+            os.environ["HOME"] = before
 
 
 async def take_past() -> None:
@@ -298,7 +311,7 @@ async def take_past() -> None:
     app = SkywardApp()
     async with app.run_test(size=LARGE) as pilot:
         camera = Camera(app, pilot)
-        await camera.until(lambda text: re.search(r"\d pools? up", text) is not None)
+        await camera.until(is_listed)
         await camera.press("F")
         await camera.until("broken")
         await camera.all_sizes("failures")

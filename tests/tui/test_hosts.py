@@ -56,7 +56,11 @@ async def test_who_uses_which_gpu_and_what_works_there(app: SkywardApp, asked: l
             app, pilot, "1 of 3 free", "used by bob (python, 71.2 GB)", "taken by pool llama-ft of ann",
             "✗ Host gpu2 does not answer", "there is no NVIDIA driver", "✗ 1 host not reached",
         )  # fmt: skip
-        await pilot.press("down", "down")
+        by_whom = ("○ free: 1 GPU", "● bob: 1 GPU, 71.2 GB", "● pool llama-ft of ann: 1 GPU, 12.0 GB")
+        await shows(app, pilot, *by_whom, "skyward-tui run SCRIPT --hosts lab --set gpus=free")
+        await pilot.press("down")
+        await shows(app, pilot, *by_whom)
+        await pilot.press("down")
         await shows(app, pilot, "process 4711: bob (python, 71.2 GB)")
         await pilot.press("c")
         await shows(app, pilot, "gpu1: all that a pool needs is there")

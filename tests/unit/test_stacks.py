@@ -20,6 +20,7 @@ from skyward_core.views.stacks import (
     own_frames,
     short_file,
     verdict,
+    where,
 )
 from skyward_core.wire.value_checks import is_stack_frame
 from tests.support.examples import examples
@@ -118,6 +119,41 @@ def test_who_has_returned_is_asked_no_more() -> None:
 
 def test_no_collective_no_verdict() -> None:
     assert verdict(Stacks(0.0, (stack(0, *LOADING), stack(1, at="idle")))) == []
+
+
+IMPORTING = (
+    ("<module>", TORCH + "nn/functional.py", 2124),
+    ("_call_with_frames_removed", "<frozen importlib._bootstrap>", 241),
+    ("_find_and_load", "<frozen importlib._bootstrap>", 1176),
+    ("<module>", TORCH + "__init__.py", 2254),
+    ("_quieten.<locals>.load", "/b/all.zip/skyward_core/runtime/large_imports.py", 72),
+    ("_find_and_load", "<frozen importlib._bootstrap>", 1176),
+)
+
+
+def test_who_still_imports_is_said_to_and_what_an_import_goes_through_is_not() -> None:
+    by_pickle = (
+        *IMPORTING,
+        ("subimport", "/env/lib/python3.12/site-packages/cloudpickle/cloudpickle.py", 476),
+    )
+    own = (*IMPORTING, ("<module>", "/w/train.py", 3))
+    assert as_text(Stacks(0.0, (stack(0, *by_pickle), stack(1, *own)))) == [
+        "rank 0: importing torch",
+        "    <module>  torch/nn/functional.py:2124",
+        "    <module>  torch/__init__.py:2254",
+        "    subimport  cloudpickle/cloudpickle.py:476",
+        "",
+        "rank 1: <module>, train.py:3",
+        "    <module>  torch/nn/functional.py:2124",
+        "    <module>  torch/__init__.py:2254",
+        "    <module>  /w/train.py:3",
+    ]
+
+
+def test_who_waits_inside_of_ours_is_where_their_own_code_called_it() -> None:
+    asking = (("ask", "/b/all.zip/skyward_core/runtime/shared.py", 90), ("step", "/w/train.py", 28))
+    (group,) = groups(Stacks(0.0, (stack(0, *asking),)))
+    assert where(group) == "step, train.py:28"
 
 
 def test_a_call_in_a_thread_is_what_its_rank_is_at() -> None:
