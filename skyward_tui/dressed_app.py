@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -45,6 +47,7 @@ class DressedApp(AppFace):
 
     def __init__(self, theme: str, plain: bool) -> None:
         super().__init__()
+        self._began = time.time()
         self.own = OwnSettings()
         self.remarks: list[str] = []
         self._asked_theme, self._plain = theme, plain
@@ -55,6 +58,12 @@ class DressedApp(AppFace):
         self._painters: list[LineFilter] = []
         self._worn = SKYWARD.name
         self.add_class(f"-theme-{SKYWARD.name}", update=False)  # as Textual does where a theme comes later
+
+    def _fatal_error(self) -> None:  # Textual calls it where nobody handles an error
+        if (error := sys.exception()) is not None:
+            from .own_failure import failed
+
+            self.panic(failed(error, self.pools(), self._began))
 
     @property
     def available_themes(self) -> dict[str, Theme]:

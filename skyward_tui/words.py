@@ -130,6 +130,16 @@ def clip(text: str, width: int) -> str:
     return set_cell_size(text, max(0, width - 1)).rstrip() + "…" if width > 0 else ""
 
 
+def fit(text: str, cells: int) -> str:
+    """In exactly so many cells, cut or padded; on their right where the number is below 0.
+
+    A format string's width counts letters, and would set what stands behind a name in Chinese out of its column.
+    """
+    shown = clip(text, abs(cells))
+    room = " " * (abs(cells) - cell_len(shown))
+    return f"{room}{shown}" if cells < 0 else f"{shown}{room}"
+
+
 def clip_parts(text: str, width: int) -> str:
     """Cut to a number of cells between parts, which stand two blanks apart: no part says something else."""
     shown = ""
@@ -167,7 +177,7 @@ def one_line(text: str) -> str:
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines with aligned columns; the last column may be as long as it likes."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        "  ".join(fit(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]

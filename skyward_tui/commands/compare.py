@@ -6,12 +6,14 @@ import sys
 import time
 from typing import Any
 
+from rich.cells import cell_len
+
 from skyward_core.front.comparing import ComparedRow, Comparison
 from skyward_core.model import exit_status
 
 from ..as_json import run_json
 from ..compared import ComparedLine, lines_of
-from ..words import clip
+from ..words import clip, fit
 from .console import Console
 from .reach import fetched, meant, opened
 from .report import note_of
@@ -33,8 +35,8 @@ def compare(left: str, right: str, console: Console) -> int:
 
 
 def _show(lines: list[ComparedLine], console: Console) -> None:
-    names = max(len(line.name) for line in lines if not line.is_heading)
-    sides = max(len(line.left) for line in lines)
+    names = max(cell_len(line.name) for line in lines if not line.is_heading)
+    sides = max(cell_len(line.left) for line in lines)
     if console.width < sys.maxsize:
         sides = min(sides, max(LEAST, (console.width - names - 8) // 2))
     for line in lines:
@@ -42,7 +44,7 @@ def _show(lines: list[ComparedLine], console: Console) -> None:
             console.say(f"\n{line.name}", 1)
             continue
         mark = "≠" if line.differs and line.name else " "
-        text = f"{line.name:<{names}} {mark} {clip(line.left, sides):<{sides}}  {line.right}".rstrip()
+        text = f"{fit(line.name, names)} {mark} {fit(line.left, sides)}  {line.right}".rstrip()
         console.say(clip(text, console.width), *((33,) if mark == "≠" else () if line.name else (1,)))
 
 

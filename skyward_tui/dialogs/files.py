@@ -44,6 +44,7 @@ class FilesScreen(Picker):
         self.again: Form | None = None
         self._folder = folder
         self._recent = recent
+        self._walks = False  # whether the person has opened a folder: what lies there is what is looked for
         self._launches: dict[str, Form] = {}
         self._entries: dict[str, Path] = {}
         self._lacking: dict[Path, str] = {}
@@ -74,7 +75,7 @@ class FilesScreen(Picker):
             path = expanded(typed)
             folder, part = (path, "") if typed.endswith("/") else (path.parent, path.name)
             folder = self._folder / folder
-        else:
+        elif not self._walks:
             self._list_recent(part)
             found_examples = [path for path in examples() if part.lower() in path.stem]
             if found_examples:
@@ -133,7 +134,7 @@ class FilesScreen(Picker):
         if not path.is_dir():
             self.dismiss(str(path))
             return
-        self._folder = path.resolve()
+        self._folder, self._walks = path.resolve(), True
         narrow = self.query_one(Input)
         narrow.focus()
         if narrow.value:

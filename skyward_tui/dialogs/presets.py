@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from textual import work
 from textual.content import Content
 from textual.widgets import Input, OptionList
@@ -18,6 +19,7 @@ from skyward_core.wire.safe_text import field
 from ..actions import bindings
 from ..ends import beside as in_thread
 from ..hints import words_of
+from ..words import fit
 from .ask import ChoiceScreen
 from .picker import Picker
 
@@ -113,9 +115,9 @@ def _row(preset: Preset) -> Content:
     arguments = entry.get("arguments") or entry.get("script_args")
     words += [shlex.join(map(str, arguments))] if isinstance(arguments, list) else []
     words += [f"{name} {entry[name]}" for name in ("provider", "nodes", "accelerator") if name in entry]
-    return Content.assemble(
-        f"  {field(preset.name):<{_NAME}}  ", (field("  ".join(filter(None, words))), "$muted")
-    )
+    name = field(preset.name)
+    shown = fit(name, max(_NAME, cell_len(name)))
+    return Content.assemble(f"  {shown}  ", (field("  ".join(filter(None, words))), "$muted"))
 
 
 def _near(path: Path) -> str:

@@ -27,6 +27,7 @@ from ..words import (
     clip,
     count,
     duration,
+    fit,
     hourly,
     money,
     next_to_go,
@@ -129,7 +130,7 @@ class PoolList(Roll):
             said = "" if pool.ended_at is None else ago(self._now - pool.ended_at)
         parts = [
             ("▶ " if here else "  ", "$text-accent"),
-            (f"{clip(pool.name, name):<{name}} ", "" if pool.is_over else "bold"),
+            (f"{fit(pool.name, name)} ", "" if pool.is_over else "bold"),
             (
                 f"{mark.text:<14}",
                 f"{mark.style} {PULSE_STYLE}" if pool.key in self._pulse.lit else mark.style,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from textual.content import Content
 from textual.widget import Widget
 
@@ -11,7 +12,7 @@ from skyward_core.front.charts import COUNTERS
 
 from ..compared import ComparedLine
 from ..styles import beside
-from ..words import clip
+from ..words import clip, fit
 from .braille import Points
 from .roll import Roll
 from .scaled_curves import scaled
@@ -51,15 +52,15 @@ class ComparedList(Roll):
         line = self.lines[index]
         if line.is_heading:
             return Content.styled(clip(f" {line.name}", width), "bold $text-accent")
-        name = min(18, max(len(each.name) for each in self.lines if not each.is_heading))
+        name = min(18, max(cell_len(each.name) for each in self.lines if not each.is_heading))
         side = max(8, (width - name - 6) // 2)
         mark = "≠" if line.differs and line.name else " "
         drawn = line.name == self.name_shown and line.name in self.names
-        left, right = (f"{clip(text, side - 1):<{side}}" for text in (line.left, line.right))
+        left, right = (f"{fit(text, side - 1)} " for text in (line.left, line.right))
         plain = "bold" if line.differs else "$muted"
         styles = (plain, plain) if line.name else (f"bold {STYLES[LEFT]}", f"bold {STYLES[RIGHT]}")
         return Content.assemble(
-            (f" {clip(line.name, name):<{name}} ", "bold $text-accent" if drawn else ""),
+            (f" {fit(line.name, name)} ", "bold $text-accent" if drawn else ""),
             (f"{mark} ", "$text-warning"),
             (left, styles[0]),
             (clip(right.rstrip(), max(0, width - name - 4 - side)), styles[1]),

@@ -11,7 +11,7 @@ from textual.message import Message
 from ..beat import at_rest
 from ..leftovers import LeftoverRow, cells_of, list_of
 from ..theme import look
-from ..words import clip
+from ..words import clip, fit
 from .roll import Roll
 
 if TYPE_CHECKING:
@@ -72,10 +72,8 @@ class LeftoverList(Roll):
         parts = []
         for name, room in self._columns(width):
             text = cells.get(name, "")
-            if room < 0:
-                parts.append(f"{clip(text, -room):>{-room}} ")
-            else:
-                parts.append(f"{clip(text, room):<{room}}" if room else f" {text}")
+            shown = fit(text, room) if room else f" {text}"
+            parts.append(f"{shown} " if room < 0 else shown)
         return " ".join(parts)
 
     def row_count(self, width: int) -> int:

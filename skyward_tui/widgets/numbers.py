@@ -6,6 +6,7 @@ from math import isfinite
 from time import monotonic
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -28,7 +29,7 @@ from skyward_core.views.spread import median, outliers
 
 from ..actions import bindings
 from ..styles import beside
-from ..words import clip, duration, number
+from ..words import clip, duration, fit, number
 from .braille import Canvas, bounds, spark
 
 REPAINT_SECONDS = 0.5  # between two looks at numbers that keep coming
@@ -304,7 +305,7 @@ class NumbersPane(Widget, can_focus=True):
         mark = " !" if self._far_off(name) else ""
         cursor = self.get_component_rich_style("numbers--cursor") if name == self.name_shown else self._plain
         head = clip(f" {name} {value}{mark}", width)
-        room = clip(span, width - len(head) - 1)
+        room = clip(span, width - cell_len(head) - 1)
         strip = Strip([Segment(head, cursor), Segment(room, self._style("muted"))])
         return strip.extend_cell_length(width, self._plain).crop(0, width)
 
@@ -334,10 +335,11 @@ class NumbersPane(Widget, can_focus=True):
     def _name_row(self, book: MetricBook, name: str, width: int) -> Strip:
         style = self._plain
         mark = "!" if self._far_off(name) else " "
-        head = f" {clip(name, _NAME):<{_NAME}} {clip(self._latest(book, name), _VALUE):>{_VALUE}}{mark}"
+        head = f" {fit(name, _NAME)} {fit(self._latest(book, name), -_VALUE)}{mark}"
         cursor = self.get_component_rich_style("numbers--cursor") if name == self.name_shown else style
         ranks = self.ranks[:1] if self._rank is None else [self._rank]
-        bars = "".join(spark(book.history(self._run, rank, name), width - len(head) - 1) for rank in ranks)
+        room = width - cell_len(head) - 1
+        bars = "".join(spark(book.history(self._run, rank, name), room) for rank in ranks)
         tint = "chosen" if name == self.name_shown else "muted"
         return Strip([Segment(head, cursor), Segment(f" {bars}", self._style(tint))])
 

@@ -9,7 +9,7 @@ from textual.content import Content
 from ..queue_rows import QueueRow
 from ..queue_words import numbers, reason
 from ..theme import look
-from ..words import clip, duration
+from ..words import clip, duration, fit
 from .roll import Roll
 
 
@@ -59,7 +59,7 @@ class QueueList(Roll):
         has = f"has {numbers(row.nodes)}" if row.nodes else "its calls wait for ranks that others have"
         has = reason(row, self._now) if row.waits else has
         age = duration(max(0.0, self._now - row.since))
-        text = clip(f"{clip(row.name, 16):<16} {age:>6}  {has}", max(0, width - 4))
+        text = clip(f"{fit(row.name, 16)} {age:>6}  {has}", max(0, width - 4))
         line = Content.assemble(
             ("▸ " if index == self._cursor and self.has_focus else "  ", "$text-accent"),
             (f"{mark.glyph} ", mark.style),

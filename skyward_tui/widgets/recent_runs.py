@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from textual.content import Content
 from textual.widget import Widget
 
 from ..theme import look
-from ..words import ago, clip, duration, one_line
+from ..words import ago, clip, duration, fit, one_line
 
 if TYPE_CHECKING:
     from skyward_core.front.past_runs import PastRun
@@ -40,12 +41,12 @@ class RecentRuns(Widget, can_focus=False):
         mark = look(run.state)
         parts = [
             (f"  {mark.text:<12}", "$muted" if run.state == "done" else mark.style),
-            (f"{clip(run.function, _FUNCTION):<{_FUNCTION}} ", ""),
-            (f"{clip(run.pool, _POOL):<{_POOL}}", "$muted"),
+            (f"{fit(run.function, _FUNCTION)} ", ""),
+            (fit(run.pool, _POOL), "$muted"),
             (f"{duration(run.seconds(self._now)):>8}", ""),
             (f"  {ago(self._now - run.opened_at):>8}  ", "$muted"),
         ]
-        room = width - sum(len(text) for text, _ in parts)
+        room = width - sum(cell_len(text) for text, _ in parts)
         return Content.assemble(
             *parts, (clip(one_line(run.note), max(0, room)), "$text-error" if run.error else "$muted")
         )

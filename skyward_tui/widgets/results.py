@@ -15,7 +15,7 @@ from skyward_core.views.views import RunView, TaskView
 from skyward_core.wire.safe_text import field
 
 from ..theme import look
-from ..words import ago, clip, count, failure, number, one_line, took
+from ..words import ago, clip, count, failure, fit, number, one_line, took
 from .roll import Roll
 
 MOST_ALIGNED = 256  # results that are looked at for what their parts are called
@@ -146,7 +146,7 @@ class ResultsPane(Roll):
         if self.trials is not None:
             return [*lines, self.trials.head(width)]
         if self._columns and len(self._tasks) > 1:
-            names = "  ".join(f"{clip(name, room):>{room}}" for name, room in self._columns.items())
+            names = "  ".join(fit(name, -room) for name, room in self._columns.items())
             before = _BEFORE if self.run is None or self.run.kind == "broadcast" else _BEFORE + 1
             lines.append(Content.styled(f"{'':{before}}{clip(names, max(0, width - before))}", "$muted"))
         return lines
@@ -197,9 +197,7 @@ class ResultsPane(Roll):
         value = _parts(task)
         if not self._columns or len(self._tasks) < 2 or value is None or value.keys() != self._columns.keys():
             return task_note(task)
-        return "  ".join(
-            f"{clip(_scalar(value[name]), room):>{room}}" for name, room in self._columns.items()
-        )
+        return "  ".join(fit(_scalar(value[name]), -room) for name, room in self._columns.items())
 
     def _file_row(self, index: int, width: int) -> Content:
         if index == 0:

@@ -12,7 +12,7 @@ from textual.message import Message
 from skyward_core.front.past_runs import COLUMNS, PastRun, sorted_runs
 
 from ..theme import look
-from ..words import ago, clip, duration, money, one_line
+from ..words import ago, clip, duration, fit, money, one_line
 from .roll import Roll
 
 _ROOMY = 120  # columns from which all facts of a run are shown
@@ -195,5 +195,4 @@ def _both(what: str, figures: str, room: int) -> str:
 
 def _fit(text: str, room: int) -> str:
     """A text in so many cells, on the right where that is below 0, and one more cell behind it."""
-    shown = clip(text, abs(room)) if room else text
-    return f"{shown:>{-room}} " if room < 0 else f"{shown:<{room}} " if room else shown
+    return f"{fit(text, room)} " if room else text

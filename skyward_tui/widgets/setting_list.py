@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from textual.content import Content
 from textual.message import Message
 
-from ..words import clip
+from ..words import clip, fit
 from .roll import Roll
 
 _NAME, _VALUE = 36, 24  # columns
@@ -82,8 +82,8 @@ class SettingList(Roll):
         room = max(0, width - name - cell - 4)
         line = Content.assemble(
             ("▶ " if here else "  ", "$text-accent"),
-            f"{clip(row.name, name):<{name}} ",
-            (f"{clip(row.shown, cell):<{cell}} ", value),
+            f"{fit(row.name, name)} ",
+            (f"{fit(row.shown, cell)} ", value),
             (clip(row.remark or row.help, room), "$text-error" if row.remark else "$muted"),
         )
         if here:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from textual.content import Content
 
 from ..theme import look
-from ..words import clip, count, duration
+from ..words import clip, count, duration, fit
 from .rank_state import RankState
 from .roll import Roll
 
@@ -68,7 +68,7 @@ class StackRanks(Roll, can_focus=False):
 
     def _wide(self, text: str) -> str:
         widest = min(_WHERE, max((len(row.where) for row in self._rows), default=0))
-        return f"{clip(text, widest):<{widest}}  "
+        return f"{fit(text, widest)}  "
 
     def _quiet(self, text: str) -> str:
         """A column where somebody is quiet, else none."""

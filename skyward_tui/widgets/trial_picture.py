@@ -14,7 +14,7 @@ from skyward_core.front.charts import COUNTERS
 from skyward_core.views.metrics import MetricBook
 from skyward_core.views.trials import TrialRow, TrialTable
 
-from ..words import clip, count, number
+from ..words import clip, count, fit, number
 from .braille import Points
 from .scaled_curves import scaled
 
@@ -141,14 +141,14 @@ def _block(
     room = max(0, width - _VALUE - _MEAN - 3)
     low, high = map(number, span)
     scale = f"{low}{high:>{room - len(low)}}" if room > len(low) + len(high) else ""
-    title = clip(f" {measured} by {name}", _VALUE + _MEAN + 1)
-    head = (f"{title:<{_VALUE + _MEAN + 3}}", "bold"), (scale, "$muted")
+    title = fit(f" {measured} by {name}", _VALUE + _MEAN + 1)
+    head = (f"{title}  ", "bold"), (scale, "$muted")
     rows = [Content.assemble(*head)]
     for each in groups[:MOST_VALUES]:
         line = _strip(each, span, room)
         rows.append(
             Content.assemble(
-                (f" {clip(each.value, _VALUE):>{_VALUE}}", ""),
+                (f" {fit(each.value, -_VALUE)}", ""),
                 (f"{number(each.mean):>{_MEAN}}  ", "bold"),
                 *line,
             )

@@ -428,6 +428,20 @@ async def test_folders_are_walked(app: SkywardApp, tmp_path: Path) -> None:
         await until(pilot, lambda: screen.query_one("#script", Input).value == "jobs/mine.py")
 
 
+async def test_in_a_folder_that_was_opened_the_cursor_is_on_what_lies_there(
+    app: SkywardApp, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "mine.py").write_text(SCRIPT)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await launch_form(app, pilot, "")
+        await pilot.press("ctrl+o", "j", "o", "b", "enter")
+        await until(pilot, lambda: "mine.py" in screen_text(app))
+        assert "packaged examples" not in screen_text(app)  # whoever walks looks for none of these
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: screen.query_one("#script", Input).value == "jobs/mine.py")
+
+
 async def test_a_home_folder_of_nobody_is_a_path_like_any_other(app: SkywardApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "~nobody-of-that-name/x.py")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from rich.cells import cell_len
 from textual.geometry import Size
 from textual.pilot import Pilot
 
@@ -92,6 +93,21 @@ async def test_the_numbers_of_another_rank_and_of_all(app: SkywardApp, session: 
         await until(pilot, lambda: "5 numbers  median of 2 ranks" in screen_text(app))
         await until(pilot, lambda: "loss                 2 " in screen_text(app))
         assert numbers(screen).ranks == [0, 1]
+
+
+async def test_what_stands_behind_a_name_in_wide_letters_keeps_its_column(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("llama-ft")
+    run = session.open_run(view)
+    view.metrics.note(run.id, 0, 1.0, {"loss": 7.25, "損失": 8.25, "検証データの損失の平均": 9.25})
+    async with app.run_test(size=(160, 48)) as pilot:
+        await opened(app, pilot)
+        await until(pilot, lambda: "損失" in screen_text(app) and " 9.25" in screen_text(app))
+        rows = [row for row in screen_text(app).splitlines() if "▄" in row]
+        ends = {cell_len(row[: row.index("▄")]) for row in rows}
+        assert len(rows) == 3
+        assert len(ends) == 1, screen_text(app)
 
 
 async def test_yielded_numbers_are_charted_and_a_new_run_begins_anew(
