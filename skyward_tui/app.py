@@ -373,12 +373,10 @@ class SkywardApp(OpeningApp):
         return refused
 
     def flash(self, text: str, kind: str = "info") -> None:
-        from skyward_core.wire.safe_text import field
-
         from .screens.base import BaseScreen
 
         if (screen := self._front(BaseScreen)) is not None:
-            screen.flash(field(text), kind)
+            screen.flash(text, kind)
 
     def copy(self, text: str, what: str) -> None:
         if not text:

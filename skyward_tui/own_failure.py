@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from rich.traceback import Traceback
 import skyward_core
 from skyward_core.views.views import PoolView
 
-PACKAGES = tuple(Path(package.__file__).parent for package in (sys.modules[__package__], skyward_core))
+PACKAGES = Path(__file__).parent, Path(skyward_core.__file__).parent
 
 UPDATED = "skyward-tui's own files were changed while it was open, as an update does. Start it again."
 DEFECT = "skyward-tui failed by itself, which is a defect of it. What stands above belongs into a report."

@@ -109,6 +109,12 @@ def value(thing: Any, depth: int = DEPTH) -> Any:
     return [value(item, depth - 1) for item in thing]
 
 
+def in_place(text: str) -> str:
+    """The same number of characters, so that places in it stay true, each that cannot be shown as a mark; what has
+    been a sequence shows as text. For a line that is edited."""
+    return text if text.isprintable() else _patterns().forbidden.sub(_UNSHOWN, text)
+
+
 def _filtered(line: str, *, colors: bool) -> str:
     if not line.isascii():
         line = re.sub("[\x80-\x9f]", _as_escape, line)
@@ -116,15 +122,15 @@ def _filtered(line: str, *, colors: bool) -> str:
     if "\x1b" not in line:
         return patterns.forbidden.sub(_UNSHOWN, line)
     text, *sequences = re.split("\x1b+", line)
-    out = [_shown(text)]
+    out = [in_place(text)]
     last = len(sequences) - 1
     for place, rest in enumerate(
         sequences
     ):  # each began with ESC, and ends at the latest before the next one
         if colors and (sgr := patterns.sgr.match(rest)):
-            out += ("\x1b", sgr[0], _shown(rest[sgr.end() :]))
+            out += ("\x1b", sgr[0], in_place(rest[sgr.end() :]))
         else:
-            out.append(_shown(rest[_end_of_sequence(rest, is_last=place == last) :]))
+            out.append(in_place(rest[_end_of_sequence(rest, is_last=place == last) :]))
     return "".join(out)
 
 
@@ -140,10 +146,6 @@ def _end_of_sequence(rest: str, *, is_last: bool) -> int:
         return min(ends) + 1
     # The next ESC ends it. Where none comes, what would never end is shown rather than lost.
     return sequence.end() if is_last else len(rest)
-
-
-def _shown(text: str) -> str:
-    return text if text.isprintable() else _patterns().forbidden.sub(_UNSHOWN, text)
 
 
 def _as_escape(c1: re.Match[str]) -> str:

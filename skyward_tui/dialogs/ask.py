@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from textual.app import ComposeResult
 from textual.widgets import Button, Input, Static
 
+from ..widgets.text_line import TextLine
 from .base import Dialog
 
 
@@ -23,7 +24,7 @@ class AskScreen(Dialog[str | None]):
         self._value = value
 
     def body(self) -> ComposeResult:
-        answer = Input(self._value, compact=True)
+        answer = TextLine(self._value, compact=True)
         answer.cursor_blink = False
         yield answer
 

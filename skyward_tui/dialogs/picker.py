@@ -11,6 +11,7 @@ from textual.widgets.option_list import Option
 
 from ..actions import bindings
 from ..styles import beside
+from ..widgets.text_line import TextLine
 from .base import Dialog
 
 
@@ -23,7 +24,7 @@ class Picker(Dialog[str | None]):
     DEFAULT_CSS = beside(__file__)
 
     def body(self) -> ComposeResult:
-        narrow = Input(placeholder=self.PLACEHOLDER, compact=True)
+        narrow = TextLine(placeholder=self.PLACEHOLDER, compact=True)
         narrow.cursor_blink = False
         yield narrow
         yield OptionList(compact=True)

@@ -10,6 +10,7 @@ from textual.content import Content
 from textual.widgets import Button, Input, Static
 
 from ..styles import beside
+from ..widgets.text_line import TextLine
 from .base import Dialog, Result
 
 
@@ -43,7 +44,7 @@ class TypedWord(Dialog[Result]):
     def field(self) -> Iterable[Input]:
         """Where the word is typed: empty, so that nobody confirms what was not read."""
         if self.word:
-            answer = Input(compact=True, id="answer")
+            answer = TextLine(compact=True, id="answer")
             answer.cursor_blink = False
             yield answer
 

@@ -29,6 +29,7 @@ from ..widgets.log_panes import MOST, LogColumn, LogPanes
 from ..widgets.log_window import NEAR, Matcher
 from ..widgets.rank_panel import RankChosen
 from ..widgets.rank_state import FAILURES, link_note, nothing_yet, rank_states
+from ..widgets.text_line import TextLine
 from ..words import count, one_line
 from .base import Chosen, RunPanel, Saved
 from .table import Row
@@ -54,7 +55,7 @@ class LogPanel(RunPanel):
         self._world = 0
         self._run: RunView | None = None
         self.cause = CauseLines()
-        self.prompt = Input(compact=True, id="prompt", select_on_focus=True)
+        self.prompt = TextLine(compact=True, id="prompt", select_on_focus=True)
         self._subject = ""
         self._asking = ""
         self._folded: CollapsedRing | None = None

@@ -148,9 +148,11 @@ class BaseScreen(Screen[Result]):
         return hints
 
     def flash(self, text: str, kind: str = "info") -> None:
-        """Show a message in the hint line: "info", "done" or "error"."""
+        """Show a message in the hint line, safe to show whatever is in it: "info", "done" or "error"."""
+        from skyward_core.wire.safe_text import field  # late: the app is starting
+
         now = self.app.own_time()
-        self._hint_bar.flash(text, kind, now + FLASH_SECONDS)
+        self._hint_bar.flash(field(text), kind, now + FLASH_SECONDS)
         if self._hint_bar.is_attached:
             self._hint_bar.show((), (), now)
 

@@ -20,6 +20,7 @@ from ..styles import beside
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.run_list import PastRunList
 from ..widgets.run_look import RunLook
+from ..widgets.text_line import TextLine
 from ..words import count
 from .base import BaseScreen
 
@@ -76,7 +77,9 @@ class HistoryScreen(BaseScreen[None]):
         chosen = Panel(self._look, id="look")
         chosen.border_title = "chosen"
         yield chosen
-        words = Input(id="words", compact=True, placeholder="words: pool, function, script, argument, error")
+        words = TextLine(
+            id="words", compact=True, placeholder="words: pool, function, script, argument, error"
+        )
         words.cursor_blink = False
         yield words
 

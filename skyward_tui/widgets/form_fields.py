@@ -15,10 +15,12 @@ from textual.widget import Widget
 from textual.widgets import Input, Label, Select
 
 from skyward_core.model.setting import Field
+from skyward_core.wire.safe_text import in_place
 
 from ..actions import bindings
 from ..words import clip_path, one_line
 from .chrome import Panel
+from .text_line import TextLine
 from .toggles import Toggles
 
 if TYPE_CHECKING:
@@ -43,11 +45,11 @@ def _as_they_are(options: Iterable[tuple[Any, str]]) -> list[tuple[Any, str]]:
     return [(Content(label) if isinstance(label, str) else label, value) for label, value in options]
 
 
-class FormLine(Input):
+class FormLine(TextLine):
     """A line of text. While it has not the focus, what has no room in it ends in "…"; of a path, the end stays."""
 
     def render_line(self, y: int) -> Strip:
-        text, width = self.value or self.placeholder, self.scrollable_content_region.width
+        text, width = in_place(self.value) or self.placeholder, self.scrollable_content_region.width
         if y or self.has_focus or self.password or cell_len(text) <= width:
             return super().render_line(y)
         style = self.rich_style if self.value else self.get_component_rich_style("input--placeholder")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from skyward_core.model.errors import PoolError
 from skyward_core.model.outcome import ErrorInfo, RootCause, Summary
@@ -127,3 +129,35 @@ async def test_names_of_files_are_text_where_a_script_is_looked_for(
         monkeypatch.chdir(folder)
         await pilot.press("ctrl+o")
         await shows("caf")
+
+
+async def test_a_preset_of_a_stranger_s_folder_fills_fields_with_text_alone(
+    app: SkywardApp, session: FakeSession, tmp_path: Path
+) -> None:
+    """The form reads presets of the folder that one is in, which may have come from anywhere."""
+    evil = EVIL.replace("\0", "")
+    preset = {
+        "script": evil, "function": evil, "arguments": [f"a={evil}", evil], "pool": evil, "python": evil,
+        "outputs": [evil], "packages": [evil], "nodes": evil, "env": {evil: evil}, "accelerator": evil,
+    }  # fmt: skip
+    lines = [
+        f"{key} = {json.dumps(value) if key != 'env' else '{' + json.dumps(evil) + '=1}'}"
+        for key, value in preset.items()
+    ]
+    (tmp_path / "skyward.toml").write_text("\n".join([f"[presets.{json.dumps(evil)}]", *lines]) + "\n")
+    async with app.run_test(size=(160, 48)) as pilot:
+        await launch_form(app, pilot, "")
+        for keys, shown in (
+            (["f4"], "Pick a preset"), (["enter"], "preset E"), (["f3"], "Save as preset"), (["escape"], "launch"),
+            (["f4", "ctrl+x"], "Delete preset"), (["escape", "escape"], "launch"), (["ctrl+y"], "copied"),
+        ):  # fmt: skip
+            await pilot.press(*keys)
+            await until(pilot, lambda shown=shown: shown in screen_text(app))  # type: ignore[misc]
+            looks_harmless(app)
+        fields = list(app.screen.query(Input))
+        for each in fields:
+            each.value = evil
+            each.focus()
+            await pilot.pause()
+            looks_harmless(app)
+        assert len(fields) > 10 and all(each.value == evil for each in fields)
