@@ -36,6 +36,7 @@ OTHER_IDS = frozenset(
         "check",
         "code",
         "fields",
+        "starts",
         "hint",
         "options",
         "last",

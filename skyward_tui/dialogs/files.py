@@ -10,18 +10,15 @@ from textual.content import Content
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from skyward_core.front.scripts import missing_of
-from skyward_core.model.errors import ScriptError
 from skyward_core.wire.safe_text import field
 
 from ..ends import beside as in_thread
 from ..launch_form import Form, expanded
-from ..packaged import about, examples, named
-from ..words import one_line
+from ..packaged import examples
+from ..widgets.start_list import RECENT, example_row, lacking_of_examples, recent_row
 from .picker import Picker
 
 _MOST = 500  # entries of one folder
-_RECENT = 8  # launches shown
 
 
 class FilesScreen(Picker):
@@ -55,14 +52,13 @@ class FilesScreen(Picker):
     @work
     async def _look_for_packages(self) -> None:
         """Say what examples need and cannot find here; a Python that hangs is not waited for with the list."""
-        self._lacking = await in_thread(lambda: {path: _lacks(path) for path in examples()})
+        self._lacking = await in_thread(lacking_of_examples)
         for key, path in self._entries.items():
             if self._lacking.get(path) and self.display:
                 self.query_one(OptionList).replace_option_prompt(key, self._example(path))
 
     def _example(self, path: Path) -> Content:
-        lacks = self._lacking.get(path, "")
-        return Content.assemble(f"  {path.stem:<12}", (lacks, "$text-warning"), (about(path), "$muted"))
+        return example_row(path, self._lacking.get(path, ""))
 
     def fill(self, typed: str) -> None:
         listed = self.query_one(OptionList)
@@ -102,17 +98,12 @@ class FilesScreen(Picker):
         listed.action_first()
 
     def _list_recent(self, part: str) -> None:
-        found = [form for form in self._recent if part.lower() in Path(form.script).name.lower()][:_RECENT]
+        found = [form for form in self._recent if part.lower() in Path(form.script).name.lower()][:RECENT]
         if found:
             self.say("recent launches")
         for form in found:
             self._launches[str(len(self._entries))] = form
-            script = named(form.script)
-            called = script if script != form.script else Path(script).name
-            label = f"  {called}:{form.function}  " if form.function else f"  {called}  "
-            self._add(
-                Path(form.script), Content.assemble(field(label), (field(one_line(form.arguments)), "$muted"))
-            )
+            self._add(Path(form.script), recent_row(form))
 
     def _add(self, path: Path, label: Content) -> None:
         key = str(len(self._entries))
@@ -141,12 +132,3 @@ class FilesScreen(Picker):
             narrow.value = ""
         else:
             self.fill("")
-
-
-def _lacks(path: Path) -> str:
-    """What an example needs and cannot find here."""
-    try:
-        lacking = missing_of(path)
-    except ScriptError:  # whoever picks it is told
-        return ""
-    return f"needs {', '.join(lacking)}  " if lacking else ""

@@ -96,7 +96,7 @@ class LaunchScreen(BaseScreen[None]):
         self._swept = ""  # arguments of which the person, or we, have said whether they are those of a sweep
         self._planner = Planner()
         self._checks = ProviderChecks(self)
-        self._beside = LaunchBeside(self)
+        self._beside = LaunchBeside(self, self._fill)
         self._shown: Form | None = None  # what the plan is about
         self._wait: Wait | None = None  # for the plan, or for what a launch is at
         self._busy = False
