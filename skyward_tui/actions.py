@@ -153,7 +153,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("pools.open", "enter", "open", "open", "Open the pool"),
     Action("pools.new", "n", "new", "new", "Launch a script on a new pool"),
     Action("pools.launch", "L", "launch_here", "launch here", "Launch a script on the chosen pool"),
-    Action("pools.down", "X", "down", "tear down", "Tear the pool down", dangerous=True),
+    Action(
+        "pools.down", "X", "down", "tear down", "Tear the pool down, or all that are marked", dangerous=True
+    ),
     Action("pools.dashboard", "P", "dashboard", "", PAGES),
     Action("pools.refresh", "r", "refresh", "", "Look for pools again"),
     Action(
@@ -163,13 +165,13 @@ ACTIONS: tuple[Action, ...] = (
     Action("pools.history", "H", "history", "history", "See every past run"),
     Action("pools.hosts", "s", "hosts", "hosts", "See your hosts, and who uses their GPUs"),
     Action(
-        "pools.settings",
-        "comma",
-        "settings",
-        "settings",
-        "See and change what you can set: looks, calls, keys",
+        "pools.settings", "comma", "settings", "settings", "See and change your settings: looks, calls, keys"
     ),
     Action("pools.failures", "F", "failures", "failures", "See failures of late that nobody has dismissed"),
+    Action("pools.find", "slash", "find", "find", "Show only pools that have some words; esc shows all"),
+    Action("pools.mark", "space", "mark", "mark", "Mark the pool: those that are marked are torn down"),
+    Action("pools.turn", "t", "turn", "", "Turn the order round; ← and → choose the column"),
+    Action("pools.back", "escape", "back", "", "Show all again; then unmark all"),
     # Past runs
     Action("history.open", "enter", "open", "open", "Open the run: its log, numbers and results"),
     Action(
@@ -293,13 +295,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.next_rank", "right_square_bracket", "step_rank(1)", "", "Next rank"),
     Action("run.rank", "r", "ask_rank", "", "Go to a rank by number"),
     Action("run.merge", "a", "merge", "all ranks", "All ranks merged, or one rank again"),
-    Action(
-        "run.collapse",
-        "u",
-        "collapse",
-        "",
-        "All ranks, equal lines as one, or each again",
-    ),
+    Action("run.collapse", "u", "collapse", "", "All ranks, equal lines as one, or each again"),
     Action(
         "run.only_failed",
         "M",
@@ -366,13 +362,7 @@ ACTIONS: tuple[Action, ...] = (
         "Open a shell on the chosen rank's node, by ssh, in this terminal",
         changes=True,
     ),
-    Action(
-        "run.dashboard",
-        "P",
-        "dashboard",
-        "",
-        PAGES,
-    ),
+    Action("run.dashboard", "P", "dashboard", "", PAGES),
     Action(
         "run.beside",
         "v",
@@ -507,6 +497,7 @@ ACTIONS: tuple[Action, ...] = (
 # What a person most likely wants next, by what has the focus; the hint line shows of each row what fits.
 HINTS: Mapping[str, tuple[str, ...]] = {
     "pools": ("pools.open", "pools.new", "pools.launch"),
+    "pools.words": ("pools.back",),
     "history": (
         "history.open", "history.dismiss", "history.dismiss_all", "history.find", "history.failed", "history.mark",
         "history.compare",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,14 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message
+from textual.widgets import Input
 
 from ..actions import Action, bindings, first_key, with_keys
 from ..app_face import AppFace
 from ..beat import beat_of, goes_on
 from ..hints import detail_of
 from ..leftovers import amount_of
+from ..pool_order import COLUMNS, falls, ordered, use_of
 from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
 
 WRITTEN = 1.0  # seconds within which the ledger knows what has ended
 _ROOMY = 96  # columns from which every fact of a pool is shown
+_USE = 11  # cells
 _BESIDE = 120  # columns from which the pool under the cursor shows beside the list
 _WELCOME = """
   No pools yet.
@@ -58,7 +62,14 @@ _WELCOME = """
 
 
 class PoolList(Roll):
-    """A row per pool, with a cursor."""
+    """A row per pool, with a cursor and marks.
+
+    Attributes:
+        pools: those that are shown, in the order that is chosen.
+        words: all of these are in what is said of each.
+        marked: keys of pools, for what is done with several.
+        by: the column that they are sorted by; "" as they come.
+    """
 
     app = getters.app(AppFace)
 
@@ -69,10 +80,15 @@ class PoolList(Roll):
     def __init__(self) -> None:
         super().__init__(id="list")
         self.pools: list[PoolView] = []
+        self.words: tuple[str, ...] = ()
+        self.marked: set[str] = set()
+        self.by, self.falling = "", False
         self.cursor = 0
         self.note = ""
+        self._all: list[PoolView] = []
         self._now = 0.0
-        self._costs = False  # whether one of them costs something; else no column says that none does
+        # Whether one of them costs something, or is measured; else no column says that none does, or is.
+        self._costs = self._measured = False
         self._state: object = None
         self._pulse = PulseOnce(self)
 
@@ -81,34 +97,84 @@ class PoolList(Roll):
         return self.pools[self.cursor] if self.pools else None
 
     def update(self, pools: list[PoolView], note: str, now: float) -> None:
-        state = ([(id(pool), pool.version) for pool in pools], note, beat_of(pools, now), self.size)
+        versions = [(id(pool), pool.version, use_of(pool, now)) for pool in pools]
+        state = (versions, note, beat_of(pools, now), self.size)
         if state == self._state:
             return
-        # The cursor stays on its pool while others come above it.
-        chosen = self.chosen.key if self.chosen else ""
         self._pulse.look({pool.key: pool.state for pool in pools}, moves=self.app.moves)
-        self._state, self.pools, self.note, self._now = state, pools, note, now
+        self._state, self._all, self.note, self._now = state, pools, note, now
         self._costs = any(map(hourly, pools))
-        places = [i for i, pool in enumerate(pools) if pool.key == chosen]
-        self.cursor = places[0] if places else min(self.cursor, max(0, len(pools) - 1))
+        self._measured = any(use_of(pool, now) for pool in pools)
+        self.marked &= {pool.key for pool in pools}
+        self._arrange()
         self.refresh_if_changed()
+
+    def _arrange(self) -> None:
+        """The cursor stays on its pool, whatever comes above it."""
+        chosen = self.chosen.key if self.chosen else ""
+        self.pools = ordered(self._all, self.words, self.by, falling=self.falling)
+        places = [i for i, pool in enumerate(self.pools) if pool.key == chosen]
+        self.cursor = places[0] if places else min(self.cursor, max(0, len(self.pools) - 1))
+
+    def find(self, words: tuple[str, ...]) -> None:
+        """Show only those that have some words in what is said of them."""
+        self.words = words
+        self._arrange()
+        self.refresh()
+
+    def action_sideways(self, steps: int) -> None:
+        """Sort by another column."""
+        self.by = COLUMNS[(COLUMNS.index(self.by) + steps) % len(COLUMNS)]
+        self.falling = falls(self.by)
+        self._arrange()
+        self.refresh()
+
+    def turn(self) -> None:
+        """Sort the other way round."""
+        self.falling = not self.falling
+        self._arrange()
+        self.refresh()
+
+    def mark(self) -> None:
+        """Mark the pool under the cursor, or unmark it, and go on to the next one."""
+        if self.chosen is not None:
+            self.marked ^= {self.chosen.key}
+            self.action_step(1)
+
+    @property
+    def to_end(self) -> list[PoolView]:
+        """Those that a teardown is about: the marked ones, else the one under the cursor, as far as they are there."""
+        meant = [pool for pool in self._all if pool.key in self.marked] if self.marked else [self.chosen]
+        return [pool for pool in meant if pool is not None and not pool.is_over]
 
     def shown(self) -> list[Content]:
         if self.pools:
             return super().shown()
         if self.note:
             return [Content("\n  " + self.note)]
+        if self._all:
+            return [self.blank("no pool is like that: other words, or none, show more")]
         return [Content.from_markup(with_keys(_WELCOME, self.app.keys)), *_first_steps(*self.size)]
 
     def head(self, width: int) -> list[Content]:
         name = self._name_width(width)
-        more = f"{'RANKS':<7}{'PROVIDER':<10}" if width >= _ROOMY else ""
-        text = f"  {'POOL':<{name}} {'STATE':<14}{'NODES':<8}{more}{'AGE/ENDED':>10}"
-        price = f" {'$/H':>8}" if self._costs else " "
-        return [Content.styled(clip(f"{text}{price}  RUN", width), "$muted")]
+        columns = [("pool", name + 1), ("state", 14), ("nodes", 8)]
+        columns += [("ranks", 7), ("provider", 10)] if width >= _ROOMY else []
+        columns += [("use", _USE)] if width >= _ROOMY and self._measured else []
+        columns += [("age", -10), *([("$/h", -9)] if self._costs else [("", 1)]), ("run", 0)]
+        parts: list[tuple[str, str]] = [("  ", "")]
+        for column, room in columns:
+            sorts = bool(column) and column == self.by
+            arrow = ("▼" if self.falling else "▲") if sorts else ""
+            text = ("AGE/ENDED" if column == "age" else column.upper()) + arrow
+            text = f"{text:>{-room}}" if room < 0 else f"{text:<{room}}"
+            parts.append(
+                (f"  {text}" if column == "run" else text, "bold $text-accent" if sorts else "$muted")
+            )
+        return [Content.assemble(*parts).truncate(width)]
 
     def _name_width(self, width: int) -> int:
-        longest = max((len(pool.name) for pool in self.pools), default=4)
+        longest = max((len(pool.name) for pool in self._all), default=4)
         # A name says most: what the last run is called gives way to it.
         return max(min(longest, 12), min(longest, width - (66 if width >= _ROOMY else 58)))
 
@@ -129,7 +195,8 @@ class PoolList(Roll):
         if pool.is_over:
             said = "" if pool.ended_at is None else ago(self._now - pool.ended_at)
         parts = [
-            ("▶ " if here else "  ", "$text-accent"),
+            ("▶" if here else " ", "$text-accent"),
+            ("◆" if pool.key in self.marked else " ", "$text-accent"),
             (f"{fit(pool.name, name)} ", "" if pool.is_over else "bold"),
             (
                 f"{mark.text:<14}",
@@ -138,6 +205,7 @@ class PoolList(Roll):
             (f"{nodes:<8}", "$muted" if pool.is_over else ""),
             (f"{pool.world_size:<7,}" if width >= _ROOMY else "", ""),
             (f"{pool.provider:<10}" if width >= _ROOMY else "", "$muted"),
+            (f"{use_of(pool, self._now):<{_USE}}" if width >= _ROOMY and self._measured else "", ""),
             (f"{said:>10} ", "$muted"),
             (f"{hourly(pool).removesuffix('/h'):>8}  " if self._costs else "  ", "$muted"),
         ]
@@ -206,12 +274,20 @@ class PoolsScreen(BaseScreen[None]):
         super().__init__()
         self._versions = self._failed = 0  # of the pools listed, and their runs
         self._preview: PoolPreview | None = None
+        self._asked: set[str] = set()  # keys of pools whose machines we have had measured
         self._below = PoolsBelow(self)
 
     def body(self) -> ComposeResult:
         panel = Panel(PoolList(), id="pools")
         panel.border_title = "pools"
         yield Horizontal(Vertical(panel, id="left"), id="sides")
+        words = Input(id="words", compact=True, placeholder="words: pool, provider, state, function, outcome")
+        words.cursor_blink = False
+        yield words
+
+    @property
+    def context(self) -> str:
+        return "pools.words" if isinstance(self.focused, Input) else self.SCOPE
 
     def on_mount(self) -> None:
         self.query_one(PoolList).focus()
@@ -237,13 +313,17 @@ class PoolsScreen(BaseScreen[None]):
             status.insert(0, Content.styled(said, "$text-error"))
         if app.leftovers is not None and app.leftovers.left:
             status.insert(0, Content.styled(f"! {amount_of(app.leftovers.left)} left", "$text-error"))
+        listed = self.query_one(PoolList)
+        if listed.marked:
+            status.append(Content.styled(f"{len(listed.marked):,} marked", "$text-warning"))
+        if listed.words:
+            status.append(Content.styled(f"with: {' '.join(listed.words)}", "$text-warning"))
         self.query_one(Crumbs).show(["pools"], status)
         note = ""
         if app.session_error:
             note = f"✗ {app.session_error}"
         elif app.session is None:
             note = "reading the ledger …"
-        listed = self.query_one(PoolList)
         listed.update(pools, note, now)
         self._show_preview(listed.chosen, now)
         self._below.show(pools, now, roomy=listed.chosen is not None and self.size.width >= _BESIDE)
@@ -263,13 +343,24 @@ class PoolsScreen(BaseScreen[None]):
             self.query_one("#sides").mount(Panel(self._preview, id="preview"))
         self.query_one("#preview", Panel).retitle(Content(chosen.name))
         self._preview.update(chosen, newest_run(chosen), now)
+        self._measure(chosen)
+
+    def _measure(self, chosen: PoolView) -> None:
+        """Have the machines measured of a pool that somebody looks at, where something goes on."""
+        session = self.app.session
+        goes_on = chosen.state == "up" and any(run.state == "running" for run in chosen.runs.values())
+        if session is not None and goes_on and chosen.machines is None and chosen.key not in self._asked:
+            self._asked.add(chosen.key)
+            session.measure(chosen.key)  # what comes of it is in the view, also why there is nothing
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         chosen = self.query(PoolList).first().chosen if self.is_mounted else None
         if action == "open":
             return chosen is not None
         if action == "down":
-            return chosen is not None and not chosen.is_over
+            return self.is_mounted and bool(self.query_one(PoolList).to_end)
+        if action in ("mark", "turn", "find"):
+            return self.is_mounted and bool(self.app.pools())
         if action in ("launch_here", "dashboard"):
             return chosen is not None and chosen.is_live
         if action in ("new", "sweep", "history", "hosts", "failures"):
@@ -299,8 +390,41 @@ class PoolsScreen(BaseScreen[None]):
     def action_down(self) -> None:
         from ..dialogs.teardown import TeardownScreen
 
-        if (chosen := self.query_one(PoolList).chosen) is not None:
-            self.app.push_screen(TeardownScreen([chosen.key]))
+        if meant := self.query_one(PoolList).to_end:
+            self.app.push_screen(TeardownScreen([pool.key for pool in meant]))
+
+    def action_mark(self) -> None:
+        self._listed(PoolList.mark)
+
+    def action_turn(self) -> None:
+        self._listed(PoolList.turn)
+
+    def _listed(self, change: Callable[[PoolList], None]) -> None:
+        change(self.query_one(PoolList))
+        self.pulse(self.app.clock())
+
+    def action_find(self) -> None:
+        self.add_class("-finding")
+        self.query_one("#words", Input).focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._listed(lambda listed: listed.find(tuple(event.value.split())))
+
+    def on_input_submitted(self) -> None:
+        self.query_one(PoolList).focus()
+        self.set_class(bool(self.query_one(PoolList).words), "-finding")
+
+    def action_back(self) -> None:
+        """The words first, then the marks."""
+        listed = self.query_one(PoolList)
+        if self.has_class("-finding"):
+            self.remove_class("-finding")
+            self.query_one("#words", Input).value = ""
+            listed.focus()
+        else:
+            listed.marked = set()
+            listed.refresh()
+        self.pulse(self.app.clock())
 
     def action_sweep(self) -> None:
         self.app.show_leftovers()
@@ -329,6 +453,8 @@ class PoolsScreen(BaseScreen[None]):
         self.app.show_history()
 
     def is_useful(self, action: Action) -> bool:
+        if action.call in ("find", "mark"):
+            return len(self.app.pools()) > 1
         if action.call == "failures":
             return self.app.failures > 0
         return action.call != "sweep" or bool(self.app.leftovers and self.app.leftovers.left)

@@ -16,7 +16,20 @@ from ..hints import detail_of
 from ..sgr import plain
 from ..styles import beside
 from ..theme import look, node_look
-from ..words import ago, clip, count, duration, failure, next_to_go, one_line, taken_back, took
+from ..words import (
+    ago,
+    clip,
+    count,
+    duration,
+    failure,
+    hourly,
+    money,
+    next_to_go,
+    one_line,
+    taken_back,
+    time_left,
+    took,
+)
 from .rank_state import RankState, nothing_yet, rank_states
 from .small_chart import NumbersChart
 
@@ -85,6 +98,8 @@ class PoolPreview(Widget, can_focus=False):
 
 def _waits(pool: PoolView, run: RunView | None, states: Sequence[RankState], now: float) -> Iterator[Part]:
     """What it is at or waits for, what matters most first."""
+    if money_of := _money(pool, now):
+        yield money_of, "$muted"
     if pool.is_over:
         since = "" if pool.ended_at is None else f" {ago(now - pool.ended_at)}"
         yield f"over{since}; what was kept of it opens by enter", "$muted"
@@ -99,6 +114,17 @@ def _waits(pool: PoolView, run: RunView | None, states: Sequence[RankState], now
             yield "no run yet: it waits for a launch", "$muted"
         return
     yield from _run(pool, run, states, now)
+
+
+def _money(pool: PoolView, now: float) -> str:
+    """What it costs, and how long it has at most."""
+    if pool.is_over:
+        return ""
+    price = hourly(pool)
+    said = [f"{price}, {money(pool.spent(now))} spent" if pool.price_hourly else price]
+    if (left := pool.lease_left(now)) is not None:
+        said.append(f"ends in {time_left(left)} unless somebody uses it")
+    return "  ".join(filter(None, said))
 
 
 def _run(pool: PoolView, run: RunView, states: Sequence[RankState], now: float) -> Iterator[Part]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import Future
 from typing import Any
 
@@ -13,6 +14,7 @@ from skyward_core.model.errors import LedgerError
 from skyward_core.pool.dashboards import Dashboard
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.views import events as ev
+from skyward_core.views.machines import MachineBook
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.dialogs.quit import QuitScreen
@@ -359,3 +361,86 @@ async def test_a_key_opens_a_page_of_the_head_of_the_pool_under_the_cursor(
         await pilot.press("P")
         await pilot.pause()
         assert opened == ["http://127.0.0.1:4001/"], "of a pool that is over there is no head"
+
+
+def listed(app: SkywardApp) -> list[str]:
+    return [pool.name for pool in app.screen.query_one(PoolList).pools]
+
+
+async def test_pools_are_sorted_and_found_by_words(app: SkywardApp, session: FakeSession) -> None:
+    session.pool("old", 2, age=9000.0)
+    session.pool("dear", 1, price=9.0, provider="aws")
+    wide = session.pool("wide", 8)
+    session.open_run(wide)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ wide" in screen_text(app))
+        assert listed(app) == ["wide", "dear", "old"]
+        await pilot.press("right")
+        await until(pilot, lambda: "POOL▲" in screen_text(app))
+        assert listed(app) == ["dear", "old", "wide"] and "▶ wide" in screen_text(app)
+        await pilot.press("t")
+        await until(pilot, lambda: "POOL▼" in screen_text(app))
+        assert listed(app) == ["wide", "old", "dear"]
+        await pilot.press("right", "right")
+        await until(pilot, lambda: "NODES▼" in screen_text(app))
+        assert listed(app) == ["wide", "old", "dear"]
+        await pilot.press("right", "right", "right", "right")
+        await until(pilot, lambda: "AGE/ENDED▲" in screen_text(app))
+        assert listed(app)[-1] == "old"
+        await pilot.press("right")
+        await until(pilot, lambda: "$/H▼" in screen_text(app))
+        assert listed(app)[0] == "dear"
+        await pilot.press("slash", *"AWS")
+        await until(pilot, lambda: listed(app) == ["dear"])
+        await pilot.press(*"x", "enter")
+        await until(pilot, lambda: "no pool is like that" in screen_text(app))
+        assert "with: AWSx" in screen_text(app)
+        await pilot.press("enter", "X")
+        assert isinstance(app.screen, PoolsScreen)
+        await pilot.press("escape")
+        await until(pilot, lambda: len(listed(app)) == 3)
+        await pilot.press("slash", *"train")  # what ran there last
+        await until(pilot, lambda: listed(app) == ["wide"])
+
+
+async def test_many_are_marked_and_torn_down_together(app: SkywardApp, session: FakeSession) -> None:
+    for name in ("one", "two", "three", "over"):
+        session.pool(name, 1, state="gone" if name == "over" else "up")
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "three" in screen_text(app))
+        await pilot.press("home", "space", "space", "down", "space")  # over, three, one
+        await until(pilot, lambda: "3 marked" in screen_text(app))
+        assert screen_text(app).count("◆") == 3
+        await pilot.press("escape")
+        await until(pilot, lambda: "marked" not in screen_text(app))
+        await pilot.press("home", "space", "space", "down", "space")
+        await pilot.press("X")
+        await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
+        await until(pilot, lambda: "Tear down 2 pools?" in screen_text(app))
+        await pilot.press("tab", "enter")
+        await until(pilot, lambda: len(session.torn_down) == 2)
+        assert {key.partition(".")[0] for key in session.torn_down} == {"one", "three"}
+
+
+async def test_what_a_pool_is_used_for_and_costs_stands_there(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("dear", 2, price=9.0, provider="aws", age=3600.0)
+    idle = session.pool("idle", 2)
+    session.open_run(view)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "▶ idle" in screen_text(app))
+        assert session.measured == []  # nobody looks at one in which something goes on
+        await pilot.press("down")
+        await until(pilot, lambda: session.measured == ["dear.0"])
+        await until(pilot, lambda: "$9.00/h, $9.00 spent" in screen_text(app))
+        assert "USE" not in screen_text(app)
+        view.machines, idle.machines = MachineBook(), MachineBook()
+        for node in range(2):
+            gpus = [{"util": 90 + node}, {"util": 98}]
+            sample = {"at": session.now, "node": {"cpu": 4}, "gpus": gpus}
+            view.machines.feed(node, json.dumps(sample).encode())
+        idle.machines.feed(0, json.dumps({"at": session.now, "node": {"cpu": 7}}).encode())
+        session.now += 1
+        await until(pilot, lambda: "4 × 94 %" in screen_text(app) and "cpu 7 %" in screen_text(app))
+        await pilot.press("right", "right", "right", "right", "right", "right")
+        await until(pilot, lambda: "USE▼" in screen_text(app))
+        assert listed(app) == ["dear", "idle"]
