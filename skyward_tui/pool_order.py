@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .screens.base import newest_run
 from .theme import look
 
 if TYPE_CHECKING:
-    from skyward_core.views.views import PoolView
+    from skyward_core.views.views import PoolView, RunView
 
 AS_THEY_COME = ""
 COLUMNS = (AS_THEY_COME, "pool", "state", "nodes", "ranks", "provider", "use", "age", "$/h", "run")
@@ -55,12 +54,16 @@ def ordered(pools: Sequence[PoolView], words: Iterable[str], by: str, *, falling
         "use": _used,
         "age": lambda pool: -(pool.created_at if pool.ended_at is None else pool.ended_at),
         "$/h": lambda pool: pool.price_hourly or float(pool.rents),
-        "run": lambda pool: "" if (run := newest_run(pool)) is None else run.function,
+        "run": lambda pool: "" if (run := _newest(pool)) is None else run.function,
     }
     return sorted(found, key=keys[by], reverse=falling)
 
 
 def _said(pool: PoolView) -> str:
-    run = newest_run(pool)
+    run = _newest(pool)
     last = () if run is None else (run.function, look(run.state).word)
     return "\n".join((pool.name, pool.provider, look(pool.state).word, *last)).casefold()
+
+
+def _newest(pool: PoolView) -> RunView | None:
+    return next(reversed(list(pool.runs.values())), None)

@@ -15,7 +15,7 @@ from skyward_core.wire.safe_text import field
 from ..ends import beside as in_thread
 from ..launch_form import Form, expanded
 from ..packaged import examples
-from ..widgets.start_list import RECENT, example_row, lacking_of_examples, recent_row
+from ..starts import RECENT, example_row, lacking_of_examples, recent_row
 from .picker import Picker
 
 _MOST = 500  # entries of one folder

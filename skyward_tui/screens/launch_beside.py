@@ -22,7 +22,7 @@ from ..recent import recent
 from ..widgets.earlier_runs import earlier
 from ..widgets.plan_panel import PlanPanel
 from ..widgets.script_code import ScriptCode
-from ..widgets.start_list import StartList
+from .launch_starts import StartList
 
 if TYPE_CHECKING:
     from skyward_core.front.past_runs import PastRun

@@ -12,18 +12,14 @@ from textual.content import Content
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from skyward_core.front.scripts import missing_of
-from skyward_core.model.errors import ScriptError
 from skyward_core.wire.safe_text import field
 
 from ..ends import beside
-from ..packaged import about, examples, named
-from ..words import one_line
+from ..packaged import examples
+from ..starts import RECENT, example_row, lacking_of_examples, recent_row
 
 if TYPE_CHECKING:
     from ..launch_form import Form
-
-RECENT = 8  # launches shown
 
 
 class StartList(OptionList):
@@ -71,29 +67,3 @@ class StartList(OptionList):
     def _selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self._picked(self._starts[int(event.option_id or "0")])
-
-
-def recent_row(form: Form) -> Content:
-    """An earlier launch in a line."""
-    script = named(form.script)
-    called = script if script != form.script else Path(script).name
-    label = f"  {called}:{form.function}  " if form.function else f"  {called}  "
-    return Content.assemble(field(label), (field(one_line(form.arguments)), "$muted"))
-
-
-def example_row(path: Path, lacks: str = "") -> Content:
-    """A packaged example in a line, with what it lacks."""
-    return Content.assemble(f"  {path.stem:<12}", (lacks, "$text-warning"), (about(path), "$muted"))
-
-
-def lacking_of_examples() -> dict[Path, str]:
-    """What each needs and cannot find here, in words; this may start a Python."""
-    return {path: _lacks(path) for path in examples()}
-
-
-def _lacks(path: Path) -> str:
-    try:
-        lacking = missing_of(path)
-    except ScriptError:  # whoever picks it is told
-        return ""
-    return f"needs {', '.join(lacking)}  " if lacking else ""
