@@ -16,7 +16,8 @@ NONE = HostPythons(())
 MANY = HostPythons(("3.14.0", "3.12.10", "3.12.9", "3.9.18"))
 UV = HostPythons(("3.9.18",), has_uv=True)
 PROJECT = WantedPython(minor="3.12", here="")
-OTHER = WantedPython(minor="3.13", here="")
+LACKS = "3.13" if MINOR != "3.13" else "3.11"  # which no host of these tests has
+OTHER = WantedPython(minor=LACKS, here="")
 OWN = WantedPython()
 
 
@@ -36,8 +37,8 @@ def test_what_a_host_says_is_read_as_numbers_and_nothing_else() -> None:
          "Python 3.12.1 (/p); its uv fetches others"),
         (UV, PROJECT, None, "ok", "the script is loaded with; it has Python 3.9.18; its uv fetches it at the first"),
         (MANY, OTHER, ("3.14.0", "/p"), "fail",
-         "no Python 3.13, the version that the script is loaded with; it has Python 3.14.0, 3.12.10, 3.12.9, 3.9.18: "
-         "install python3.13 or uv there"),
+         f"no Python {LACKS}, the version that the script is loaded with; it has Python 3.14.0, 3.12.10, 3.12.9, "
+         f"3.9.18: install python{LACKS} or uv there"),
         (HostPythons(("3.90.1",)), OWN, ("3.90.1", "/p"), "warn",
          f"no Python {MINOR}, the version that runs here; it has Python 3.90.1: only scripts of projects with Python "
          f"3.90 run there. For others install python{MINOR} or uv there"),
