@@ -116,15 +116,18 @@ async def test_outcomes_go_together_while_more_of_a_slots_calls_wait(node: Node)
     """Through SSH a write costs a client more than a small call: it hears of several together, of the last at once."""
     slot, first = at_work(node)
     owner = Connection(lambda *_: None, lambda _: None)
-    client = Speaker(owner)
+    client, watcher = Speaker(owner), Connection(lambda *_: None, lambda _: None)
+    other = Speaker(watcher)
+    node.audience.join(watcher)
+    node.audience[watcher].watches = True
     second = node.call(1, t="call", run="r1", i=1, epoch=7)
     first.owner = second.owner = owner
     slot.give(second)
     assert list(slot.queue) == [second]
     slot.outcome(first, {"t": "outcome", "run": "r1", "i": 0, "kind": "returned"}, b"")
-    assert client.told() == [] and list(slot.running.values()) == [second]
+    assert client.told() == other.told() == [] and list(slot.running.values()) == [second]
     slot.outcome(second, {"t": "outcome", "run": "r1", "i": 1, "kind": "returned"}, b"")
-    assert [told["i"] for told in client.told()] == [0, 1]
+    assert [told["i"] for told in client.told()] == [told["i"] for told in other.told()] == [0, 1]
 
 
 async def test_a_gang_is_broken_before_the_outcome_that_broke_it_is_told(node: Node) -> None:

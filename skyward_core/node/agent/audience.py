@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...wire.frames import frame
 from .connection import Connection
 from .tail import Tail
 
@@ -70,11 +71,14 @@ class Audience:
         for connection in list(self._open):
             connection.send(header)
 
-    def broadcast(self, header: Mapping[str, Any], skip: Connection | None = None) -> None:
-        """Tell those that watch."""
-        for connection, client in self._open.items():
-            if client.watches and connection is not skip:
-                connection.send(header)
+    def broadcast(
+        self, header: Mapping[str, Any], skip: Connection | None = None, *, soon: bool = False
+    ) -> None:
+        """Tell those that watch; with ``soon`` it may wait a moment for what follows."""
+        watching = [each for each, client in self._open.items() if client.watches and each is not skip]
+        data = frame(header) if watching else b""
+        for connection in watching:
+            (connection.write_soon if soon else connection.write)(data)
 
     def flush(self, ends: dict[str, int]) -> None:
         """Have each get the logs up to there ahead of what is sent next."""

@@ -186,7 +186,7 @@ class CallDesk:
         """A call has ended.
 
         Args:
-            more: whether the slot has others to run, so that its owner may hear of several at once.
+            more: whether the slot has others to run, so that clients may hear of several at once.
             logs: of the slot that ran it.
         """
         call.disarm()
@@ -209,7 +209,7 @@ class CallDesk:
             (call.owner.write_soon if more else call.owner.write)(data)
         self._register.end(call, header)
         self._state.journal.write(data)
-        self._audience.broadcast(header, skip=call.owner)
+        self._audience.broadcast(header, skip=call.owner, soon=more)
 
     def died(self, call: Call, process: Process, status: int | None, logs: RankLogs) -> None:
         """The worker of a call ended before the call did."""
