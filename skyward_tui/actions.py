@@ -8,7 +8,7 @@ The ids are what a ``[keys]`` table in the person's ``skyward.toml`` remaps (``"
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -125,6 +125,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.palette", "colon,ctrl+p", "app.command_palette", "", "Open the command palette"),
     Action("app.quit", "ctrl+q", "app.ask_quit", "", "Quit; asks first while pools are up", priority=True),
     Action("app.suspend", "ctrl+z", "app.suspend_process", "", "Back to the shell for a while; fg returns"),
+    Action(
+        "app.about", "f12", "app.about", "", "About this app and this machine, to paste into a bug report"
+    ),
     Action("app.jump", "apostrophe,ctrl+l", "app.jump", "", "Jump: type the letter of where to go"),
     # Replay
     Action("replay.pause", "p", "replay_pause", "play", "Pause or go on; at its end, from the beginning"),
@@ -534,6 +537,11 @@ def named(*ids: str) -> Iterator[Action]:
 def of(*scopes: str) -> Iterator[Action]:
     """The actions of some scopes, scope by scope."""
     return (action for scope in scopes for action in _OF.get(scope, ()))
+
+
+def scopes_of(ids: Iterable[str]) -> list[str]:
+    """The scopes of some actions, each once, in that order; ids that are none of ours have none."""
+    return list(dict.fromkeys(_BY_ID[each].scope for each in ids if each in _BY_ID))
 
 
 def first_key(id: str, keymap: Mapping[str, str]) -> str:

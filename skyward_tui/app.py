@@ -458,6 +458,15 @@ class SkywardApp(OpeningApp):
             below = self._front(BaseScreen)
             self.push_screen(HelpScreen("" if below is None else below.SCOPE))
 
+    def action_about(self) -> None:
+        from .about import about
+        from .dialogs.ask import ChoiceScreen
+
+        text = about(self)
+        choices = [("close", "Close", False), ("copy", "Copy it", False)]
+        asked = ChoiceScreen("about", text, choices, escape="close")
+        self.push_screen(asked, lambda chosen: self.copy(text, "it") if chosen == "copy" else None)
+
     def action_jump(self) -> None:
         from .dialogs.jump import JumpScreen, places
 

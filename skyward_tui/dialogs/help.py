@@ -1,4 +1,4 @@
-"""Every key, those of the screen in front first."""
+"""Every key, those of what has the focus first, then those of the screen in front."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ..actions import SCOPES, bindings, of
+from ..actions import SCOPES, bindings, of, scopes_of
 from ..styles import beside
 from .base import Dialog
 
@@ -40,6 +40,15 @@ class HelpScreen(Dialog[None]):
     def __init__(self, scope: str = "") -> None:
         super().__init__()
         self._scope = scope
+        self._focused: list[str] = []
+
+    def on_mount(self) -> None:
+        below = self.app.screen_stack[-2].focused
+        if below is not None:
+            nodes = [node for node in below.ancestors_with_self if node is not self.app]
+            # A kind's own keys stand behind those of the kinds that it is made of, and say more of it.
+            bound = (each.id or "" for node in nodes for _, each in reversed(list(node._bindings)))
+            self._focused = scopes_of(bound)
 
     def body(self) -> ComposeResult:
         yield Static()
@@ -57,6 +66,7 @@ class HelpScreen(Dialog[None]):
 
     def _text(self, width: int) -> Content:
         first = _GROUPS.get(self._scope, (self._scope,)) if self._scope else ()
+        first = tuple(dict.fromkeys((*self._focused, *first)))
         parts: list[tuple[str, str]] = []
         first = ("replay", *first) if self.app.REPLAYS else first
         others = (scope for scope in SCOPES if scope not in (*first, "replay", "app"))

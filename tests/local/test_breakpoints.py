@@ -470,6 +470,23 @@ def test_the_first_who_needs_pdb_may_be_a_child_or_read_another_input(world: Pat
         assert sky.function(job)() @ compute == [5, True]
 
 
+def waits_long() -> int:
+    from skyward_core.node.worker import breakpoints
+
+    breakpoints.LATE = 0.2
+    breakpoint()
+    return 1
+
+
+def test_that_nobody_has_come_is_said_once_more_and_for_how_long_it_waits(waiting: sky.Compute) -> None:
+    run = Running(waiting, sky.function(waits_long)())
+    for rank in range(2):
+        says(waiting, "nobody has come; it goes on in 59.8 s", rank)
+        assert debugged(f"{run.id}:{rank}", "c\n").returncode == 0
+    assert run.result() == [1, 1]
+    assert sum("has waited for 0.2 s at" in line for line in errors_of(waiting)) == 1
+
+
 def test_after_its_time_a_rank_goes_on(world: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False, debug_wait=0.2)) as compute:
         assert sky.function(stops)(0) @ compute == [1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from skyward_core.node.stacks.texts import Places
 from skyward_core.views.profile import hottest, parsed
 from skyward_core.views.stacks import groups
 from skyward_core.wire.node_paths import STACK_SIGNAL
+from tests.support.cli import call
 from tests.support.waiting import wait_until
 
 PLACES = Places("/nowhere", "", None)
@@ -154,6 +156,48 @@ def test_where_a_rank_spends_its_time(ranks: sky.Compute, session: Session, hung
         session.profile("four", 4, 1).result(60)
     folder = Path(ranks.pool.machines[0].extra["folder"])
     assert list(folder.glob("profile.*")) == []
+
+
+@needs_py_spy
+def test_the_command_line_tells_the_same(session: Session, hung: str) -> None:
+    while sorted(names[0] for names in functions(take(session, run=hung)).values()) != [
+        "holds_gil",
+        *["until"] * 3,
+    ]:
+        pass  # one has not come so far
+    lines = command("stacks", hung).splitlines()
+    heads = [line for line in lines if line.startswith("rank")]
+    file = Path(__file__).name
+    assert [head.partition(f", {file}:")[0] for head in heads] == [
+        "ranks 0-1 (2): until", "rank 2: until", "rank 3: holds_gil",
+    ]  # fmt: skip
+    assert any(line.startswith("    elsewhere  ") for line in lines)
+    told = json.loads(command("stacks", "four", "--json"))
+    assert (told["run"], told["collectives"]) == (hung, [])
+    assert [(group["ranks"], group["frames"][0][0]) for group in told["groups"]] == [
+        ([0, 1], "until"), ([2], "until"), ([3], "holds_gil"),
+    ]  # fmt: skip
+    assert "thread MainThread" in command("stacks", hung, "--threads")
+
+
+@needs_py_spy
+def test_the_command_line_profiles_a_rank_and_files_come_home(hung: str, tmp_path: Path) -> None:
+    said = command("profile", f"{hung}:3", "--seconds", "1", "--to", str(tmp_path / "made"))
+    head, hot = said.splitlines()[:2]
+    assert head.split() == ["itself", "with", "calls", "line"] and "holds_gil" in hot
+    scope, flame = sorted((tmp_path / "made").iterdir())
+    assert (flame.suffix, scope.name) == (".svg", f"profile-four-{hung}-r3.speedscope.json")
+    assert "holds_gil" in flame.read_text("utf-8")
+    frames = json.loads(scope.read_text("utf-8"))["shared"]["frames"]
+    assert "holds_gil" in {frame["name"] for frame in frames}
+    assert "names no rank: write RUN:RANK" in command("profile", hung, status=2)
+
+
+def command(*words: str, status: int = 0) -> str:
+    """What it prints, or else complains of."""
+    done = call(words, os.environ | {"COLUMNS": "200"})
+    assert done.returncode == status, done.stderr
+    return done.stdout or done.stderr
 
 
 def test_who_works_is_told_from_who_waits(ranks: sky.Compute, session: Session, hung: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import re
 import subprocess
@@ -29,7 +30,7 @@ from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_svg, screen_text, until
 from tests.support.every_screen import every_screen
-from tests.support.fake_session import FakeSession, failed_run
+from tests.support.fake_session import FakeSession, failed_run, logged
 from tests.support.own_home import set_own
 
 ROOT = Path(__file__).parents[2]
@@ -145,6 +146,47 @@ async def test_help_shows_every_key(app: SkywardApp) -> None:
         assert text.index("Pools") < text.index("Launch form")
         await pilot.press("f1")
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+
+
+@pytest.mark.parametrize(
+    ("panel", "first"),
+    [
+        ("2", ["Log pane", "Pool and run"]),
+        ("1", ["Panels (ranks, nodes, numbers)", "Pool and run"]),
+        ("5", ["Numbers (in their panel)", "Panels (ranks, nodes, numbers)", "Pool and run"]),
+    ],
+)
+async def test_help_begins_with_what_has_the_focus(
+    app: SkywardApp, session: FakeSession, panel: str, first: list[str]
+) -> None:
+    view = session.pool("llama-ft")
+    logged(view, session.open_run(view), session, steps=4)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("enter", panel, "?")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        assert isinstance(app.screen, HelpScreen)
+        titles = [line for line in app.screen._text(200).plain.splitlines() if line in SCOPES.values()]
+        assert titles[: len(first)] == first and sorted(titles) == sorted(set(titles))
+
+
+async def test_what_a_bug_report_says_first_is_shown_and_copied(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM_PROGRAM", "some-terminal")
+    monkeypatch.setenv("MY_API_KEY", "abcdefgh-secret")
+    monkeypatch.setenv("TERM", "abcdefgh-secret")
+    session.pool("llama-ft")
+    async with app.run_test(size=(120, 30)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("f12")
+        await until(pilot, lambda: "TERM_PROGRAM=some-terminal" in screen_text(app))
+        for told in ("Textual ", "120x30", "1 up, 0 others listed", "debug-dump"):
+            assert told in screen_text(app), told
+        assert "abcdefgh" not in screen_text(app)
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: "copied it (" in screen_text(app))
+        assert app.clipboard.startswith("skyward-tui:") and os.environ["SKYWARD_HOME"] in app.clipboard
 
 
 async def test_the_palette_runs_actions_of_the_screen_below(app: SkywardApp, session: FakeSession) -> None:

@@ -1,0 +1,162 @@
+"""Every action of the registry has a test that presses its key; here are those that no other file tries."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from textual.widgets import OptionList
+
+from skyward_tui.actions import ACTIONS, SCOPES
+from skyward_tui.app import SkywardApp
+from skyward_tui.dialogs.files import FilesScreen
+from skyward_tui.dialogs.help import HelpScreen
+from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.screens.run import RunScreen
+from skyward_tui.widgets.toggles import Toggles
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import FakeSession
+
+HERE = Path(__file__).parent
+# The files in which the actions of a scope are tried for what they do.
+TRIED_IN = {
+    "app": ("test_app", "test_jump", "test_pools_screen", "test_terminal"),
+    "replay": ("test_replay",),
+    "pools": ("test_pools_screen", "test_history", "test_hosts", "test_settings_screen", "test_leftovers"),
+    "history": ("test_history",),
+    "compare": ("test_history",),
+    "sweep": ("test_leftovers", "test_snapshots"),
+    "hosts": ("test_hosts",),
+    "settings": ("test_settings_screen",),
+    "launch": ("test_launch_screen", "test_launching", "test_presets", "test_planning", "test_plan_panel"),
+    "run": (
+        "test_run_screen", "test_run_logs", "test_side_by_side", "test_panel_grid", "test_results_differ",
+        "test_outputs", "test_trials", "test_stacks_screen", "test_machines", "test_numbers", "test_queue_panel",
+        "test_teardown", "test_launch_again", "test_kept_screens",
+    ),
+    "panel": ("test_run_screen", "test_numbers", "test_machines", "test_trials"),
+    "numbers": ("test_numbers",),
+    "log": ("test_log_pane", "test_run_screen", "test_run_logs", "test_side_by_side"),
+    "errors": ("test_run_screen", "test_side_by_side", "test_errors_screen"),
+    "stacks": ("test_stacks_screen",),
+    "files": ("test_launch_screen", "test_presets"),
+    "presets": ("test_presets",),
+    "choice": ("test_launch_screen", "test_launching"),
+    "toggles": ("test_launch_screen", "test_launching"),
+    "dialog": ("test_keys", "test_jump"),
+    "help": ("test_app",),
+    "teardown": ("test_pools_screen", "test_teardown"),
+    "jump": ("test_jump",),
+    "hostkey": ("test_host_keys", "test_keys"),
+}  # fmt: skip
+
+
+def literals(node: ast.AST) -> Iterator[str]:
+    return (
+        each.value
+        for each in ast.walk(node)
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    )
+
+
+def pressed(file: Path) -> Iterator[str]:
+    """The keys that tests in a file press, as far as they are written out there."""
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Call):
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if called == "press":
+                for argument in node.args:
+                    for text in literals(argument):
+                        yield from text if isinstance(argument, ast.Starred) else [text]
+            elif called == "show" or (called == "parametrize" and "key" in next(literals(node), "")):
+                yield from literals(node)
+        elif isinstance(node, ast.For) and any(
+            isinstance(each, ast.Call) and getattr(each.func, "attr", "") == "press"
+            for each in ast.walk(node)
+        ):
+            yield from literals(node.iter)
+
+
+def test_every_action_has_a_test_that_presses_its_key() -> None:
+    assert set(TRIED_IN) == set(SCOPES)
+    untried = []
+    for scope, files in TRIED_IN.items():
+        keys = {key for name in (*files, "test_every_action") for key in pressed(HERE / f"{name}.py")}
+        keys |= {
+            f"ctrl+{chr(ord(key) + 96)}" for key in keys if "\x01" <= key <= "\x1a"
+        }  # as terminals send them
+        for action in ACTIONS:
+            if action.scope == scope and not keys & {*action.keys.split(","), *action.shown_keys()}:
+                untried.append(action.id)
+    assert not untried, "no test presses their keys in the files that TRIED_IN names"
+
+
+async def test_pages_of_a_log_and_of_many_ranks_and_another_launch(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("llama-ft", 32, 8)
+    session.open_run(view)
+    session.print(view, 0, "".join(f"line {number} {'x' * 200}\n" for number in range(200)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("enter", "2")
+        await until(pilot, lambda: "line 199" in screen_text(app))
+        screen = app.screen
+        assert isinstance(screen, RunScreen)
+
+        def top() -> int:
+            return int(screen_text(app).partition("│line ")[2].split()[0])
+
+        await pilot.press("home")
+        await until(pilot, lambda: top() == 0)
+        await pilot.press("pagedown")
+        await until(pilot, lambda: top() > 0)
+        page = top()
+        await pilot.press("ctrl+d")
+        await until(pilot, lambda: page < top() < 2 * page)
+        await pilot.press("ctrl+u")
+        await until(pilot, lambda: top() == page)
+        await pilot.press("1")
+        await until(pilot, lambda: app.focused is not None and app.focused.id == "ranks")
+        await pilot.press("home", "pagedown")
+        await until(pilot, lambda: screen.rank > 0)
+        there = screen.rank
+        await pilot.press("pageup")
+        await until(pilot, lambda: screen.rank < there)
+        await pilot.press("L")
+        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and "llama-ft" in screen_text(app))
+
+
+async def test_help_and_pickers_scroll_and_boxes_are_gone_through(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    for name in ("a.py", "b.py"):
+        Path(name).write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "No pools yet" in screen_text(app))
+        await pilot.press("?")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        assert isinstance(app.screen, HelpScreen)
+        box = app.screen.box
+        await pilot.press("j", "j")
+        await until(pilot, lambda: box.scroll_y == 2)
+        await pilot.press("k")
+        await until(pilot, lambda: box.scroll_y == 1)
+        await pilot.press("escape", "n")
+        await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
+        form = app.screen
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: isinstance(app.screen, FilesScreen) and "b.py" in screen_text(app))
+        listed = app.screen.query_one(OptionList)
+        at = listed.highlighted
+        await pilot.press("down")
+        await until(pilot, lambda: listed.highlighted != at)
+        await pilot.press("up")
+        await until(pilot, lambda: listed.highlighted == at)
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is form)
+        boxes = form.query_one("#plugins", Toggles)
+        boxes.focus()
+        await pilot.press("right", "left", "space")
+        await until(pilot, lambda: boxes.chosen == {boxes.options[0][0]})
