@@ -5,7 +5,8 @@
  * FAKE_GPU_NAME and FAKE_GPU_MIB say what each is called and how much memory it has, all of it free.
  *
  * FAKE_GPU_FILE names a file with a line for each GPU, looked at on each call, of what it is measured at: 'util=98
- * watts=650 celsius=71 throttle=64 ecc=2 used=1024'. 'lost' in it: the GPU has fallen off the bus; 'hang': whoever asks
+ * watts=650 limit=700 celsius=71 throttle=64 ecc=2 corrected=5 used=1024 smclock=1980 memclock=2619 pcieout=9 pciein=9
+ * linkout=9 linkin=9' (of these two what was sent so far, in KiB; of PCIe KiB a second). 'lost' in it: the GPU has fallen off the bus; 'hang': whoever asks
  * waits for good. 'pids=12:500,13:0' in it: these processes compute on the GPU and have so many MiB; 'draws=14:4': this one
  * only draws. Without it a driver measures nothing. */
 #include <stdio.h>
@@ -64,7 +65,7 @@ int nvmlDeviceGetName(struct device *d, char *name, unsigned size) {
 /* What a GPU is measured at. */
 static int measured(struct device *d, const char *name, unsigned *value) {
     const char *path = getenv("FAKE_GPU_FILE");
-    char line[256] = "", sought[32];
+    char line[512] = "", sought[32];
     FILE *file = path ? fopen(path, "r") : NULL;
     if (!file) return NOT_SUPPORTED;
     for (int at = 0; at <= d->gpu; at++)
@@ -101,6 +102,32 @@ int nvmlDeviceGetPowerUsage(struct device *d, unsigned *milliwatts) {
     return said;
 }
 
+int nvmlDeviceGetEnforcedPowerLimit(struct device *d, unsigned *milliwatts) {
+    int said = measured(d, "limit", milliwatts);
+    *milliwatts *= 1000;
+    return said;
+}
+
+int nvmlDeviceGetClockInfo(struct device *d, int which, unsigned *mhz) {
+    return measured(d, which == 1 ? "smclock" : "memclock", mhz);
+}
+
+int nvmlDeviceGetPcieThroughput(struct device *d, int counter, unsigned *kib) {
+    return measured(d, counter == 0 ? "pcieout" : "pciein", kib);
+}
+
+struct field { unsigned id, scope; long long at, latency; int type, said; unsigned long long value; };
+
+int nvmlDeviceGetFieldValues(struct device *d, int count, struct field *fields) {
+    for (int at = 0; at < count; at++) {
+        unsigned kib = 0;
+        fields[at].said = measured(d, fields[at].id == 138 ? "linkout" : "linkin", &kib);
+        fields[at].value = kib;
+        if (fields[at].said == GPU_IS_LOST) return GPU_IS_LOST;
+    }
+    return OK;
+}
+
 int nvmlDeviceGetTemperature(struct device *d, int sensor, unsigned *celsius) { return measured(d, "celsius", celsius); }
 
 int nvmlDeviceGetCurrentClocksThrottleReasons(struct device *d, unsigned long long *reasons) {
@@ -112,7 +139,7 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(struct device *d, unsigned long lo
 
 int nvmlDeviceGetTotalEccErrors(struct device *d, int type, int counter, unsigned long long *errors) {
     unsigned count = 0;
-    int said = type == 1 ? measured(d, "ecc", &count) : NOT_SUPPORTED;
+    int said = measured(d, type == 1 ? "ecc" : "corrected", &count);
     *errors = count;
     return said;
 }

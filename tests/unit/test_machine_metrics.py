@@ -26,10 +26,11 @@ from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 RUN = """
-import sys
-from skyward_core.node.machine_metrics import gpus
+import os, sys
+from skyward_core.node.machine_metrics import gpus, kernel_log
 from skyward_core.node.machine_metrics.sampler import main
 gpus.PATIENCE = 0.5
+gpus.XidLog = lambda: kernel_log.XidLog(os.environ.get("FAKE_KMSG", kernel_log.PATH))
 main(*sys.argv[1:3], "0.02")
 """
 
@@ -319,6 +320,57 @@ def test_gpus_by_their_driver_and_how_they_fail(sampling: Sampling) -> None:
     (sampling.folder / "gpus").write_text("util=98\nlost\n")
     wait_until(lambda: sampling.last["gpus"][1] == {"lost": 1}, what=lambda: sampling.last)
     assert sampling.last["gpus"][0]["util"] == 98
+
+
+@needs_compiler
+def test_every_figure_of_a_gpu_comes(tmp_path: Path, driver: Path) -> None:
+    """Of the driver, of ``dcgmi`` and of the kernel's log together, each at its GPU."""
+    (tmp_path / "dcgmi").write_text('#!/bin/sh\necho "GPU 1 0.5 0.25"\nexec sleep 100\n')
+    (tmp_path / "dcgmi").chmod(0o755)
+    os.mkfifo(tmp_path / "kmsg")
+    told = (
+        "util=98 watts=650 limit=700 celsius=71 smclock=1980 memclock=2619 throttle=64 used=1024 ecc=2 corrected=5 "
+        "pids=12:500,13:0 pcieout=1000 pciein=2000"
+    )
+    (tmp_path / "gpus").write_text(f"util=3\n{told} linkout=1000 linkin=1000\n")
+    env = {
+        "LD_LIBRARY_PATH": str(driver), "FAKE_GPUS": "ww", "FAKE_GPU_MIB": "81920", "FAKE_KMSG": str(tmp_path / "kmsg"),
+        "FAKE_GPU_FILE": str(tmp_path / "gpus"), "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }  # fmt: skip
+    found = Sampling(tmp_path, env)
+    try:
+        wanted = {"sm_active": 50.0, "tensor_active": 25.0, "nvlink_in": 0}
+        wait_until(
+            lambda: "gpus" in found.last and wanted.items() <= found.last["gpus"][1].items(),
+            what=lambda: found.last,
+        )
+        with open(tmp_path / "kmsg", "wb", buffering=0) as kernel:
+            kernel.write(b"4,1,1,-;NVRM: Xid (PCI:0000:11:00): 79, pid=1, GPU has fallen off the bus.\n")
+            wait_until(lambda: found.last["gpus"][1].get("xid") == 79)
+        figures = found.last["gpus"][1]
+        assert figures.keys() == GPU.keys() - {"lost"}
+        for name, value in {
+            "power": 650.0, "power_limit": 700.0, "temp": 71, "sm_clock": 1980, "mem_clock": 2619, "throttle": 64,
+            "ecc": 2, "ecc_corrected": 5, "processes": 2, "pcie_out": 1000 << 10, "pcie_in": 2000 << 10,
+        }.items():  # fmt: skip
+            assert figures[name] == value, name
+        assert not found.last["gpus"][0].keys() & {"xid", "sm_active", "nvlink_in", "sm_clock"}
+        # At once: what a driver once does not know it is not asked again.
+        (tmp_path / "later").write_text(f"util=3\n{told} linkout=2000 linkin=4000\n")
+        (tmp_path / "later").replace(tmp_path / "gpus")
+
+        def rates() -> list[tuple[float, float]]:
+            gpus = [sample["gpus"][1] for sample in found.samples() if "gpus" in sample]
+            return [(gpu["nvlink_out"], gpu["nvlink_in"]) for gpu in gpus if gpu.get("nvlink_out")]
+
+        wait_until(lambda: bool(rates()), what=lambda: found.last)
+        out, back = rates()[0]
+        assert back == pytest.approx(3 * out, rel=0.01), "three times as much came as went"
+    finally:
+        found.process.kill()
+        found.process.wait()
+        assert found.process.stdin is not None
+        found.process.stdin.close()
 
 
 @needs_compiler
