@@ -375,6 +375,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("run.alone", "V", "alone", "", "Take the log that is looked at away from the others"),
     Action("run.align", "i", "align", "", "Have all logs side by side at the same time, or each for itself"),
+    Action("run.heat", "m", "heat", "colour by", "Show ranks by a figure (use, loss), or by state"),
     *(
         Action(f"run.{row.id}", str(row.number), f"panel('{row.id}')", "", row.help)
         for row in sorted(PANELS, key=lambda row: row.number)

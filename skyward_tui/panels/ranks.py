@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from textual.content import Content
@@ -13,6 +13,7 @@ from skyward_core.views.views import PoolView, RunView
 
 from ..actions import first_key
 from ..beat import beat_of
+from ..rank_heat import NOTHING, STATE, figures, heat_map
 from ..styles import beside
 from ..widgets.rank_panel import RankPanel
 from ..widgets.rank_state import RankState, rank_states
@@ -22,7 +23,8 @@ from .table import Row
 
 
 class RanksPanel(RunPanel):
-    """All ranks, with how many are in which state; one line of them above, where one panel has the whole screen."""
+    """All ranks, with how many are in which state, by that or by a figure; one line of them above, where one panel has
+    the whole screen."""
 
     DEFAULT_CSS = beside(__file__)
     SCOPED_CSS = False  # the line above is not within this panel
@@ -35,6 +37,27 @@ class RanksPanel(RunPanel):
         self._line.can_focus = False
         self._state: object = None
         self._quiet: tuple[str, frozenset[int]] = ("", frozenset())
+        self._by = STATE
+        self._figures = [STATE]  # what there was to show them by when they were looked at last
+
+    def action_heat(self) -> None:
+        """Show them by the next figure that there is, and by their state again."""
+        place = self._figures.index(self._by) if self._by in self._figures else -1
+        self._by, self._state = self._figures[(place + 1) % len(self._figures)], None
+        if len(self._figures) == 1:
+            self.app.flash(
+                "ranks have no figures yet: they come of sky.log(...), and of machines once measured"
+            )
+
+    def offers(self, action: str) -> bool:
+        return action != "run.heat" or len(self._figures) > 1
+
+    def kept(self) -> Mapping[str, str | bool]:
+        return {"ranks_by": self._by}
+
+    def restore(self, kept: Mapping[str, str | bool]) -> None:
+        by = kept.get("ranks_by")
+        self._by = by if isinstance(by, str) else STATE
 
     def above(self) -> Iterable[Widget]:
         yield self._line
@@ -48,12 +71,19 @@ class RanksPanel(RunPanel):
         if state == self._state:
             return turned
         self._state = state
+        self._figures = figures(pool, run, now)
         states = rank_states(pool, run, now)
+        heat = heat_map(pool, run, self._by, now) if self._by in self._figures else NOTHING
+        states = [
+            replace(each, shade=found.shade, figure=found.text) if (found := heat.of.get(each.rank)) else each
+            for each in states
+        ]
         if not self.app.read_only:
             states = [self._with_key(each) if each.state == "paused" else each for each in states]
         self._board.update(states, moves=self.app.moves)
         self._line.update(states, _warning(pool, now))
-        self.retitle(Content.assemble(f"{self.heading} ", self._board.tally()))
+        legend = f"{self._by} {heat.legend} " if heat.legend else ""
+        self.retitle(Content.assemble(f"{self.heading} ", (legend, "$text-accent"), self._board.tally()))
         self._tell_quiet("" if run is None else run.id, states)
         return True
 

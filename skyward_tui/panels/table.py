@@ -43,7 +43,11 @@ class Row:
 PANELS: tuple[Row, ...] = (
     Row(
         "ranks", 1, "ranks", "Go to the ranks", "skyward_tui.panels.ranks:RanksPanel",
-        hints=("run.debug", "panel.open", "run.errors", "run.cancel", "run.merge", "run.previous_rank", "run.zoom"),
+        hints=(
+            "run.debug", "panel.open", "run.errors", "run.cancel", "run.merge", "run.previous_rank", "run.zoom",
+            "run.heat",
+        ),
+        actions=("run.heat",),
     ),
     Row(
         "log", 2, "log", "Go to the log", "skyward_tui.panels.log:LogPanel",

@@ -13,7 +13,7 @@ from textual.reactive import var
 from ..theme import look
 from ..words import clip, clip_parts, duration, took
 from .pulse_once import PULSE_STYLE, PulseOnce
-from .rank_state import BEFORE, FAILURES, RankState
+from .rank_state import BEFORE, FAILURES, SHADE_STYLE, RankState
 from .roll import Roll
 
 CARDS, TABLE = 8, 64
@@ -117,7 +117,10 @@ class RankPanel(Roll):
         bar = ("▌", mark.style)
         if part == 1:
             style = "$muted" if state.quiet is None else "$text-warning"
-            return Content.assemble(bar, (" " + clip(state.note, width - 2), style))
+            figure = _figure(state)
+            return Content.assemble(
+                bar, (figure, SHADE_STYLE), (" " + clip(state.note, max(0, width - 2 - len(figure))), style)
+            )
         time = _time(state)
         head = f" r{state.rank}  n{state.node}  "
         if rank == self.selected:
@@ -130,11 +133,17 @@ class RankPanel(Roll):
         mark = look(state.state)
         time = _time(state)
         name, what = f" r{state.rank:<3} n{state.node:<3}", f"{mark.text:<12}"
-        note = clip_parts(state.note, max(0, width - 31))
+        figure = f"{_figure(state):<11}" if state.shade else ""
+        note = clip_parts(state.note, max(0, width - 31 - len(figure)))
         if state.rank == self.selected:
-            return Content.styled(f"{name}{what}{time:>7}  {note}".ljust(width), _CURSOR)
+            return Content.styled(f"{name}{what}{time:>7} {figure} {note}".ljust(width), _CURSOR)
         return Content.assemble(
-            (name, "bold"), (what, self._style_of(state)), f"{time:>7}  ", (note, "$muted")
+            (name, "bold"),
+            (what, self._style_of(state)),
+            f"{time:>7} ",
+            (figure, SHADE_STYLE),
+            " ",
+            (note, "$muted"),
         )
 
     def _grid_row(self, index: int, width: int) -> Content:
@@ -145,15 +154,15 @@ class RankPanel(Roll):
         parts: list[tuple[str, str]] = [(f"{f'r{start}':<{_LABEL}}", "$muted")]
         # Neighbours that look alike are one part: each costs as much to paint, however long it is.
         for place, state in enumerate(states, 1):
-            mark, gap = look(state.state), "  " if place % per_node == 0 else " "
+            (glyph, its_own), gap = state.glyph, "  " if place % per_node == 0 else " "
             before, style = parts[-1]
             if state.rank == self.selected or state.rank in self._pulse.lit:
                 shown = _CURSOR if state.rank == self.selected else self._style_of(state)
-                parts += [(mark.glyph, shown), (gap, "")]
-            elif style == mark.style:
-                parts[-1] = (before + mark.glyph + gap, style)
+                parts += [(glyph, shown), (gap, "")]
+            elif style == its_own:
+                parts[-1] = (before + glyph + gap, style)
             else:
-                parts.append((mark.glyph + gap, mark.style))
+                parts.append((glyph + gap, its_own))
         return Content.assemble(*parts)
 
     def _style_of(self, state: RankState) -> str:
@@ -167,11 +176,12 @@ class RankPanel(Roll):
         state = self.states[min(self.selected, len(self.states) - 1)]
         mark = look(state.state)
         time = f" {_time(state)}"
-        head = f" r{state.rank} n{state.node} "
-        room = max(0, width - len(head) - len(mark.text) - len(time) - 2)
+        head, figure = f" r{state.rank} n{state.node} ", _figure(state)
+        room = max(0, width - len(head) - len(mark.text) - len(time) - len(figure) - 2)
         return Content.assemble(
-            (head, _CURSOR), " ", (mark.text, mark.style), time, (f" {clip(state.note, room)}", "$muted")
-        )
+            (head, _CURSOR), " ", (mark.text, mark.style), time, (figure, SHADE_STYLE),
+            (f" {clip(state.note, room)}", "$muted"),
+        )  # fmt: skip
 
     def tally(self) -> Content:
         """How many ranks are in which state, failures first."""
@@ -231,6 +241,10 @@ class RankPanel(Roll):
                 group, column = divmod(event.x - _LABEL, 2 * self._per_node + 1)
                 rank = (row - 1) * self._per_row(self.size.width) + group * self._per_node
                 self._choose(rank + min(column // 2, self._per_node - 1))
+
+
+def _figure(state: RankState) -> str:
+    return f" {state.shade} {state.figure}" if state.shade else ""
 
 
 def _time(state: RankState) -> str:

@@ -9,9 +9,11 @@ from skyward_core.views.metrics import numbers_line
 from skyward_core.views.views import NodeView, PoolView, RunView, TaskView
 
 from ..sgr import plain
+from ..theme import look
 from ..words import clock, count, duration, taken_back
 from .results import task_note
 
+SHADE_STYLE = "$text-accent"
 FAILURES = ("raised", "exited", "lost")
 BEFORE = {
     "starting": "its Python starts",
@@ -24,7 +26,8 @@ BEFORE = {
 @dataclass(frozen=True, slots=True)
 class RankState:
     """``state``: a word that :func:`skyward_tui.theme.look` knows; ``seconds``: how long in it; ``quiet``: for how
-    long it was not heard, where that is longer than usual."""
+    long it was not heard, where that is longer than usual; ``shade`` and ``figure``: what it has of the figure that
+    ranks are shown by, where that is not their state."""
 
     rank: int
     node: int
@@ -32,6 +35,18 @@ class RankState:
     seconds: float | None
     note: str
     quiet: float | None = None
+    shade: str = ""
+    figure: str = ""
+
+    @property
+    def glyph(self) -> tuple[str, str]:
+        """What one cell shows of it, and the style: its shade, unless it has failed."""
+        mark = look(self.state)
+        return (
+            (mark.glyph, mark.style)
+            if not self.shade or self.state in FAILURES
+            else (self.shade, SHADE_STYLE)
+        )
 
 
 def rank_states(
