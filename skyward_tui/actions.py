@@ -375,7 +375,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("run.alone", "V", "alone", "", "Take the log that is looked at away from the others"),
     Action("run.align", "i", "align", "", "Have all logs side by side at the same time, or each for itself"),
-    Action("run.heat", "m", "heat", "colour by", "Show ranks by a figure (use, loss), or by state"),
+    Action("run.heat", "H", "heat", "colour by", "Show ranks by a figure (use, loss), or by state"),
     *(
         Action(f"run.{row.id}", str(row.number), f"panel('{row.id}')", "", row.help)
         for row in sorted(PANELS, key=lambda row: row.number)
@@ -416,7 +416,11 @@ ACTIONS: tuple[Action, ...] = (
     Action("panel.first", "home,g", "edge(0)", "", "First"),
     Action("panel.last", "end,G", "edge(-1)", "", "Last"),
     Action(
-        "panel.open", "enter", "open", "its log", "Read the rank's log; of trials, turn their order round"
+        "panel.open",
+        "enter",
+        "open",
+        "its log",
+        "Read the rank's log; what was said of a node; turn the trials round",
     ),
     # Numbers
     Action("numbers.charts", "c", "charts", "charts", "A chart of each number, or of the chosen one"),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 PHASES: tuple[NodePhase, ...] = get_args(NodePhase)
 RUNS_KEPT = 64  # runs of one pool held in memory; the ledger has them all
+NODE_LINES = 40  # details of one node that are held
 FIGURES_KEPT = 16  # nodes of one run of which the last figures before a failure are held
 FAILED = ("raised", "exited", "lost")  # how ranks end that were not stopped because of others
 TASKS_KEPT = 4096  # outcomes of one run held in memory; failures are always among them
@@ -44,6 +45,7 @@ class NodeView(Value):
     """A node. ``since`` and ``link_since`` are Unix times; ``link_up`` is None before the first connection.
 
     ``notice``: what was said of its machine's end, "" for nothing, and when; ``notice_ends_at``: when it is, if known.
+    ``said``: the last details, with their times and phases: what its installer printed among them.
     """
 
     index: int
@@ -58,6 +60,7 @@ class NodeView(Value):
     notice: NoticeKind | Literal[""] = ""
     notice_at: float = 0.0
     notice_ends_at: float | None = None
+    said: tuple[tuple[float, NodePhase, str], ...] = ()
 
     @property
     def is_taken_back(self) -> bool:
@@ -366,6 +369,8 @@ def _(event: ev.NodePhase, view: PoolView) -> None:
         view.rank_phases = {rank: phase for rank, phase in view.rank_phases.items() if rank not in gone}
         _note_standing(view, event.at)
     node.detail, node.retry_at = safe(event.detail), event.retry_at
+    if node.detail and (not node.said or node.said[-1][1:] != (event.phase, node.detail)):
+        node.said = (*node.said, (event.at, event.phase, node.detail))[-NODE_LINES:]
     node.address = safe(event.address) or node.address
 
 

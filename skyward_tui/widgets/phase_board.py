@@ -1,9 +1,11 @@
-"""The nodes of a pool, phase by phase: where each is, since when, what it waits for, when it tries again."""
+"""The nodes of a pool, phase by phase: where each is, since when, what it waits for, when it tries again; and what was
+said of it on the way, such as what its installer printed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from textual import events
 from textual.content import Content
 
 from skyward_core.views.job_steps import StepOnNode, last_words, on_nodes, steps_of
@@ -12,20 +14,28 @@ from skyward_core.views.views import PHASES, NodeView, PoolView, RunView
 from ..beat import beat_of
 from ..hints import detail_of
 from ..theme import look, node_look
-from ..words import age, clip, duration, taken_back, took
+from ..words import age, clip, clock, duration, taken_back, took
 from .rank_state import FAILURES, link_note
 from .roll import Roll
 
 _ROAD = PHASES[:-1]
 ROOMY = 90  # cells in which a node's way, and its steps, have room
+SAID = 12  # lines that were said of a node, below it, at most
+_LEAST = 3
+_CURSOR = "$block-cursor-foreground on $block-cursor-background bold"
+_LABEL = 5  # cells of a node's name
 
 
 class PhaseBoard(Roll):
-    """One row per node; the ones that are not ready come first where there are many."""
+    """One row per node, with a cursor; the ones that are not ready come first where there are many."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._rows: list[Content] = []
+        self._rows: list[tuple[int, Content]] = []  # each with the index of the node that it is about
+        self._order: list[int] = []  # in the order in which they stand here
+        self._chosen = -1  # the node under the cursor
+        self._open: set[int] = set()  # nodes of which there stands what was said
+        self._pool: tuple[PoolView, float, RunView | None] | None = None
         self._head: list[Content] = []
         self._state: object = None
         self._steps: Mapping[int, Sequence[StepOnNode]] = {}
@@ -40,7 +50,7 @@ class PhaseBoard(Roll):
         state = (pool.version, job, pool.logs.version if job else 0, beat_of([pool], now), self.size)
         if state == self._state:
             return False
-        self._state = state
+        self._state, self._pool = state, (pool, now, run)
         job_steps = steps_of(pool, run)
         self._steps = on_nodes(job_steps, now)
         bad = pool.state in ("failed", "degraded", "unreachable")
@@ -51,9 +61,56 @@ class PhaseBoard(Roll):
         nodes = pool.nodes
         if len(nodes) > self.size.height:
             nodes = sorted(nodes, key=lambda node: (self._is_quiet(node), node.index))
-        self._rows = [self._node(node, now) for node in nodes]
+        self._order = [node.index for node in nodes]
+        if self._chosen not in self._order:
+            self._chosen = self._order[0] if self._order else -1
+        self._rows = [row for node in nodes for row in self._rows_of(node, now)]
         self.refresh_if_changed()
         return True
+
+    def _rows_of(self, node: NodeView, now: float) -> Iterator[tuple[int, Content]]:
+        yield node.index, self._node(node, now)
+        if node.index in self._open:
+            most = min(
+                SAID, max(_LEAST, self.size.height - len(self._head) - 1)
+            )  # the last one stays in sight
+            for at, _, line in node.said[-most:] or [(node.since, "", "nothing was said of it so far")]:
+                yield node.index, Content.styled(f"      {clock(at)}  {line}", "$muted")
+
+    def _look_again(self) -> None:
+        self._state = None
+        if self._pool is not None:
+            self.update(*self._pool)
+
+    def action_step(self, rows: int) -> None:
+        if self._order:
+            place = self._order.index(self._chosen) + rows
+            self._chosen = self._order[min(max(0, place), len(self._order) - 1)]
+            self.refresh_if_changed()
+
+    def action_edge(self, end: int) -> None:
+        self.action_step(len(self._order) if end else -len(self._order))
+
+    def action_open(self) -> None:
+        """Show what was said of the node under the cursor, or no more."""
+        self._open ^= {self._chosen}
+        self._look_again()
+
+    def on_click(self, event: events.Click) -> None:
+        row = self.top + event.y - len(self._head)
+        if 0 <= row < len(self._rows):
+            self._chosen = self._rows[row][0]
+            self.action_open()
+
+    def on_focus(self) -> None:
+        self.refresh_if_changed()
+
+    def on_blur(self) -> None:
+        self.refresh_if_changed()
+
+    def keep_in_view(self) -> range:
+        rows = [row for row, (node, _) in enumerate(self._rows) if node == self._chosen]
+        return range(rows[0], rows[-1] + 1) if rows and self.has_focus else super().keep_in_view()
 
     def _is_quiet(self, node: NodeView) -> bool:
         """Whether nobody need look at a node first."""
@@ -68,7 +125,9 @@ class PhaseBoard(Roll):
         return len(self._rows)
 
     def row(self, index: int, width: int) -> Content:
-        return self._rows[index]
+        node, row = self._rows[index]
+        here = node == self._chosen and (not index or self._rows[index - 1][0] != node)
+        return row.stylize(_CURSOR, 0, _LABEL) if here and self.has_focus else row
 
     def _node(self, node: NodeView, now: float) -> Content:
         mark = node_look(node.phase)

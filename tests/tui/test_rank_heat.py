@@ -76,19 +76,19 @@ async def test_a_key_goes_through_the_figures(
         await until(pilot, lambda: "▶" in screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
-        await pilot.press("m")
+        await pilot.press("H")
         await until(pilot, lambda: "ranks have no figures yet" in screen_text(app))
         view.machines = measured(session, nodes, per_node)
         for rank in range(nodes * per_node):
             view.metrics.note(run.id, rank, session.now, {"loss": 2.0 + rank})
         session.end_rank(view, run, 3, "raised")
         await until(pilot, lambda: "✗ 1" in screen_text(app))
-        await pilot.press("m")
+        await pilot.press("H")
         await until(pilot, lambda: f"1 ranks use % 0 {SHADES} 100 %" in screen_text(app))
-        await pilot.press("m", "m")
+        await pilot.press("H", "H")
         await until(pilot, lambda: f"1 ranks loss 2 {SHADES}" in screen_text(app))
         shown = screen_text(app)
         assert SHADES[1] in shown and SHADES[3] in shown
         assert shown.count("✗") > 1, "what has failed is not hidden by a shade"
-        await pilot.press("m")
+        await pilot.press("H")
         await until(pilot, lambda: SHADES not in screen_text(app))

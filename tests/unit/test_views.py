@@ -18,7 +18,7 @@ from skyward_core.views import events as ev
 from skyward_core.views import views
 from skyward_core.views.logs import LogBook
 from skyward_core.views.metrics import MetricBook
-from skyward_core.views.views import PoolView, aggregate, apply
+from skyward_core.views.views import NODE_LINES, PoolView, aggregate, apply
 from skyward_tui.words import number as shown
 from tests.support.hostile_text import is_harmful
 
@@ -144,6 +144,16 @@ def test_a_node_goes_through_its_phases() -> None:
     apply(view, STORY[3])
     assert (node.phase, node.since, node.detail, node.retry_at) == ("ready", 13.0, "", None)
     assert view.nodes_ready == 1
+
+
+def test_what_was_said_of_a_node_stays_and_is_bounded() -> None:
+    view = view_of(OPENED)
+    for line in ["resolving", "resolving", *map(str, range(NODE_LINES - 1))]:
+        apply(view, ev.NodePhase(pool="p", at=1.0, node=0, phase="installed", detail=line))
+    apply(view, ev.NodePhase(pool="p", at=2.0, node=0, phase="ready"))
+    assert [text for _, _, text in view.nodes[0].said] == ["resolving", *map(str, range(NODE_LINES - 1))]
+    apply(view, ev.NodePhase(pool="p", at=3.0, node=0, phase="running", detail="again\x1b[31m"))
+    assert len(view.nodes[0].said) == NODE_LINES and view.nodes[0].said[-1][2].isprintable()
 
 
 def test_a_link_says_since_when_it_is_down() -> None:
