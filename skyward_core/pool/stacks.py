@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..model.stacks import RankStack, StackFrame, Stacks, ThreadStack
 from ..wire.frames import WireError
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..wire.inside_frame_types import RankStacksKeys
 
 PATIENCE = 15.0  # seconds for a node's answer: it gives itself less
+UNHEARD = 4.0  # seconds without any word of a node after which no answer is waited for: it is asked for one every two
+LOOKS = 0.5  # seconds between two looks whether there is a word
 TOO_OLD = "its node's agent is of an older release, which tells no stacks: start the pool anew for that"
 
 
@@ -53,15 +55,33 @@ async def _ask(
         why = TOO_OLD
     else:
         try:
-            async with asyncio.timeout(PATIENCE):
-                answer: StacksAnswer
-                answer, _ = await link.ask({"t": "stacks", "ranks": wanted, "signal": signal})
+            answer = await _answer(link, {"t": "stacks", "ranks": wanted, "signal": signal})
             return [_stack(each, link.node) for each in answer["ranks"] if each["rank"] in mine]
         except TimeoutError:
             why = f"node {link.node} {link.silence}"
         except (ConnectionError, WireError) as error:
             why = str(error)
     return [RankStack(rank, 0, link.node, "silent", why=why) for rank in wanted]
+
+
+async def _answer(link: Link, question: Mapping[str, Any]) -> StacksAnswer:
+    """A node's answer. Who looks for a hang has a node that hangs, and is not kept from what the others say.
+
+    Raises:
+        TimeoutError: there is none.
+        ConnectionError: the link is down, or went down meanwhile.
+    """
+    asked = asyncio.ensure_future(link.ask(question))
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not (await asyncio.wait((asked,), timeout=LOOKS))[0]:
+                if link.quiet > UNHEARD:
+                    raise TimeoutError
+        answer: StacksAnswer
+        answer, _ = await asked
+        return answer
+    finally:
+        asked.cancel()
 
 
 def _stack(told: RankStacksKeys, node: int) -> RankStack:

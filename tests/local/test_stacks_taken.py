@@ -23,10 +23,12 @@ from skyward_core.node.stacks import by_signal
 from skyward_core.node.stacks.taking import RankProcess
 from skyward_core.node.stacks.taking import take as taken
 from skyward_core.node.stacks.texts import Places
+from skyward_core.pool import stacks as pool_stacks
 from skyward_core.views.profile import hottest, parsed
 from skyward_core.views.stacks import groups
 from skyward_core.wire.node_paths import STACK_SIGNAL
 from tests.support.cli import call
+from tests.support.faults import agent_pids
 from tests.support.waiting import wait_until
 
 PLACES = Places("/nowhere", "", None)
@@ -217,6 +219,22 @@ def test_an_agent_that_knows_no_stacks_is_named(
     assert told.ranks[0].why.startswith("its node's agent is of an older release, which tells no stacks")
     with pytest.raises(PoolError, match="of an older release, which makes no profiles"):
         session.profile("four", 0, 1).result(60)
+
+
+def test_a_node_that_is_frozen_keeps_nobody_waiting(
+    ranks: sky.Compute, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_stacks, "PATIENCE", 10_000.0)
+    session.look("four").result(60)
+    (agent,) = agent_pids(ranks)
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        told = take(session)
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    assert {each.at for each in told.ranks} == {"silent"}
+    assert told.ranks[0].why.startswith("node 0 has said nothing for ")
+    assert {each.at for each in take(session).ranks} != {"silent"}
 
 
 def test_a_process_that_would_end_by_the_signal_is_not_sent_it(tmp_path: Path) -> None:
