@@ -18,6 +18,7 @@ from skyward_core.model.errors import SkywardError
 
 from .app_face import AppFace
 from .ends import beside
+from .hints import words_of
 from .kept_state import KeptScreen, KeptState, Unusable, kept_state, write_down
 from .theme import OWN, SKYWARD, UNCOLOURED, legible, muted
 
@@ -164,7 +165,7 @@ class DressedApp(AppFace):
             try:
                 await asyncio.wait_for(beside(partial(write_down, changed, screens)), PATIENCE)
             except (OSError, TimeoutError, SkywardError) as error:
-                self.flash(f"how the app looks is not kept: {error}", "error")
+                self.flash(f"how the app looks is not kept: {words_of(error)}", "error")
 
     def get_css_variables(self) -> dict[str, str]:
         """The theme's, in which states can be read."""

@@ -11,6 +11,7 @@ from skyward_core.model.errors import SkywardError
 from skyward_core.views.views import RunView
 
 from .app_face import AppFace, settled
+from .current_folder import current_folder
 from .editor import NoEditor, command, here
 
 
@@ -42,10 +43,10 @@ async def edit_named(app: AppFace, run: RunView | None, lines: Sequence[str]) ->
 
 async def folders_of(app: AppFace, run: RunView | None) -> list[Path]:
     """Where the sources of a run are: where it was launched, as far as that is known, and the current folder."""
-    here = Path.cwd()
+    folder = current_folder()
     if run is None or app.session is None:
-        return [here]
+        return [folder]
     try:
-        return [(await settled(app.session.kept_launch(run.id))).cwd, here]
+        return [(await settled(app.session.kept_launch(run.id))).cwd, folder]
     except (SkywardError, OSError):  # of a script of the person's own, or over for long
-        return [here]
+        return [folder]

@@ -15,6 +15,7 @@ from skyward_core.views.views import PoolView
 from skyward_core.wire.safe_text import field as safe
 
 from .argument_line import given
+from .current_folder import current_folder
 from .launch_form import FieldError, Form, fields_of, path_of, settings_of
 from .words import NO_RUN, between, count
 
@@ -146,7 +147,7 @@ def form_of_shell(found: KeptShell, run: str) -> Form:
     again = f"skyward-tui rerun {run} runs it again as it was"
     if not isinstance(found, KeptJob):
         raise UsageError(f"run {run} is of {safe(found.label)}, for which the form has no field: {again}")
-    if found.cwd != Path.cwd():
+    if found.cwd != current_folder():
         raise UsageError(
             f"it was launched in {found.cwd}, from where its paths are seen: open the app there, or {again}"
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from .current_folder import current_folder
+
 PROJECT = "project"
 """The choice of ``pyproject.toml``, which is looked for and not named."""
 
@@ -48,5 +50,5 @@ def _kept(chosen: str, listed: list[str] | tuple[()]) -> list[tuple[str, str]]:
 
 def near(path: str) -> str:
     """The path from here where it is below."""
-    here = Path.cwd()
-    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
+    folder = current_folder()
+    return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path

@@ -30,6 +30,13 @@ _FIXED = ("index", "rank", "node", "outcome", "seconds", "error", "message")
 _MOST = 10_000  # files of one name
 
 
+def unsaved(error: OSError, folder: Path) -> str:
+    """Why something could not be saved there, in words."""
+    if not folder.is_dir():
+        return f"could not save: {folder}, which the app was started in, is not there any more"
+    return f"could not save in {folder}: {error.strerror or error}"
+
+
 def save(path: Path, pieces: Iterable[str]) -> Path:
     """Write a new file; where there is one of that name, beside it as ``name-2``.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..model.errors import UsageError
+from ..store.working_folder import here
 from ..wire.redact import Redactor, is_secret_name, secret_values, url_secrets
 
 Overrides = Mapping[str, str | None]
@@ -145,7 +146,7 @@ class KeptCommand(KeptShell):
         kept = cls(
             words=tuple(words),
             nodes=nodes,
-            cwd=Path.cwd(),
+            cwd=here(),
             env={name: text for name, text in env.items() if name not in hidden},
             lacks_env=tuple(hidden),
             lacks_secrets=tuple(secrets),

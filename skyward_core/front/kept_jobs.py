@@ -12,6 +12,7 @@ from typing import Any
 from ..model.errors import JobFileError, UsageError
 from ..store.home import home
 from ..store.whole_file import write_whole
+from ..store.working_folder import here
 from ..tasks.job_files.without_secrets import without_secrets
 from .job_request import JobFile, JobRequest
 from .kept_commands import KeptShell, Overrides, secret_names
@@ -67,7 +68,7 @@ class KeptJob(KeptShell):
             said |= {name: getattr(request, name) for name in names}
         kept = cls(
             path=str(job.path),
-            cwd=Path.cwd(),
+            cwd=here(),
             digest=_digest(job.text),
             env={name: text for name, text in job.envs.items() if name not in hidden},
             lacks_env=tuple(hidden),

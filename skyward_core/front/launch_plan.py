@@ -17,6 +17,7 @@ from ..model.wrong_field import of_field
 from ..plugins import by_name
 from ..providers import by_name as provider_of
 from ..providers.planned import planned
+from ..store.working_folder import here
 from ..tasks.own_interpreter import is_own, refuse_another
 from ..tasks.packages.asked import python_asked
 from ..tasks.packages.local_packages import local_packages, travelling
@@ -148,7 +149,7 @@ class LaunchPlan:
             return []
         image = self.packages.added_to({}) if self.packages is not None else {}
         found = local_packages(image, self.interpreter.prefix, self.interpreter.minor)
-        return travelling(found, str(self.spec.image.workdir or Path.cwd()))
+        return travelling(found, str(self.spec.image.workdir or here()))
 
     def rental(self, *, may_remember: bool = False) -> RentalPlan:
         """What the launch rents, in the order in which it is tried; nothing is made. Asks the provider.

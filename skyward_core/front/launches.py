@@ -15,6 +15,7 @@ from ..model.errors import UsageError
 from ..store import kept_launches
 from ..store.ledger import Ledger
 from ..store.ledger_rows import RunRow
+from ..store.working_folder import here
 from ..tasks.answers import Silence, answer
 from ..wire.redact import Redactor, secret_values, url_secrets
 from ..wire.safe_text import paragraph
@@ -156,7 +157,7 @@ def keep(pool: str, run: str, request: LaunchRequest, *, joined: bool, source: S
     """
     told = {
         "request": asdict(request),
-        "cwd": str(Path.cwd()),
+        "cwd": str(here()),
         "joined": joined,
         "source": {"script": source.script, "commit": source.commit, "changed": source.changed},
         "cut": source.cut,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..model.errors import ScriptError, UsageError
 from ..model.interpreter import Interpreter
-from ..store.working_folder import workdir
+from ..store.working_folder import current, workdir
 from ..tasks.argument_fields import ArgumentField, argument_fields
 from ..tasks.arguments import Text
 from ..tasks.combinations import values_of
@@ -75,7 +75,8 @@ __all__ = [
 
 def packages_for(script: Path) -> list[OfferedPackages]:
     """The files of a script's project that say what its ranks could have, of each kind the nearest."""
-    return offered_packages(script, Path(workdir(script) or Path.cwd()))
+    folder = workdir(script) or current()
+    return [] if folder is None else offered_packages(script, Path(folder))
 
 
 def has_own_block(script: Path) -> bool:
@@ -144,7 +145,7 @@ def lacking_here(script: Path, *, whole: bool) -> list[str]:
     """
     tree = parse(script)
     names = _roots(ast.walk(tree) if whole else _run_at_load(tree)) - sys.stdlib_module_names - {""}
-    folders = (script.resolve().parent, Path.cwd())
+    folders = [each for each in (script.resolve().parent, current()) if each is not None]
     beside = {
         name for name in names for at in folders if (at / name).is_dir() or (at / f"{name}.py").is_file()
     }

@@ -30,6 +30,7 @@ from ..store.history import outline, price, recall, unreached
 from ..store.ledger import Ledger
 from ..store.ledger_rows import Kept, PoolRow, Receipt
 from ..store.run_logs import RunLogs
+from ..store.working_folder import here
 from ..transport.background_loop import submit
 from ..transport.ssh.questions import Questions
 from ..views.events import Event, PoolEnded
@@ -312,7 +313,7 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
 
         async def work() -> PoolView:
             try:
-                pool = await Pool.intend(spec, self.ledger, str(cwd or Path.cwd()))
+                pool = await Pool.intend(spec, self.ledger, str(cwd or here()))
             except BaseException as error:
                 if begun is not None:
                     begun.set_exception(error)

@@ -61,8 +61,12 @@ def with_advice(what: str, advice: str) -> str:
 
 
 def what_of(error: BaseException) -> str:
-    """What happened, without the hint; of errors that are not ours all that they say."""
-    return error.what if isinstance(error, SkywardError) else str(error)
+    """What happened, without the hint; of errors that are not ours all that they say, but for a number."""
+    if isinstance(error, SkywardError):
+        return error.what
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
 
 
 def hint_of(error: BaseException) -> Hint | None:

@@ -10,6 +10,7 @@ from ..model.errors import UsageError
 from .edited_toml import renamed_entry, with_table, without_table
 from .home import home
 from .toml_file import FILE, parsed, put_text, text_of
+from .working_folder import in_current
 
 TABLE = "hosts"
 
@@ -27,7 +28,7 @@ def read() -> dict[str, tuple[Path, list[str]]]:
         UsageError: a file cannot be read or used, or somebody else could have written it.
     """
     found: dict[str, tuple[Path, list[str]]] = {}
-    for path in (own_file(), Path(FILE).absolute()):
+    for path in (own_file(), *in_current(FILE)):
         for name, hosts in _table(path, text_of(path)).items():
             found[name] = path, hosts
     return found

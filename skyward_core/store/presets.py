@@ -10,6 +10,7 @@ from ..model.errors import UsageError
 from .edited_toml import TomlValue, with_table, without_table
 from .home import home
 from .toml_file import FILE, parsed, put_text, text_of
+from .working_folder import here, in_current
 
 TABLE = "presets"
 
@@ -21,7 +22,7 @@ def read() -> dict[str, tuple[Path, Any]]:
         UsageError: a file cannot be read or used, or somebody else could have written it.
     """
     found: dict[str, tuple[Path, Any]] = {}
-    for path in (home() / FILE, Path(FILE).absolute()):
+    for path in (home() / FILE, *in_current(FILE)):
         table = parsed(path, text_of(path)).get(TABLE, {})
         if not isinstance(table, dict):
             raise UsageError(f"{path}: presets is no table; write each as [presets.NAME]")
@@ -37,7 +38,7 @@ def save(name: str, values: Mapping[str, TomlValue]) -> Path:
             that cannot be changed.
         OSError: it cannot be written; it is as it was.
     """
-    path = Path(FILE).absolute()
+    path = here() / FILE
     text = text_of(path)
     parsed(path, text)
     put_text(path, text, with_table(text, (TABLE, name), values))

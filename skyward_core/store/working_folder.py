@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+from ..model.errors import UsageError
+
 SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/sys",
           "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/local/lib", "/var",
           "/var/tmp")  # fmt: skip
@@ -13,11 +15,38 @@ SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/media", "/mnt", "/opt", "/p
 TEMPORARY, TEMPORARY_BY = ("/tmp", "/var/tmp", "/usr/tmp"), ("TMPDIR", "TEMP", "TMP")
 
 
+def current() -> Path | None:
+    """The current folder; None where somebody has removed it since."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
+
+
+def in_current(name: str) -> list[Path]:
+    """The file of that name there, by its whole path; none where that folder is gone."""
+    return [] if (folder := current()) is None else [folder / name]
+
+
+def here() -> Path:
+    """The current folder.
+
+    Raises:
+        UsageError: somebody has removed it since.
+    """
+    if (folder := current()) is None:
+        name = f" ({os.environ['PWD']})" if os.environ.get("PWD") else ""
+        raise UsageError(
+            f"the folder that this was started in{name} is not there any more; start it again in one that is"
+        )
+    return folder
+
+
 def workdir(path: Path) -> str | None:
     """The folder that ranks of a script work in: the current one (None), or the script's own where it lies
     elsewhere; for ``Image.workdir``. No folder that is unfit, such as the person's home, is chosen over another."""
-    here, folder = Path.cwd().resolve(), path.resolve().parent
-    if unfit(folder) or (folder.is_relative_to(here) and not unfit(here)):
+    at, folder = current(), path.resolve().parent
+    if unfit(folder) or (at is not None and folder.is_relative_to(at.resolve()) and not unfit(at.resolve())):
         return None
     return str(folder)
 
@@ -39,7 +68,7 @@ def working_folder() -> str:
     """The folder that ranks work in where nobody said: as :func:`workdir` for the script that runs this
     process; the current one where no script does."""
     script = main_script()
-    return (script and workdir(script)) or str(Path.cwd())
+    return (script and workdir(script)) or str(here())
 
 
 def unfit(folder: Path) -> str:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .task import Task
 
 PACKAGES = ("skyward_core", "skyward")
+LEAST_ROOM = 64 << 10  # bytes of a disk below which it is as good as full
 DECORATORS = ("function", "compute")  # the second is the older name of the first
 APP = ("app",)
 
@@ -287,9 +288,14 @@ def build_tasks(
             raise
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # there is none, or not all of it
         how = f"exit status {status}" if status >= 0 else signal_name(-status)
         report = {"kind": "failed", "message": f"{path} ended the process that loads it ({how})"}
+        if _is_full(folder):
+            full = (
+                f"{path} cannot be loaded: no room is left on the disk of {folder.parent}, where that is done"
+            )
+            report = {"kind": "usage", "message": full}
     if report["kind"] == "task":
         import_path.add_script(path)
         tasks = [replace(task, interpreter=chosen) for task in read_tasks(folder)]
@@ -307,15 +313,30 @@ def build_task(path: Path, function: str | None, kwargs: Mapping[str, Any], **ho
 def _workplace() -> Path:
     """A folder for a task that is loaded, in the person's own; those of processes that are no more go."""
     from ..store.home import home
-    from ..store.ledger_rows import process_lives
 
     base = home() / "tasks"
+    try:
+        return _own_folder(base)
+    except OSError as error:
+        raise UsageError(
+            f"no script can be loaded, which is done in {base}: {error.strerror or error}"
+        ) from error
+
+
+def _own_folder(base: Path) -> Path:
+    from ..store.ledger_rows import process_lives
+
     base.mkdir(mode=0o700, exist_ok=True)
     for left in base.iterdir():
         owner = left.name.partition("-")[0]
         if owner.isdecimal() and not process_lives(int(owner)):
             shutil.rmtree(left, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=base))
+
+
+def _is_full(folder: Path) -> bool:
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize < LEAST_ROOM or (disk.f_files > 0 and disk.f_favail == 0)
 
 
 def _to_standard_error(line: str) -> None:

@@ -17,6 +17,7 @@ from skyward_core.model.errors import SkywardError
 from skyward_core.wire.safe_text import field
 
 from ..actions import bindings
+from ..current_folder import current_folder
 from ..ends import beside as in_thread
 from ..hints import words_of
 from ..words import fit
@@ -121,4 +122,4 @@ def _row(preset: Preset) -> Content:
 
 
 def _near(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    return str(path.relative_to(current_folder())) if path.is_relative_to(current_folder()) else str(path)

@@ -225,7 +225,11 @@ class ResultsPanel(RunPanel):
             path = expanded(name)
             remark = await asyncio.to_thread(written)
         except (SkywardError, OSError) as error:
-            text = words_of(error) if isinstance(error, SkywardError) else f"could not write: {error}"
+            text = (
+                words_of(error)
+                if isinstance(error, SkywardError)
+                else f"could not write {name}: {error.strerror or error}"
+            )
             return self.app.flash(text, "error")
         return self.app.flash(f"wrote {path}" + (f": {remark}" if remark else ""), "done")
 

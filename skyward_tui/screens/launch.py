@@ -22,6 +22,7 @@ from skyward_core.views.views import PoolView
 
 from .. import ends
 from ..actions import bindings, first_key, with_keys
+from ..current_folder import current_folder
 from ..hints import words_of
 from ..launch_form import (
     FieldError,
@@ -368,7 +369,7 @@ class LaunchScreen(BaseScreen[None]):
                 self._show_plan(found.told, form, script=found.script)
                 await self._begin(form, found.plan)
                 return
-        except SkywardError as error:
+        except (SkywardError, OSError) as error:
             if self.display:
                 self._at_work(None, focus)
                 self._say(one_line(words_of(error)), error=True)
@@ -459,8 +460,8 @@ class LaunchScreen(BaseScreen[None]):
             if path is not None:
                 self.query_one("#arguments").focus()
 
-        here = expanded(self._fields.text("script")).parent
-        files = FilesScreen(here.resolve() if here.is_dir() else Path.cwd(), self._recent)
+        at = expanded(self._fields.text("script")).parent
+        files = FilesScreen(at.resolve() if at.is_dir() else current_folder(), self._recent)
         self.app.push_screen(files, picked)
 
     def action_pythons(self) -> None:

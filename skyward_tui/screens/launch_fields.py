@@ -15,6 +15,7 @@ from textual.widgets import Input, Select
 from skyward_core.front.providers import DEFAULT
 
 from ..actions import with_keys
+from ..current_folder import current_folder
 from ..launch_form import Form, provider_choices
 from ..launch_packages import choices_for
 from ..packaged import named
@@ -222,5 +223,5 @@ def settings() -> dict[str, Setting]:
 
 def near(path: Path) -> str:
     """The path from here where it is below, an example by its name, any other whole."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else named(str(path))
+    folder = current_folder()
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else named(str(path))

@@ -23,6 +23,7 @@ from skyward_core.views.views import PoolView, RunView
 from ..actions import Action, bindings, first_key, named, with_keys
 from ..app_face import settled
 from ..beat import beat_of
+from ..current_folder import current_folder
 from ..hints import words_of
 from ..panels.base import Chosen, RunPanel
 from ..panels.table import AT_START, HOME, PANELS
@@ -390,7 +391,7 @@ class RunScreen(BaseScreen[None]):
         self.run_worker(self._save(), exclusive=True, group="save")
 
     async def _save(self) -> None:
-        from ..saving import save, together
+        from ..saving import save, together, unsaved
 
         pool, run, chosen = self.pool, self.run, self._chosen
         if pool is None:
@@ -405,8 +406,8 @@ class RunScreen(BaseScreen[None]):
         try:
             paths = [await asyncio.to_thread(save, Path(name), text) for name, text in files.items()]
         except OSError as error:
-            return self.flash(f"could not save: {error}", "error")
-        self.flash(f"saved {together(paths)} in {Path.cwd()}{remarks}", "done")
+            return self.flash(unsaved(error, current_folder()), "error")
+        self.flash(f"saved {together(paths)} in {current_folder()}{remarks}", "done")
 
     # Acting on the run and the pool
 

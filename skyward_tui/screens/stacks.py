@@ -35,6 +35,7 @@ from skyward_core.wire.safe_text import field
 from ..actions import Action, bindings
 from ..app_face import settled
 from ..beat import beat_of
+from ..current_folder import current_folder
 from ..editing import folders_of
 from ..hints import words_of
 from ..source_lines import SourceFile, source_of
@@ -65,7 +66,7 @@ class StacksScreen(BaseScreen[int | None]):
 
     def __init__(self, pool: str, run: str = "") -> None:
         super().__init__()
-        self._pool, self._run, self._folders = pool, run, (str(Path.cwd()),)
+        self._pool, self._run, self._folders = pool, run, (str(current_folder()),)
         self._stacks: Stacks | None = None
         self._groups: list[StackGroup] = []
         self._sources: dict[tuple[str, int], SourceFile | None] = {}
@@ -332,7 +333,7 @@ class StacksScreen(BaseScreen[int | None]):
         self.run_worker(self._profile(rank), exclusive=True, group="profile")
 
     async def _profile(self, rank: int) -> None:
-        from ..saving import profile_files, save, together
+        from ..saving import profile_files, save, together, unsaved
 
         if self.app.session is None:
             return
@@ -344,12 +345,12 @@ class StacksScreen(BaseScreen[int | None]):
         except SkywardError as error:
             return self.flash(words_of(error), "error")
         except OSError as error:
-            return self.flash(f"could not save: {error}", "error")
+            return self.flash(unsaved(error, current_folder()), "error")
         rows = table(seen) if seen.samples else [("it was idle each time", "", "")]
         lines = [f"{itself:>7}  {total:>10}  {line}" for itself, total, line in rows]
         self.query_one("#frames", Panel).retitle(Content(f"rank {rank}: where its time went"))
         self.query_one("#stack", Static).update(Content("\n").join(map(Content, lines)))
-        return self.flash(f"saved {together(paths)} in {Path.cwd()}", "done")
+        return self.flash(f"saved {together(paths)} in {current_folder()}", "done")
 
     def _text(self) -> str:
         found = self._stacks
@@ -364,14 +365,14 @@ class StacksScreen(BaseScreen[int | None]):
             self.run_worker(self._save(self._text() + "\n", self._stacks.at), group="save")
 
     async def _save(self, text: str, at: float) -> None:
-        from ..saving import save
+        from ..saving import save, unsaved
 
         name = f"{self._pool.partition('.')[0]}-stacks-{time.strftime('%H%M%S', time.localtime(at))}.txt"
         try:
             path = await asyncio.to_thread(save, Path(name), [text])
         except OSError as error:
-            return self.flash(f"could not save: {error}", "error")
-        return self.flash(f"saved {path.name} in {Path.cwd()}", "done")
+            return self.flash(unsaved(error, current_folder()), "error")
+        return self.flash(f"saved {path.name} in {current_folder()}", "done")
 
     def action_back(self) -> None:
         self.dismiss(None)

@@ -29,7 +29,8 @@ class RecentRuns(Widget, can_focus=False):
 
     def update(self, runs: Sequence[PastRun], now: float) -> None:
         """Show these, newest first."""
-        if runs is not self._runs or now // MINUTE != self._now // MINUTE:
+        beat = 1.0 if any(run.ended_at is None for run in runs[: self.size.height]) else MINUTE
+        if runs is not self._runs or now // beat != self._now // beat:
             self._runs, self._now = runs, now
             self.refresh()
 

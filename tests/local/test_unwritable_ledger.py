@@ -17,6 +17,7 @@ from skyward_core.pool import teardown
 from skyward_core.store import ledger
 from skyward_core.store.ledger import Ledger
 from tests.support.faults import agent_pids, worker_pids
+from tests.support.full_disk import fill
 from tests.support.processes import exists
 
 Break = Callable[[], Callable[[], None]]  # breaks the ledger, and gives what mends it
@@ -41,17 +42,6 @@ def fault(request: pytest.FixtureRequest, home: Path, monkeypatch: pytest.Monkey
             yield lambda: fill(home / "full")
         else:
             yield lambda: lock(home / "ledger.db")
-
-
-def fill(path: Path) -> Callable[[], None]:
-    with path.open("wb", buffering=0) as file:
-        for size in (1 << 20, 1 << 12, 1):
-            try:
-                while file.write(b"x" * size) == size:
-                    pass
-            except OSError:
-                continue
-    return path.unlink
 
 
 def lock(path: Path) -> Callable[[], None]:

@@ -6,7 +6,7 @@ import pytest
 
 from skyward_tui.app import SkywardApp
 from tests.support.app_driver import screen_text, until
-from tests.support.fake_session import FakeSession
+from tests.support.fake_session import NOW, FakeSession
 from tests.support.past import past_run
 
 
@@ -44,3 +44,18 @@ async def test_without_a_past_the_list_has_all_the_room(app: SkywardApp, session
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
         await pilot.pause()
         assert "recent runs" not in screen_text(app)
+
+
+async def test_the_time_of_a_run_that_goes_on_does_not_stand_still(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = session.pool("llama-ft", 2)
+    session.open_run(view)
+    session.past = [past_run(1, state="running", opened_at=session.now, ended_at=None)]
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "recent runs" in screen_text(app))
+        for seconds in (5, 11):
+            session.now += seconds
+            await until(
+                pilot, lambda: f"0:{session.now - NOW:02.0f}" in screen_text(app).split("recent runs")[1]
+            )
