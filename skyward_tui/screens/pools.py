@@ -174,7 +174,7 @@ class PoolList(Roll):
         return [Content.assemble(*parts).truncate(width)]
 
     def _name_width(self, width: int) -> int:
-        longest = max((len(pool.name) for pool in self._all), default=4)
+        longest = max(len("POOL▲"), *(len(pool.name) for pool in self._all))
         # A name says most: what the last run is called gives way to it.
         return max(min(longest, 12), min(longest, width - (66 if width >= _ROOMY else 58)))
 

@@ -367,6 +367,19 @@ def listed(app: SkywardApp) -> list[str]:
     return [pool.name for pool in app.screen.query_one(PoolList).pools]
 
 
+async def test_short_names_leave_room_for_their_heading(app: SkywardApp, session: FakeSession) -> None:
+    session.pool("a")
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ a" in screen_text(app))
+        for keys in ([], ["right"]):
+            await pilot.press(*keys)
+            heading, row, *_ = [
+                line for line in screen_text(app).splitlines() if "STATE" in line or "▶ a" in line
+            ]
+            assert "POOL▲ STATE" in heading or ("POOL  STATE" in heading and not keys)
+            assert row.index("● up") == heading.index("STATE")
+
+
 async def test_pools_are_sorted_and_found_by_words(app: SkywardApp, session: FakeSession) -> None:
     session.pool("old", 2, age=9000.0)
     session.pool("dear", 1, price=9.0, provider="aws")
