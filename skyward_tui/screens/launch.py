@@ -37,6 +37,7 @@ from ..launch_form import (
     request_of,
 )
 from ..launch_packages import choices_for
+from ..offered_rows import ANY
 from ..planning import Planned, Planner, Wait, loaded, planned
 from ..recent import recent, remember
 from ..several_values import mean_a_sweep
@@ -57,6 +58,7 @@ from .launching import BegunPool, create, follow, follow_job
 if TYPE_CHECKING:
     from skyward_core.front.launch_plan import LaunchPlan
     from skyward_core.front.scripts import FunctionInfo, Task
+    from skyward_core.model.offer import OfferList
 
     from ..job_form import JobPlan
 
@@ -488,11 +490,12 @@ class LaunchScreen(BaseScreen[None]):
         def picked(name: str | None) -> None:
             if name is not None:
                 _, colon, count = field.value.partition(":")
-                field.value = name + colon + count
+                field.value = name if ":" in name else name + colon + count
                 field.focus()
 
+        choice = provider_choices().get(self.form().provider)
         if not field.disabled:
-            self.app.push_screen(AcceleratorsScreen(), picked)
+            self.app.push_screen(AcceleratorsScreen(_offered if choice and choice.chooses else None), picked)
 
     def action_copy_command(self) -> None:
         self.workers.cancel_group(self, "copy")
@@ -527,3 +530,10 @@ class LaunchScreen(BaseScreen[None]):
 
     def action_back(self) -> None:
         self.app.pop_screen()
+
+
+def _offered() -> OfferList:
+    """All that carries an accelerator, wherever it is."""
+    from skyward_core.front.offers import offered
+
+    return offered(ANY)

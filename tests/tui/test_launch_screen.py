@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from textual.widgets import Input, Select, Static
 
-from skyward_core.model.errors import PoolError
+from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.hint import Hint
+from skyward_core.model.offer import Market, Offer, OfferList, Wish
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.accelerators import AcceleratorsScreen
 from skyward_tui.launch_form import FieldError, Form, check, command_line, free_name
@@ -579,6 +580,79 @@ async def test_an_accelerator_is_picked_from_the_catalogue(
         await pilot.press("ctrl+r")
         await until(pilot, lambda: bool(session.created))
         assert str(session.created[0].accelerator) == "H100:8"
+
+
+def offer(kind: str, zone: str, name: str, count: int, memory: float, hourly: float, market: Market) -> Offer:
+    return Offer(
+        provider="aws", instance_type=kind, region="us-east-1", zone=f"us-east-1{zone}", market=market,
+        accelerator=name, count=count, memory_each_gb=memory, hourly=hourly,
+    )  # fmt: skip
+
+
+OFFERS = OfferList(
+    offers=[
+        offer("p5.48xlarge", "a", "H100", 8, 80.0, 55.0, "on-demand"),
+        offer("p4de.24xlarge", "b", "A100", 8, 80.0, 27.45, "on-demand"),
+        offer("p4de.24xlarge", "b", "A100", 8, 80.0, 11.5, "spot"),
+        offer("p4d.24xlarge", "b", "A100", 8, 40.0, 21.0, "on-demand"),
+        offer("g4dn.xlarge", "c", "T4", 1, 16.0, 0.53, "on-demand"),
+    ],
+    notes=["spot prices of some zones are not known"],
+)
+
+
+async def test_an_accelerator_is_picked_from_what_is_offered(
+    app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skyward_core.front.offers.offered", lambda wish: OFFERS)
+    monkeypatch.setattr("skyward_tui.screens.launch.TYPING", 3600.0)  # nobody asks for a plan
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        field = screen.query_one("#accelerator", Input)
+        screen.query_one("#provider", Select).value = "aws"
+        await until(pilot, lambda: screen.form().provider == "aws")
+        await pilot.press("ctrl+g")
+        await until(pilot, lambda: "the cheapest 8 × 80 GB" in screen_text(app))
+        shown = screen_text(app)
+        assert (
+            shown.index("$0.53/h")
+            < shown.rindex("$11.50/h")
+            < shown.index("$21.00/h")
+            < shown.index("$55.00/h")
+        )
+        assert "$27.45/h" in shown and "us-east-1b" in shown and "spot prices of some zones" in shown
+        await pilot.press("enter")  # the cheapest in two keys
+        await until(pilot, lambda: field.value == "A100-80GB:8")
+        await pilot.press("ctrl+g")
+        await until(pilot, lambda: "the cheapest 8 × 80 GB" in screen_text(app))
+        await typed(app, pilot, "8x80gb h100")
+        await until(pilot, lambda: "p5.48xlarge" in screen_text(app) and "p4d" not in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: field.value == "H100:8")
+        await pilot.press("ctrl+g")
+        await until(pilot, lambda: "the cheapest 8 × 80 GB" in screen_text(app))
+        await typed(app, pilot, "mi300")  # which nobody offers
+        await until(pilot, lambda: "of the catalogue" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: field.value.startswith("MI300") and field.value.endswith(":8"))
+
+
+async def test_why_nothing_is_offered_is_said_and_the_catalogue_is_there(
+    app: SkywardApp, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(wish: Wish) -> OfferList:
+        raise UsageError("no provider here tells what can be had of it")
+
+    monkeypatch.setattr("skyward_core.front.offers.offered", refuse)
+    monkeypatch.setattr("skyward_tui.screens.launch.TYPING", 3600.0)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        screen.query_one("#provider", Select).value = "aws"
+        await until(pilot, lambda: screen.form().provider == "aws")
+        await pilot.press("ctrl+g")
+        await until(
+            pilot, lambda: "no provider here tells" in screen_text(app) and "bf16" in screen_text(app)
+        )
 
 
 def test_the_command_line_of_hosts_is_what_run_takes() -> None:
