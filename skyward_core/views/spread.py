@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 FAR = 3.5  # of the modified z-score; what Iglewicz and Hoaglin recommend
+FAR_FROM_EQUALS = 3.0  # the same by the mean deviation, where most are equal: one of four has 3.19 at most
 LEAST = 4  # values of which one can be said to be odd
 APART = 0.05  # of the median: who differs by less is not odd, however much alike the others are
 _OF_MEDIAN, _OF_MEAN = 0.6745, 0.7979  # of a normal distribution's deviation, to be comparable
@@ -150,10 +151,11 @@ def outliers(values: Mapping[Key, float], apart: float = 0.0) -> list[Key]:
     middle = median(scaled.values())
     away = {key: abs(value - middle) for key, value in scaled.items()}
     deviation = median(away.values())
-    scale = _OF_MEDIAN / deviation if deviation > 1e-12 else 0.0
+    scale, far = (_OF_MEDIAN / deviation if deviation > 1e-12 else 0.0), FAR
     if not scale:
+        far = FAR_FROM_EQUALS
         mean = sum(away.values()) / len(away)
         scale = _OF_MEAN / mean if mean > 1e-12 else 0.0
     least = max(apart / unit, APART * abs(middle))
-    found = [key for key, distance in away.items() if distance * scale > FAR and distance > least]
+    found = [key for key, distance in away.items() if distance * scale > far and distance > least]
     return odd + sorted(found, key=lambda key: -away[key])

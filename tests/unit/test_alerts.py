@@ -125,6 +125,7 @@ def test_a_stall_is_what_silence_says() -> None:
         ("step_time", [1.0, 1.01, 0.99, 1.02, 3.0], [4]),
         ("step_time", [1.0, 1.01, 0.99, 1.02, 0.2], []),  # faster than the others
         ("step_time", [1.0, 1.0, 1.0, 1.0, 1.05], []),  # far by the deviation, not by the clock
+        ("step_time", [0.25, 0.25, 0.25, 0.6], [3]),
         ("tokens/s", [900.0, 910.0, 905.0, 300.0, 902.0], [3]),
         ("tokens/s", [900.0, 910.0, 905.0, 2000.0, 902.0], []),
         ("step_time", [1.0, 3.0], []),  # who of two is the odd one?

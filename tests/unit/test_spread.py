@@ -84,11 +84,13 @@ def test_half_lie_on_either_side_of_the_median(values: list[float]) -> None:
         ([1.0] * 255 + [1.04], []),  # far by the deviation, not for people
         ([1.0] * 255 + [1.06], [255]),
         ([0.0] * 7 + [1.0], [7]),
+        ([0.25, 0.25, 0.25, 0.6], [3]),  # one of four was none, where the others were equal
+        ([1, 1, 1, 1, 2, 2, 2], []),
         ([1, 2, 3, 4, 5, 6], []),
         ([5, 5, 5, 5], []),
         ([0, 0, 0, 0], []),
         ([1, 100], []),
-        ([2.0, nan, 2.0, 2.0, 2.1], [1]),
+        ([2.0, nan, 2.0, 2.0, 2.05], [1]),
         ([2.0, inf], [1]),
         ([nan, nan], []),
         ([1e308, -1e308, 1e308, 1e308, 1e308], [1]),
