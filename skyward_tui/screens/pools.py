@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from textual import getters
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -174,7 +175,7 @@ class PoolList(Roll):
         return [Content.assemble(*parts).truncate(width)]
 
     def _name_width(self, width: int) -> int:
-        longest = max(len("POOL▲"), *(len(pool.name) for pool in self._all))
+        longest = max([len("POOL▲"), *(cell_len(pool.name) for pool in self._all)])
         # A name says most: what the last run is called gives way to it.
         return max(min(longest, 12), min(longest, width - (66 if width >= _ROOMY else 58)))
 

@@ -51,15 +51,6 @@ async def test_pools_of_others_show_up_and_the_cursor_stays_on_its_pool(
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
 
 
-async def test_the_head_of_a_column_has_its_room_above_the_shortest_names(
-    app: SkywardApp, session: FakeSession
-) -> None:
-    session.pool("p")
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ p    ● up" in screen_text(app))
-        assert "  POOL STATE" in screen_text(app)
-
-
 async def test_a_ledger_that_cannot_be_read_is_said() -> None:
     def refuse() -> FakeSession:
         raise LedgerError("the ledger was written by a newer version; update skyward-tui")

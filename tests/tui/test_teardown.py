@@ -225,5 +225,5 @@ async def test_picture_of_the_receipt(app: SkywardApp, session: FakeSession, sna
             lambda: app.focused is not None and str(app.screen.query_one("#cancel", Button).label) == "Close",
         )
         await until(pilot, lambda: "✓ p: created 2, verified gone 2" in screen_text(app))
-        await until(pilot, lambda: "▶ p    ◍ stopping" in screen_text(app))  # the list below, too
+        await until(pilot, lambda: "▶ p     ◍ stopping" in screen_text(app))  # the list below, too
         snap(app, "torn-down-files-80x24")
