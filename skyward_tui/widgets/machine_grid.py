@@ -328,10 +328,15 @@ class MachineGrid(Widget, can_focus=True):
         remarks = [machine.why, amiss({}, odd.get(None, ()))]
         if machine.gpus:
             cells.append(Segment("  ", self._plain))
+        room = (self.size.width - Segment.get_line_length(cells)) // CELL
+        shown = len(machine.gpus) if len(machine.gpus) <= room else max(0, room - 1)
         for gpu, track in enumerate(machine.gpus):
             said = amiss(track.latest, odd.get(gpu, ()))
-            cells.append(self._cell(track, bad=bool(said)))
+            if gpu < shown:
+                cells.append(self._cell(track, bad=bool(said)))
             remarks.append(f"GPU {gpu}: {said}" if said else "")
+        if hidden := len(machine.gpus) - shown:
+            cells.append(Segment(f"{f'+{hidden}':>{CELL - 1}}", self._style("muted")))
         return _NodeRow(machine, cells, "; ".join(filter(None, remarks)), odd)
 
     def _figure(self, host: Track, names: tuple[str, ...], width: int) -> Segment:

@@ -57,6 +57,24 @@ async def test_keys_choose_the_figure_and_move_among_nodes(app: SkywardApp, sess
         await until(pilot, lambda: " n0 " in screen_text(app) and "n39" not in screen_text(app))
 
 
+@pytest.mark.parametrize(("width", "hidden"), [(80, 6), (160, 0)])
+async def test_gpus_that_have_no_room_are_counted(
+    app: SkywardApp, session: FakeSession, width: int, hidden: int
+) -> None:
+    """Of 16 GPUs, or slices, some were cut off at the edge, and nothing said so."""
+    view = session.pool("llama-ft", 1)
+    session.open_run(view)
+    view.machines = measured(session.now, 1, 16)
+    async with app.run_test(size=(width, 24)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("6")
+        await until(pilot, lambda: "GPUs, use %" in screen_text(app))
+        row = next(line for line in screen_text(app).splitlines() if line.startswith("│ n0 "))
+        assert f"+{hidden} " in row if hidden else "+" not in row
+
+
 async def test_an_agent_of_an_older_release_is_told_apart(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 1)
     session.open_run(view)
