@@ -86,6 +86,21 @@ def paint_on_demand(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Compositor, "render_update", render)
 
 
+class NoCache:
+    """Remembers nothing."""
+
+    def get(self, key: object) -> None: ...
+
+    def __setitem__(self, key: object, value: object) -> None: ...
+
+
+def cut_anew(patch: pytest.MonkeyPatch) -> None:
+    """Until that patch is undone, no strip of a screen has the seven caches of its parts, which help who scrolls: they
+    are a tenth of what a test of the app takes."""
+    none = NoCache()
+    patch.setattr("textual.strip.FIFOCache", lambda size: none)
+
+
 def parse_once(patch: pytest.MonkeyPatch) -> None:
     """Until that patch is undone, parse a style sheet once for all apps of this process that have the same colours."""
     parse = Stylesheet._parse_rules

@@ -17,6 +17,7 @@ from skyward_tui.launch_form import Form, python_script
 from skyward_tui.panels.log import LogPanel
 from tests.support.app_driver import (
     ask_who_is_busy,
+    cut_anew,
     paint_on_demand,
     parse_once,
     screen_svg,
@@ -46,6 +47,7 @@ def _own_world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr("skyward_tui.dressed_app.DressedApp.moves", False)
     time.tzset()
     parse_once(monkeypatch)
+    cut_anew(monkeypatch)
     match_once(monkeypatch)
     ask_who_is_busy(monkeypatch)
     if not getattr(request.module, "PAINTS", False) and "painted" not in request.fixturenames:
