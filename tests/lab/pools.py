@@ -17,6 +17,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.pool import teardown
 from skyward_core.providers import agents_over_ssh
+from tests.support.forked_clients import run_script
 
 from . import Host, Lab
 from .tools import LabError, program, wait_until
@@ -70,12 +71,11 @@ class Client:
             f"quiet = dict(console=False, grace=1.0, start_timeout={DEADLINE})",
         ]
         path.write_text("\n".join([*head, textwrap.dedent(text)]))
-        self.process = subprocess.Popen(
-            [*network, sys.executable, str(path)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        if network:
+            self.process = subprocess.Popen([*network, sys.executable, str(path)], **pipes)
+        else:
+            self.process = run_script(path, over_ssh=True, **pipes)
 
     def said(self) -> str:
         """Its next line; in place of one that does not come, why it ended."""

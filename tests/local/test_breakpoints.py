@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
+from tests.support.cli import begun
 from tests.support.pool_logs import last_run, log_of, settled
 from tests.support.waiting import wait_until
 
@@ -180,8 +181,9 @@ def waiting(world: Path) -> Iterator[sky.Compute]:
 
 
 def debugged(word: str, typed: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "skyward_tui", "debug", word]
-    return subprocess.run(command, input=typed, capture_output=True, text=True, check=False)
+    with begun("debug", word) as client:
+        out, err = client.communicate(typed)
+    return subprocess.CompletedProcess(word, client.returncode, out, err)
 
 
 class Running:
@@ -310,8 +312,7 @@ def test_at_a_breakpoint_that_a_person_sets_it_stands_still_again(waiting: sky.C
     STOP = job.__code__.co_firstlineno + 5
     run = Running(waiting, sky.function(job)())
     says(waiting, f"debug {run.id}:0")
-    command = [sys.executable, "-m", "skyward_tui", "debug", run.id]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+    with begun("debug", run.id) as client:
         assert client.stdin is not None and client.stdout is not None
         client.stdin.write(f"b {__file__}:{STOP}\nc\np 'here', value\n")
         client.stdin.flush()
@@ -341,8 +342,7 @@ def test_children_that_outlive_a_visit_keep_nobody(waiting: sky.Compute, tmp_pat
 
     run = Running(waiting, sky.function(job)(tmp_path / "end"))
     says(waiting, f"debug {run.id}:0")
-    command = [sys.executable, "-m", "skyward_tui", "debug", run.id]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+    with begun("debug", run.id) as client:
         assert client.stdin is not None
         client.stdin.write("c\n")
         client.stdin.flush()
@@ -435,12 +435,11 @@ def test_time_limits_stand_still_meanwhile(waiting: sky.Compute, tmp_path: Path)
 def test_a_client_that_dies_leaves_a_rank_that_goes_on(waiting: sky.Compute) -> None:
     run = Running(waiting, sky.function(stops)(0))
     says(waiting, f"debug {run.id}:0")
-    command = [sys.executable, "-m", "skyward_tui", "debug", run.id]
-    client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    client = begun("debug", run.id)
     assert client.stdin is not None and client.stdout is not None
-    client.stdin.write(b"p 6 * 7\n")
+    client.stdin.write("p 6 * 7\n")
     client.stdin.flush()
-    while b"42" not in client.stdout.readline():
+    while "42" not in client.stdout.readline():
         pass
     refused = debugged(f"{run.id}:0", "")
     assert "somebody else debugs rank 0 already" in refused.stderr

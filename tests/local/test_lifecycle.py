@@ -15,8 +15,9 @@ import pytest
 import skyward_core as sky
 from skyward_core.front.session import Session
 from skyward_core.store.ledger import Ledger
-from tests.support.child import read_line, script
+from tests.support.child import read_line
 from tests.support.faults import agent_pids, remove, worker_pids
+from tests.support.forked_clients import script
 from tests.support.processes import descendants, exists
 from tests.support.waiting import wait_until
 
@@ -454,11 +455,12 @@ def _node_of_the_only_task(compute: sky.Compute) -> int:
     return found()[0]
 
 
-def test_two_clients_broadcasting_at_once_never_swap_or_block(home: Path) -> None:
+def test_two_clients_broadcasting_at_once_never_swap_or_block(home: Path, proofs: bool) -> None:
+    times = 50 if proofs else 20
     with sky.Compute(nodes=3, name="shared", options=QUIET) as compute:
         client = script(
             home,
-            """
+            f"""
             from skyward_core.front.session import Session
             from skyward_core.tasks.payload import make_task
             @sky.function
@@ -467,7 +469,7 @@ def test_two_clients_broadcasting_at_once_never_swap_or_block(home: Path) -> Non
             s = Session()
             s.attach("shared").result(90)
             print("attached", flush=True)
-            for i in range(50):
+            for i in range({times}):
                 run = s.launch("shared", make_task(tag(i))).result(90)
                 s.wait("shared", run.id).result(90)
                 values = [o.summary.json for o in run.outcomes()]
@@ -482,7 +484,7 @@ def test_two_clients_broadcasting_at_once_never_swap_or_block(home: Path) -> Non
             return ["ours", i, sky.instance_info().rank]
 
         ours = sky.function(tag)
-        for i in range(50):
+        for i in range(times):
             assert ours(i) @ compute == [["ours", i, r] for r in range(3)]
         assert read_line(client) == "right"
         assert client.wait() == 0

@@ -16,8 +16,9 @@ import skyward_core as sky
 from skyward_core.front.api.attach import Attached
 from skyward_core.store.archive import Archive
 from skyward_core.store.ledger import Ledger
-from tests.support.child import read_line, script
+from tests.support.child import read_line
 from tests.support.faults import agent_pids
+from tests.support.forked_clients import script
 from tests.support.processes import descendants, exists
 from tests.support.waiting import wait_until
 

@@ -23,8 +23,8 @@ from skyward_core.model.machine import Machine
 from skyward_core.pool.nodes import replace
 from skyward_core.store.ledger import Ledger
 from skyward_core.tasks.payload import make_task
-from tests.support.child import script
 from tests.support.faults import agent_pids
+from tests.support.forked_clients import script
 from tests.support.loss import REPLACE, Provider, lose, wait_for
 from tests.support.processes import descendants
 from tests.support.waiting import wait_until

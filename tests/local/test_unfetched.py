@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -18,6 +16,7 @@ from skyward_core.store.home import socket_dir
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from tests.support.cli import Cli
+from tests.support.forked_clients import run_script
 from tests.support.waiting import wait_until
 
 LEAVES = """
@@ -55,7 +54,9 @@ def leave(
     """Have a client die before a run ends; gives its pool and the run, which goes on to its end."""
     go = home.with_name("go")
     words = [how, str(size), str(idle), keep, str(go)]
-    with subprocess.Popen([sys.executable, "-c", LEAVES, *words]) as client:
+    script = home.with_name("leaves.py")
+    script.write_text(LEAVES)
+    with run_script(script, *words) as client:
         ledger = Ledger()
 
         def run() -> str:

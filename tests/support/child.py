@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import textwrap
-import time
-from pathlib import Path
 from types import TracebackType
 
 
@@ -32,15 +29,6 @@ def child(code: str, *args: object) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-
-
-def script(home: Path, text: str) -> subprocess.Popen[str]:
-    """Run a client of its own, whose output can be read line by line."""
-    path = home.parent / f"client{time.monotonic_ns()}.py"
-    path.write_text("import os, sys, time\nimport skyward_core as sky\n" + textwrap.dedent(text))
-    return subprocess.Popen(
-        [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 

@@ -87,6 +87,12 @@ def call(
     return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
+def begun(*arguments: object, **more: Any) -> Child:
+    """Such a process, all of whose streams are pipes."""
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return LOADED.start([PROGRAM, *map(str, arguments)], text=True, **pipes | more)
+
+
 class Cli:
     """``skyward-tui`` with a home, and a folder with scripts, of its own.
 

@@ -16,6 +16,7 @@ from skyward_core.tasks import scripts
 from skyward_core.tasks.scripts import build_task
 from tests.support.fewer import FOLDER
 from tests.support.forked import Loaded
+from tests.support.forked_clients import run_script
 
 SAY = """
 import json, os, random, signal, sys, threading
@@ -101,6 +102,21 @@ def test_a_script_finds_loaded_what_it_finds_where_its_loader_is_started(
     assert "ctypes" in more  # by what takes the requests
     assert not [name for name in more if name.startswith(("skyward", "cloudpickle"))]
     assert {*started} <= {*forked}
+
+
+def test_a_client_is_as_python_runs_its_script(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("WORD = 'beside'\n")
+    script = tmp_path / "client.py"
+    script.write_text(
+        "import json, sys, beside\nimport skyward_core as sky\n@sky.function\ndef f(): ...\n"
+        "print(json.dumps([__name__, __file__, sys.argv, sys.path, f.__module__, beside.WORD]))\n"
+        "sys.exit(sys.modules['__main__'].__file__ != __file__)\n"
+    )
+    plain = subprocess.run([sys.executable, str(script), "a", "b"], stdout=PIPE, text=True, check=True).stdout
+    for over_ssh in (False, True):
+        with run_script(script, "a", "b", over_ssh=over_ssh, stdout=PIPE, text=True) as forked:
+            assert forked.communicate(timeout=60)[0] == plain
+        assert forked.returncode == 0
 
 
 def test_packages_are_as_little_to_be_found_as_where_it_is_started(tmp_path: Path) -> None:
