@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,6 +20,7 @@ test compares it.
 """
 
 
+@cache
 def page() -> str:
     parts = [HEAD]
     for folder in _folders():

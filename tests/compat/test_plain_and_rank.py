@@ -116,6 +116,7 @@ def test_launched_by_the_command_line(folder: Path, plain: dict[str, Any]) -> No
     assert run(SCRIPT, "load", "saved.pickle") is True
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_of_a_notebook(folder: Path) -> None:
     there, found = run("-c", CELL), run("-c", CELL, "local")
     assert differing(there, found["seen"]) == ANYWHERE

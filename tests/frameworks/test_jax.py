@@ -138,7 +138,7 @@ def fail_in_the_middle(how: str) -> None:
     multihost_utils.process_allgather(jax.numpy.ones(1))
 
 
-@pytest.mark.proof("3 s of a processor", after=1)
+@pytest.mark.proof("4 s of a processor")
 @pytest.mark.parametrize(
     ("how", "kind", "exit_code"), [("kill", "exited", 137), ("raise", "raised", None), ("exit", "exited", 7)]
 )

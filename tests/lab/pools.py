@@ -120,6 +120,17 @@ def nothing_runs(lab: Lab) -> None:
             raise LabError(f"{error}: {host.processes()}") from error
 
 
+def listening(host: Host) -> set[str]:
+    """Where processes of a host listen, but for its SSH server: what others could connect to."""
+    found = set()
+    for line in host.run("ss -H -tln").splitlines():
+        address, _, port = line.split()[3].rpartition(":")
+        if port != "22":
+            found.add(address.strip("[]").removeprefix("::ffff:").partition("%")[0])
+    assert found
+    return found - {"127.0.0.1", "::1"}
+
+
 def agents(host: Host) -> list[int]:
     """Pids, as seen from here, of a host's agents, and for moments of what looks like them: a channel until it ends,
     what an agent starts until that is another program. No worker is among them."""

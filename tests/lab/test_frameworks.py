@@ -13,19 +13,8 @@ import skyward_core as sky
 from tests.support.cli import EXAMPLES
 from tests.support.fewer import without
 
-from . import Host, Lab
-from .pools import pool, ssh
-
-
-def listening(host: Host) -> set[str]:
-    """Where processes of a host listen, but for its SSH server: what others could connect to."""
-    found = set()
-    for line in host.run("ss -H -tln").splitlines():
-        address, _, port = line.split()[3].rpartition(":")
-        if port != "22":
-            found.add(address.strip("[]").removeprefix("::ffff:").partition("%")[0])
-    assert found
-    return found - {"127.0.0.1", "::1"}
+from . import Lab
+from .pools import listening, pool, ssh
 
 
 @sky.function
@@ -38,8 +27,9 @@ def reduced() -> list[Any]:
     return [total.item(), dist.get_backend(), os.environ["MASTER_ADDR"], os.environ["GLOO_SOCKET_IFNAME"]]
 
 
+@pytest.mark.proof("4 s of a processor")
 def test_the_torch_example_between_hosts(lab: Lab) -> None:
-    """Between two: that all four reach each other in a collective is seen in test_ssh_power.py."""
+    """That hosts reach each other in a collective, and where, is seen in test_ssh_power.py."""
     pytest.importorskip("torch")
     example = runpy.run_path(str(EXAMPLES / "ddp.py"))["train"]
     hosts = lab.hosts[:2]

@@ -18,9 +18,14 @@ from skyward_core.views.events import Event, NodePhase
 from tests.support.fewer import without
 
 from . import Lab
-from .pools import DEADLINE, allowed, less_patience, nothing_runs, pool, rank, ssh, until
+from .pools import DEADLINE, allowed, less_patience, listening, nothing_runs, pool, rank, ssh, until
 
 LOST = 2
+
+
+@sky.function
+def meets() -> list[str]:
+    return [os.environ["MASTER_ADDR"], os.environ["GLOO_SOCKET_IFNAME"]]
 
 
 @sky.function
@@ -56,12 +61,16 @@ def test_power_cut_in_the_middle_of_a_collective(lab: Lab, monkeypatch: pytest.M
         compute.pool.news.subscribe(note, None)
         for _ in range(2):
             assert rank() @ compute == [0, 1, 2]
+        for address, interface in meets() @ compute:
+            assert address == lab.hosts[0].address and interface != "lo"
         running = beside.submit(lambda: reduce_for_ever() @ compute)
         # Gloo itself prints, too, before that.
         until(
             lambda: all("reduced once" in view.logs.rank(rank).lines(0, 99) for rank in range(3)),
             "the first collective of all",
         )
+        for host in lab.hosts:
+            assert listening(host) <= {host.address}
         lab.hosts[LOST].power_off()
         cut = time.monotonic()
         error = running.exception(DEADLINE)

@@ -353,7 +353,7 @@ def test_detach_attach_follow_and_cancel(cli: Cli) -> None:
     assert cli.pools()[pool]["runs"] == [{"run": run, "function": "slow", "state": "running"}]
     # A rank has begun before it has printed.
     wait_until(lambda: cli("logs", run, "--rank", 0).stdout == "begun\n", seconds=PATIENCE)
-    follower, watcher = cli.start("logs", run, "-f"), cli.start("attach", pool)
+    follower, watcher = cli.begin("logs", run, "-f"), cli.begin("attach", pool)
     with follower, watcher:
         assert follower.stdout is not None
         assert watcher.stderr is not None

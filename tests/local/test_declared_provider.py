@@ -361,6 +361,7 @@ def test_what_is_declared_is_read_only_where_none_of_ours_is_meant(
         LaunchRequest(script="x.py", provider="cupboard").spec()
 
 
+@pytest.mark.proof("3 s of a processor", after=1)
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -13,6 +13,7 @@ import pytest
 
 NOT_INSTALLED = "torch._dynamo"  # what training uses of it has a stand-in
 DOCS = Path(__file__).parents[2] / "docs"
+WITH_TORCH = pytest.mark.proof("torch; 3 s of a processor")
 SCRIPT = re.compile(r"^```python\n(.*?__main__.*?)^```$", re.MULTILINE | re.DOTALL)
 
 # What each script prints on its own standard output, in the order of the page.
@@ -37,7 +38,9 @@ def scripts() -> list[Any]:
         found = SCRIPT.findall((DOCS / page).read_text(encoding="utf-8"))
         assert len(found) == len(patterns), f"{page} shows {len(found)} scripts"
         cases += [
-            pytest.param(script, pattern, id=f"{page}-{number}")
+            pytest.param(
+                script, pattern, id=f"{page}-{number}", marks=WITH_TORCH if "plugins.torch" in script else ()
+            )
             for number, (script, pattern) in enumerate(zip(found, patterns, strict=True), 1)
         ]
     return cases

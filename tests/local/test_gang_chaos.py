@@ -136,6 +136,7 @@ def storm(cli: Cli, marks: Path, at: int) -> None:
     assert begun(marks) == {str(n + 1): 2 for n in range(TRIALS)}, "each on both of its ranks, once"
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_client_is_killed_at_some_step(cli: Cli, tmp_path: Path, seed: int) -> None:
     storm(cli, tmp_path, Random(seed).randint(3, STEPS))
@@ -154,8 +155,8 @@ def test_two_sweeps_share_a_pool_and_one_loses_its_client(cli: Cli, tmp_path: Pa
     # Both mark the nodes that they have in one folder: a gang on another's node would fail.
     swept = ["run", "swept.py", "--sweep", "--gang-nodes", 2, "-a", f"marks={shared}", "--pool", "storm"]
     with (
-        cli.start(*swept, "-a", "n=1..4", "-a", "waits=true") as one,
-        cli.start(*swept, "-a", "n=11..14", "-a", "waits=true") as two,
+        cli.begin(*swept, "-a", "n=1..4", "-a", "waits=true") as one,
+        cli.begin(*swept, "-a", "n=11..14", "-a", "waits=true") as two,
     ):
         wait_until(lambda: len(begun(shared)) == 2)
         wait_until(

@@ -382,6 +382,7 @@ def command(script: str, *said: str) -> subprocess.CompletedProcess[str]:
     return call(["run", script, "--nodes", "2", *said], env)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_one_command_goes_from_nothing_to_results(inline: Path) -> None:
     chosen = interpreter_of(inline)
     done = command("inline.py:f")

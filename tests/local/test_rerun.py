@@ -69,6 +69,7 @@ def test_a_run_that_gets_another_python_than_it_had_is_told_so(cli: Cli, tmp_pat
     )
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_the_words_of_a_whole_script_go_along(cli: Cli) -> None:
     run = run_of(cli("run", "whole.py", "--", "--epochs", "3"))
     assert "words --epochs 3" in cli("rerun", run).stdout

@@ -131,6 +131,7 @@ def asked_for(host: Host) -> set[str]:
     return {each[1] for each in found if each}
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_hosts_have_what_a_script_asks_for(host: Host, known: Path, project: Path, links: str) -> None:
     path = script(project, links)
     chosen = interpreter_of(path)

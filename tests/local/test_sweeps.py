@@ -237,7 +237,7 @@ def going(cli: Cli) -> list[str]:
 @pytest.mark.parametrize("how", ["cancel", "interrupt"])
 def test_a_sweep_by_gangs_is_stopped_as_a_whole(cli: Cli, held: str, tmp_path: Path, how: str) -> None:
     words = ["--sweep", "--gang-nodes", 2, "-a", "seed=3..7", "-a", f"gate={tmp_path}/never", "--pool", held]
-    with cli.start("run", "swept.py:waits", *words) as client:
+    with cli.begin("run", "swept.py:waits", *words) as client:
         wait_until(lambda: len(going(cli)) == 2)
         runs = going(cli)
         if how == "cancel":
@@ -323,6 +323,7 @@ def test_a_plan_says_how_many_combinations(cli: Cli) -> None:
     assert "whole script" in cli("run", "swept.py", "--sweep", "--", "x", status=2).stderr
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_who_detaches_leaves_all_of_it_to_the_nodes(cli: Cli, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     words = ["--sweep", "-a", "seed=1..9", "-a", f"gate={gate}", "--nodes", 2, "--pool", "left", "--detach"]

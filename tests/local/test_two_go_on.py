@@ -122,6 +122,7 @@ def check(cli: Cli, run: str, marks: Path) -> None:
     assert begun(marks) == {"1": 1, "2": 1, "3": 1, "4": 1}, "each once"
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("gang", [(), ("--gang-nodes", 1)])
 def test_of_several_that_start_at_once_one_runs_it(
     cli: Cli, tmp_path: Path, gang: tuple[object, ...]
@@ -161,6 +162,7 @@ def killed(cli: Cli, marks: Path, at: int) -> None:
     check(cli, run, marks)
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize(("act", "seed"), [(stopped, 1), (killed, 2)])
 def test_one_is_stopped_or_dies_at_some_step(
     cli: Cli, tmp_path: Path, act: Callable[[Cli, Path, int], None], seed: int

@@ -168,7 +168,7 @@ class TestExamples:
         assert outcomes == expected
         assert found["ranks"][0]["value"] == "done before the trouble began"
 
-    @pytest.mark.proof("1 s of a processor", after=1)
+    @pytest.mark.proof("1 s of a processor")
     @pytest.mark.parametrize(
         "name, says", [("hello", "= 499999500000"), ("broken", "root cause: rank 1, loss is nan")]
     )

@@ -102,6 +102,7 @@ async def test_what_hangs_holds_no_key_up_for_long(monkeypatch: pytest.MonkeyPat
         hangs.lets_go.set()
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_on_a_real_terminal(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text(SCRIPT)
     terminal = Terminal(tmp_path / "home", cwd=tmp_path)

@@ -88,6 +88,7 @@ def test_extras_are_looked_into() -> None:
     assert lacking and all("docs" in text for text in lacking)
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("uv", [pytest.param(True, marks=NEEDS_UV), False], ids=["uv", "venv and pip"])
 def test_made_once_and_reused(tmp_path: Path, wheels: dict[str, str], uv: bool) -> None:
     env = wheels if uv else without_uv(wheels, tmp_path)
@@ -387,7 +388,8 @@ def private_index() -> Iterator[str]:
 PASSWORD = 'hush "hush" \\ hush'
 
 
-@pytest.mark.parametrize("uv", [False, pytest.param(True, marks=NEEDS_UV)])
+@pytest.mark.proof("2 s of a processor", after=1)
+@pytest.mark.parametrize("uv", [pytest.param(True, marks=NEEDS_UV), False])
 def test_credentials_of_an_index_are_on_no_command_line_and_in_no_line(
     tmp_path: Path, private_index: str, uv: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,6 +193,6 @@ def test_a_spec_is_described_without_credentials():
 
 
 def test_a_value_that_is_one_long_word_is_looked_at_once():
-    """Each of its letters might begin a URL: looked at from each to the end, this one takes an hour."""
-    assert secret_values({"IMAGE": "x" * 2_000_000}) == []
+    """Each of its letters might begin a URL: looked at from each to the end, this one takes minutes."""
+    assert secret_values({"IMAGE": "x" * 600_000}) == []
     assert url_secrets("x" * 100 + "://me:hush@host") == ["hush"]

@@ -98,7 +98,7 @@ def private(world: ExitStack) -> str:
     return world.enter_context(index(wheel("skytiny", "1.0"), wheel("skyother", "7.0"), login=LOGIN))
 
 
-@pytest.fixture(params=[False, pytest.param(True, marks=NEEDS_UV)], ids=["pip", "uv"])
+@pytest.fixture(params=[pytest.param(True, marks=NEEDS_UV), False], ids=["uv", "pip"])
 def env(
     request: pytest.FixtureRequest, world: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, str]:
@@ -151,6 +151,7 @@ def test_where_it_cannot_be_reached_nothing_takes_its_place(
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 def test_where_it_lacks_the_package_nothing_takes_its_place(
     world: ExitStack, tmp_path: Path, env: dict[str, str]
 ) -> None:
@@ -159,6 +160,7 @@ def test_where_it_lacks_the_package_nothing_takes_its_place(
         installed(["skytiny"], empty, tmp_path, env)
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 def test_one_that_is_asked_for_elsewhere_only_does_not_come(
     private: str, tmp_path: Path, env: dict[str, str]
 ) -> None:
