@@ -415,6 +415,12 @@ class LogPanel(RunPanel):
         if self._aligned and event.pane is self.pane:
             self._align()
 
+    def on_log_pane_given_up(self, event: LogPane.GivenUp) -> None:
+        self.app.flash(
+            f"{event.text} would take for ever on a line of this log, and is not looked for", "error"
+        )
+        self.describe()
+
     # What is taken out of it
 
     def copied(self) -> tuple[str, str] | None:

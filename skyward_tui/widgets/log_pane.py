@@ -12,6 +12,7 @@ import math
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import ClassVar
@@ -73,6 +74,18 @@ class LogPane(Widget, can_focus=True):
         def __init__(self, pane: LogPane) -> None:
             super().__init__()
             self.pane = pane
+
+    @dataclass
+    class GivenUp(Message):
+        """A filter or a search would take for ever on a line, and is none any more.
+
+        Attributes:
+            text: it.
+        """
+
+        ALLOW_SELECTOR_MATCH: ClassVar[set[str]] = set()
+
+        text: str
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -177,6 +190,7 @@ class LogPane(Widget, can_focus=True):
             return False
         self._painted_version = version
         self.window.update()
+        self._give_up()
         if (self.following or self._changes) and self.is_on_screen:
             self.refresh()
         return True
@@ -221,7 +235,8 @@ class LogPane(Widget, can_focus=True):
         self._filter = matcher
         shown = matcher if self._only is None else Matcher.of_ranks(self._only, matcher)
         self.window.set_filter(shown)
-        if shown is not None:
+        self._give_up()
+        if self.window.filter is not None:
             self._look_into_files()
         self._repaint()
 
@@ -239,11 +254,21 @@ class LogPane(Widget, can_focus=True):
     def set_search(self, matcher: Matcher | None) -> None:
         """Search for something; goes to the newest hit above the end, where there is one."""
         self.window.set_search(matcher)
+        self._give_up()
         self.current_hit = None
-        if matcher is not None:
+        if self.window.search is not None:
             self._go_to_hit(self.window.find(self._last_number(), backwards=True))
             self._look_into_files()
         self._repaint()
+
+    def _give_up(self) -> None:
+        """Say of what was given up that it was."""
+        if self.window.endless:
+            self.post_message(self.GivenUp(self.window.endless))
+            self.window.endless = ""
+            if self.window.filter is None and self._filter is not None:
+                self._filter = None
+                self.set_filter(None)
 
     def action_next_hit(self) -> None:
         start = self._shown[0][0] if self.current_hit is None and self._shown else (self.current_hit or 0) + 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from skyward_core.front.history import StoredLines
@@ -18,6 +19,7 @@ from skyward_core.views.logs import Line, Ring, prefix_of
 from skyward_core.wire.safe_text import is_clean
 
 from ..sgr import plain
+from .endless import EndlessSearch, ended
 
 Span = tuple[int, int, Callable[[int, int], list[Line]]]
 PIECE = 32_768  # lines of files that are read at once, at most, where each of them is looked at
@@ -100,7 +102,9 @@ class Matcher:
         """Where it matches in a line as shown."""
         if self.invert:
             return []
-        return [m.span() for m in self.pattern.finditer(shown) if m.end() > m.start()]
+        with suppress(EndlessSearch), ended(lambda: shown):
+            return [m.span() for m in self.pattern.finditer(shown) if m.end() > m.start()]
+        return []
 
 
 class Hits:
@@ -124,10 +128,12 @@ class Hits:
             if again < self._seen:
                 del self.numbers[bisect_left(self.numbers, again) :]
                 self._seen = again
-        for line in window.raw(max(self._seen, window.oldest), window.end):
-            if self.matcher.hits(line.text):
-                self.numbers.append(line.number)
-            self._seen = line.number + 1
+        lines = window.raw(max(self._seen, window.oldest), window.end)
+        with ended(lambda: self._seen):
+            for line in lines:
+                if self.matcher.hits(line.text):
+                    self.numbers.append(line.number)
+                self._seen = line.number + 1
         gone = bisect_left(self.numbers, window.first)
         if gone > 4096 or gone > len(self.numbers) // 2:
             del self.numbers[:gone]
@@ -159,6 +165,9 @@ class LogWindow:
 
     While :meth:`hold` is in force, the lines that were there when it began stay readable although the ring
     evicts them.
+
+    Attributes:
+        endless: a filter or a search that was given up, as it would take for ever on a line.
     """
 
     def __init__(self, ring: Ring) -> None:
@@ -167,6 +176,7 @@ class LogWindow:
         self.base = 0  # the number of the ring's line 0
         self.filter: Hits | None = None
         self.search: Hits | None = None
+        self.endless = ""
         self._held: list[Line] = []
 
     @property
@@ -205,9 +215,14 @@ class LogWindow:
 
     def update(self) -> None:
         """Look at the lines that came since the last call."""
-        for hits in (self.filter, self.search):
-            if hits is not None:
-                hits.update(self)
+        for name in ("filter", "search"):
+            hits: Hits | None = getattr(self, name)
+            try:
+                if hits is not None:
+                    hits.update(self)
+            except EndlessSearch:
+                setattr(self, name, None)
+                self.endless = self.endless or (hits.matcher.text if hits is not None else "")
 
     def set_filter(self, matcher: Matcher | None) -> None:
         self.filter = None if matcher is None else Hits(matcher, self.oldest)

@@ -197,3 +197,18 @@ def test_a_search_that_needs_no_line_of_its_own_looks_at_all_at_once() -> None:
     for text in ("!x", "[^x]*y", "a(?!b)", "x\\s+y"):
         matcher = Matcher.parse(text, invertible=True)
         assert matcher is not None and matcher.may("one\nof many"), "each is looked at"
+
+
+def test_a_pattern_that_would_take_for_ever_is_given_up() -> None:
+    ring = ring_of(10)
+    window = LogWindow(ring)
+    window.set_filter(Matcher.parse("(m+m+)+y"))
+    assert window.filter is not None and not window.endless  # there is nothing yet that it would take long on
+    window.set_search(Matcher.parse("5"))
+    ring.extend(["m" * 3000, "line 5"])
+    window.update()
+    assert window.filter is None and window.endless == "(m+m+)+y"
+    assert window.search is not None and len(window.search.numbers) == 2  # what is quick goes on
+    endless = Matcher.parse("(m+m+)+y")
+    assert endless is not None and endless.spans("y" + "m" * 3000) == []
+    window.update()

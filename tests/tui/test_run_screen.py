@@ -94,6 +94,21 @@ async def test_equal_lines_of_all_ranks_are_one(app: SkywardApp, session: FakeSe
         await until(pilot, lambda: "collapsed" in title(screen))
 
 
+async def test_a_filter_that_would_take_for_ever_is_given_up_and_says_so(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("llama-ft", 1)
+    session.open_run(view)
+    session.print(view, 0, "fine\n")
+    session.print(view, 0, "m" * 3000 + "\n")
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: "fine" in screen_text(app))
+        await pilot.press("&", *"(m+m+)+y", "enter")
+        await until(pilot, lambda: "(m+m+)+y would take for ever on a line of this log" in screen_text(app))
+        assert "fine" in screen_text(app)
+
+
 async def test_find_filter_and_the_ladder_of_escape(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     session.open_run(view)
