@@ -456,9 +456,14 @@ def test_type_names_are_those_of_a_traceback() -> None:
 
 
 def test_endless_messages_are_cut() -> None:
-    header, _ = caught(ValueError("x" * 1_000_000))
+    header, _ = caught(ValueError("x" * 1_000_000 + " at its end"))
     assert len(header["message"]) <= 8192
     assert len(header["traceback"]) <= 65536
+    assert "in caught" in header["traceback"], "where it was raised stands before a message of any length"
+    assert (
+        header["traceback"].endswith("x at its end\n")
+        and " characters are left out here " in header["traceback"]
+    )
 
 
 def test_the_traceback_begins_with_user_code() -> None:

@@ -21,6 +21,7 @@ JSON_LIMIT = 16 * 1024  # characters of a value that travels in a summary as it 
 DEPTH = 32  # levels of it
 PARTS, PART = 64, 100  # values of a dictionary that are told one by one, and characters of each
 MESSAGE = 8192  # characters of an exception's message
+TRACEBACK = 65536  # characters of a traceback, all messages in it, too
 
 
 def own_file(path: str, flags: int) -> int:
@@ -272,9 +273,19 @@ def describe_error(error: BaseException) -> tuple[ErrorWords, bytes]:
         message = str(error)
     except BaseException as nested:  # noqa: BLE001  user code: its __str__ may raise anything, SystemExit too
         message = f"(its __str__ raised {type(nested).__name__})"
-    return {"type": name, "message": message[:MESSAGE], "traceback": text[-65536:]}, _pickle_error(
+    return {"type": name, "message": message[:MESSAGE], "traceback": _shortened(text)}, _pickle_error(
         error, name, message
     )
+
+
+def _shortened(text: str) -> str:
+    """A traceback that is not too long. What goes is in its middle: the beginning says where a message stands that is a
+    whole tensor or page, and the end where what came of that was raised."""
+    if len(text) <= TRACEBACK:
+        return text
+    head, tail = TRACEBACK * 3 // 4 - 80, TRACEBACK // 4
+    said = f"\n… {len(text) - head - tail:,} characters are left out here …\n"
+    return f"{text[:head]}{said}{text[-tail:]}"
 
 
 def _what_to_install(error: BaseException) -> str:
