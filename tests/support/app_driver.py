@@ -23,13 +23,25 @@ PATIENCE = 60.0
 PARSED: dict[Any, Any] = {}  # style sheets
 
 
-SIZES = [(80, 24), (160, 48), (120, 40)]
+USUAL = [(80, 24), (160, 48), (120, 40)]
+SMALLEST = (60, 15)
+SIZES = [*USUAL, SMALLEST, (240, 70)]
+AS_TEXT = ("60x15", "240x70")  # sizes of which colours are not compared: they are those of the others
 Snap = Callable[[SkywardApp, str], None]
 
 
 def at_every_size(test: Any) -> Any:
-    """Have a test take a picture at each size; the one between is a proof."""
-    sized = pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+    """Have a test take a picture at each of five sizes; all but two are proofs."""
+    return _at(SIZES, test)
+
+
+def at_usual_sizes(test: Any) -> Any:
+    """The same at three, where less room has no place for what the test waits for."""
+    return _at(USUAL, test)
+
+
+def _at(sizes: list[tuple[int, int]], test: Any) -> Any:
+    sized = pytest.mark.parametrize("size", sizes, ids=lambda size: f"{size[0]}x{size[1]}")
     return pytest.mark.proof("0.5 s of a processor", after=2)(sized(test))
 
 

@@ -12,7 +12,7 @@ from skyward_core.views.views import PoolView
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.ask import AskScreen
 from skyward_tui.dialogs.budget import BudgetScreen
-from tests.support.app_driver import Snap, at_every_size, previewed, screen_text, until
+from tests.support.app_driver import Snap, at_usual_sizes, previewed, screen_text, until
 from tests.support.fake_session import FakeSession
 
 
@@ -78,7 +78,7 @@ async def test_one_that_lies_under_another_dialog_is_taken_back_later(
         await until(pilot, lambda: len(app.screen_stack) == 1)
 
 
-@at_every_size
+@at_usual_sizes
 async def test_how_it_looks(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     async with app.run_test(size=size) as pilot:
         spent(session)

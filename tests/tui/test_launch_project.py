@@ -16,7 +16,7 @@ from skyward_tui.launch_packages import choices_for
 from skyward_tui.recent import recent, remember
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.widgets.toggles import Toggles
-from tests.support.app_driver import Snap, at_every_size, screen_text, typed, until
+from tests.support.app_driver import Snap, at_usual_sizes, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 
 SIZE = (120, 40)
@@ -262,7 +262,7 @@ async def test_a_pool_that_is_up_brings_what_it_was_made_for(
 # -- pictures --------------------------------------------------------------------------------------------
 
 
-@at_every_size
+@at_usual_sizes
 @pytest.mark.usefixtures("in_a_home_folder")
 async def test_a_whole_script_with_all_that_can_be_said(
     app: SkywardApp, project: Path, snap: Snap, size: tuple[int, int]

@@ -16,7 +16,7 @@ from skyward_core.views import events as ev
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.teardown import EVERYTHING, TeardownScreen
 from skyward_tui.screens.pools import PoolsScreen
-from tests.support.app_driver import Snap, at_every_size, previewed, screen_text, until
+from tests.support.app_driver import Snap, at_usual_sizes, previewed, screen_text, until
 from tests.support.fake_session import FakeSession, done
 
 SIZE = (100, 30)
@@ -191,7 +191,7 @@ async def test_the_receipt_says_what_is_lost_and_where_the_rest_lies(
         assert "lost: 2 GB on node 0" in screen_text(app)
 
 
-@at_every_size
+@at_usual_sizes
 async def test_picture_of_the_question(
     app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
 ) -> None:
