@@ -93,6 +93,7 @@ _SHOWN = {
     "question_mark": "?",
     "colon": ":",
     "slash": "/",
+    "vertical_line": "|",
     "ampersand": "&",
     "comma": ",",
     "full_stop": ".",
@@ -338,6 +339,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "run.editor", "O", "editor", "", "Open your editor where the traceback in view, or the hit, points"
     ),
+    Action("run.pager", "vertical_line", "pager", "", "Read the whole log in your $PAGER, in this terminal"),
     Action("run.copy", "y", "copy", "copy", "Copy the selection, or what the panel shows"),
     Action("run.save", "S", "save", "save", "Save this log, and results as JSON and CSV"),
     Action(

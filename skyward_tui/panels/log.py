@@ -21,6 +21,7 @@ from ..actions import first_key, with_keys
 from ..editing import edit_named
 from ..hints import detail_of
 from ..moments import moment
+from ..paging import page
 from ..styles import beside
 from ..theme import look as look_of
 from ..widgets.cause_lines import CauseLines
@@ -295,6 +296,16 @@ class LogPanel(RunPanel):
 
     def action_editor(self) -> None:
         self.run_worker(edit_named(self.app, self._run, self._naming()), group="editor", exclusive=True)
+
+    def action_pager(self) -> None:
+        self.run_worker(self._page(), group="editor", exclusive=True)
+
+    async def _page(self) -> None:
+        """Have the log that is looked at read in the person's pager, as a whole."""
+        column = next((each for each in self.panes.columns if each.pane is self.pane), None)
+        rank = None if self._merged or column is None else column.rank
+        lines, _ = await self._saved_of(self.pane, self._run, rank)
+        await page(self.app, "all.log" if rank is None else f"r{rank:03d}.log", lines)
 
     def _naming(self) -> list[str]:
         """Where a file and a line may be named: what is selected, else the hit, what is on the screen, the cause."""

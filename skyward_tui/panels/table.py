@@ -57,7 +57,7 @@ PANELS: tuple[Row, ...] = (
         ),
         actions=(
             "run.find", "run.next_hit", "run.previous_hit", "run.filter", "run.follow", "run.pause", "run.times",
-            "run.wrap", "run.beside", "run.alone", "run.align", "run.time", "run.editor",
+            "run.wrap", "run.beside", "run.alone", "run.align", "run.time", "run.editor", "run.pager",
         ),
         empty="no run yet: {run.launch} launches one here",
     ),

@@ -33,7 +33,7 @@ TRIED_IN = {
     "run": (
         "test_run_screen", "test_run_logs", "test_side_by_side", "test_panel_grid", "test_results_differ",
         "test_outputs", "test_trials", "test_stacks_screen", "test_machines", "test_numbers", "test_queue_panel",
-        "test_teardown", "test_launch_again", "test_kept_screens",
+        "test_teardown", "test_launch_again", "test_kept_screens", "test_rank_heat",
     ),
     "panel": ("test_run_screen", "test_numbers", "test_machines", "test_trials"),
     "numbers": ("test_numbers",),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from textual import events
 from textual.pilot import Pilot
 
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.run import RunScreen
+from skyward_tui.widgets.log_pane import LogPane
 from skyward_tui.widgets.log_panes import LogColumn
 from tests.support.app_driver import screen_text, typed, until
 from tests.support.fake_session import NOW, FakeSession, failed_run
@@ -183,6 +186,52 @@ async def test_the_editor_where_the_traceback_points(
         monkeypatch.delenv("EDITOR")
         await pilot.press("O")
         await until(pilot, lambda: "set $EDITOR to have model.py:7 opened" in screen_text(app))
+
+
+async def test_the_whole_log_is_read_in_the_pager(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[str, ...]] = []
+
+    async def run_in_terminal(app: SkywardApp, *command: str) -> None:
+        *words, file = command
+        read.append((*words, Path(file).name, Path(file).read_text("utf-8")))
+        assert Path(file).parent.stat().st_mode & 0o77 == 0, "nobody else can read it"
+
+    monkeypatch.setattr("skyward_tui.given_terminal.run_in_terminal", run_in_terminal)
+    monkeypatch.setenv("PAGER", "less -R")
+    view = session.pool("p", 2)
+    session.open_run(view)
+    for rank in range(2):
+        session.print(view, rank, f"of {rank}\x1b]0;owned\x07\n" * 2)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(app, pilot)
+        await until(pilot, lambda: "of 0" in screen_text(app))
+        await pilot.press("right_square_bracket", "vertical_line")
+        await until(pilot, lambda: read == [("less", "-R", "r001.log", "of 1\nof 1\n")])
+        await pilot.press("a", "vertical_line")
+        await until(pilot, lambda: len(read) == 2 and read[1][2] == "all.log" and "of 0" in read[1][3])
+        monkeypatch.setenv("PAGER", "'")
+        await pilot.press("vertical_line")
+        await until(pilot, lambda: "$PAGER is no command" in screen_text(app))
+    assert "\x1b" not in str(read)
+
+
+async def test_the_wheel_scrolls_a_log(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("p", 1)
+    session.open_run(view)
+    session.print(view, 0, "".join(f"line {number}\n" for number in range(200)))
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(app, pilot)
+        await until(pilot, lambda: "line 199" in screen_text(app))
+        pane = app.screen.query_one(LogPane)
+        place: dict[str, Any] = dict(
+            x=1, y=1, delta_x=0, delta_y=0, button=0, shift=False, meta=False, ctrl=False
+        )
+        pane.post_message(events.MouseScrollUp(pane, **place))
+        await until(pilot, lambda: "line 196" in screen_text(app) and "line 197" not in screen_text(app))
+        pane.post_message(events.MouseScrollDown(pane, **place))
+        await until(pilot, lambda: "line 199" in screen_text(app))
 
 
 async def test_errors_open_the_editor_too(app: SkywardApp, session: FakeSession) -> None:
