@@ -19,7 +19,7 @@ from ..actions import bindings
 from ..machine_cells import Place, amiss, odd_ones, quantity, share
 from ..styles import beside
 from ..words import duration
-from .machine_history import gpu_rows, use_curve
+from .machine_history import gpu_rows, greatest, host_curve, use_curve
 
 CELL = 5  # columns of a GPU
 FED_SECONDS = 10.0  # in which figures come again, where they come at all
@@ -31,6 +31,19 @@ SHOWN: tuple[tuple[str, str, str | float], ...] = (
     ("power %", "power", "power_limit"),
     ("tensor cores %", "tensor_active", 100.0),
     ("°C", "temp", 100.0),
+)
+# Where there is no GPU, what curves can show of a node: its name, the figure, its unit, and how much of it is all; None
+# for the greatest that any node has had.
+HOST_SHOWN: tuple[tuple[str, str, Unit, str | float | None], ...] = (
+    ("cpu", "cpu", "%", 100.0),
+    ("memory", "memory_used", "B", "memory_total"),
+    ("net in", "net_in", "B/s", None),
+    ("net out", "net_out", "B/s", None),
+    ("disk read", "disk_read", "B/s", None),
+    ("disk written", "disk_write", "B/s", None),
+    ("waiting for a processor", "cpu_pressure", "%", 100.0),
+    ("waiting for memory", "memory_pressure", "%", 100.0),
+    ("waiting for a disk", "io_pressure", "%", 100.0),
 )
 STEPS = (0.25, 0.5, 0.75)  # where the next colour begins
 HEATS = ("cold", "mild", "warm", "hot")
@@ -121,7 +134,32 @@ class MachineGrid(Widget, can_focus=True):
     @property
     def subject(self) -> str:
         """What the cells show."""
-        return SHOWN[self._shown][0] if self._has_gpus else ""
+        return self._cell_figure[0] if self._has_gpus else ""
+
+    @property
+    def _cell_figure(self) -> tuple[str, str, str | float]:
+        return SHOWN[self._shown % len(SHOWN)]
+
+    @property
+    def _host_figure(self) -> tuple[str, str, Unit, str | float | None]:
+        """What curves of nodes show, some of which may have no GPU."""
+        return HOST_SHOWN[0 if self._has_gpus else self._shown % len(HOST_SHOWN)]
+
+    def _full(self, machine: MachineView) -> float:
+        """What the whole height of a node's curve is."""
+        _, name, _, whole = self._host_figure
+        if isinstance(whole, str):
+            return machine.host.latest.get(whole, 0.0)
+        return greatest(self._book.nodes.values(), name) if whole is None and self._book else whole or 0.0
+
+    @property
+    def _of_host(self) -> str:
+        """What curves of nodes show, in words."""
+        name, figure, unit, whole = self._host_figure
+        if isinstance(whole, str):
+            return f"{name}, of all of it, ←→ another"
+        most = greatest(self._book.nodes.values(), figure) if whole is None and self._book else whole or 0.0
+        return f"{name} of {quantity(most, unit)}, ←→ another"
 
     @property
     def _has_gpus(self) -> bool:
@@ -149,7 +187,7 @@ class MachineGrid(Widget, can_focus=True):
 
     def action_sideways(self, steps: int) -> None:
         """Another figure in the cells."""
-        self._shown = (self._shown + steps) % len(SHOWN)
+        self._shown = (self._shown + steps) % len(SHOWN if self._has_gpus else HOST_SHOWN)
         self._seen = None  # the title says which
         self._repaint()
 
@@ -237,7 +275,7 @@ class MachineGrid(Widget, can_focus=True):
         if room < LEAST_CURVE or tall < 1 or (tall == 1 and any(row.remark for row in rows)):
             return []
         by_gpu = any(_shows_gpus(row.machine, tall) for row in rows)
-        what = self.subject if by_gpu else "use of GPUs of 100 %" if self._has_gpus else "cpu of 100 %"
+        what = self.subject if by_gpu else "use of GPUs of 100 %" if self._has_gpus else self._of_host
         head = [*self._head(), Segment(" " * (before - Segment.get_line_length(self._head())), self._plain)]
         said = Segment(f"  {what}, for {duration(span[1] - span[0])}", self._plain + self._style("muted"))
         strips = [Strip([*head, said])]
@@ -286,10 +324,14 @@ class MachineGrid(Widget, can_focus=True):
             return kept[1]
         style = self._plain + self._style("curve")
         if _shows_gpus(machine, height):
-            _, name, whole = SHOWN[self._shown]
+            _, name, whole = self._cell_figure
             told = ["", *gpu_rows(machine, name, whole, width, x)]
         else:
-            told = use_curve(machine, width, height if height < 3 else height - 1, x)
+            tall = height if height < 3 else height - 1
+            if machine.gpus:
+                told = use_curve(machine, width, tall, x)
+            else:
+                told = host_curve(machine, self._host_figure[1], self._full(machine), width, tall, x)
         rows = [[Segment(text, style)] for text in told]
         self._curves[id(machine)] = about, rows
         return rows
@@ -351,7 +393,7 @@ class MachineGrid(Widget, can_focus=True):
         return Segment(f"{text:>{width}}", self._plain)
 
     def _cell(self, track: Track, *, bad: bool) -> Segment:
-        _, name, whole = SHOWN[self._shown]
+        _, name, whole = self._cell_figure
         value = track.latest.get(name)
         full = track.latest.get(whole) if isinstance(whole, str) else whole
         mark = "!" if bad else " "

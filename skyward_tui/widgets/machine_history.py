@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from statistics import fmean
 
 from skyward_core.views.machines import MachineView
@@ -17,9 +18,27 @@ Span = tuple[float, float]
 
 
 def use_curve(machine: MachineView, width: int, height: int, x: Span) -> list[str]:
-    """How much of its GPUs, or else of its processors, was used over time, as rows."""
-    canvas = Canvas(width, height, x, (0.0, FULL))
-    canvas.line(_use(machine), 1)
+    """How much of its GPUs was used over time, as rows."""
+    return _filled(_use(machine), FULL, width, height, x)
+
+
+def host_curve(machine: MachineView, name: str, full: float, width: int, height: int, x: Span) -> list[str]:
+    """One of the node's own figures over time, as rows.
+
+    Args:
+        full: what the whole height is.
+    """
+    return _filled(list(zip(*machine.host.trace(name), strict=True)), full, width, height, x)
+
+
+def greatest(machines: Iterable[MachineView], name: str) -> float:
+    """The greatest value that any of them has had, so that all curves have one scale."""
+    return max((value for machine in machines for value in machine.host.trace(name).values), default=0.0)
+
+
+def _filled(points: list[tuple[float, float]], full: float, width: int, height: int, x: Span) -> list[str]:
+    canvas = Canvas(width, height, x, (0.0, full or 1.0))
+    canvas.line(points, 1)
     if height > 1:
         canvas.fill(1)
     return ["".join(text for text, _ in canvas.runs(row)) for row in range(height)]
@@ -62,7 +81,7 @@ def _use(machine: MachineView) -> list[tuple[float, float]]:
     traces = [track.trace("util") for track in machine.gpus]
     traces = [trace for trace in traces if len(trace.at)]
     if not traces:
-        return list(zip(*machine.host.trace("cpu"), strict=True))
+        return []
     shortest = min(len(trace.at) for trace in traces)  # all were measured at once
     columns = zip(*(trace.values[-shortest:] for trace in traces), strict=True)
     return list(zip(traces[0].at[-shortest:], map(fmean, columns), strict=True))

@@ -57,6 +57,29 @@ async def test_keys_choose_the_figure_and_move_among_nodes(app: SkywardApp, sess
         await until(pilot, lambda: " n0 " in screen_text(app) and "n39" not in screen_text(app))
 
 
+async def test_without_gpus_a_key_draws_any_figure_of_the_nodes(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("llama-ft", 2)
+    session.open_run(view)
+    view.machines = MachineBook()
+    for at in range(40):
+        for node in range(2):
+            figures = {"cpu": 50.0, "memory_used": 2.0, "memory_total": 4.0, "net_in": 1e6 * at * (node + 1)}
+            sample = {"at": session.now - 40 + at, "node": figures}
+            view.machines.feed(node, json.dumps(sample).encode())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "cpu of 100 %, ←→ another, for 0:39" in screen_text(app))
+        await pilot.press("6", "right")
+        await until(pilot, lambda: "memory, of all of it, ←→ another, for 0:39" in screen_text(app))
+        await pilot.press("right")
+        await until(pilot, lambda: "net in of 78 MB/s, ←→ another, for 0:39" in screen_text(app))
+        await pilot.press("left", "left", "left")
+        await until(pilot, lambda: "waiting for a disk of 100 %, ←→ another, for 0:39" in screen_text(app))
+
+
 @pytest.mark.parametrize(("width", "hidden"), [(80, 6), (160, 0)])
 async def test_gpus_that_have_no_room_are_counted(
     app: SkywardApp, session: FakeSession, width: int, hidden: int
@@ -98,7 +121,7 @@ async def test_each_node_has_its_use_over_time_beside_it(app: SkywardApp, sessio
     async with app.run_test(size=(160, 48)) as pilot:
         await until(pilot, lambda: "▶" in screen_text(app))
         await pilot.press("enter")
-        await until(pilot, lambda: "cpu of 100 %, for 1:59" in screen_text(app))
+        await until(pilot, lambda: "cpu of 100 %, ←→ another, for 1:59" in screen_text(app))
         rows = [line for line in screen_text(app).splitlines() if "90 %" in line or "10 %" in line]
         low, high = "\u28c0", "\u2809"
         drawn = [(row.count(low) > row.count(high), row.rstrip("│ ")[-1]) for row in rows]
