@@ -261,7 +261,13 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("launch.files", "ctrl+o,o", "files", "pick a script", "Pick a script or a packaged example"),
     Action("launch.python", "ctrl+n", "pythons", "", "Pick the Python that the script is loaded with"),
-    Action("launch.accelerators", "ctrl+g", "accelerators", "", "Pick an accelerator of the catalogue"),
+    Action(
+        "launch.accelerators",
+        "ctrl+g",
+        "accelerators",
+        "",
+        "Pick an accelerator: what is offered, and the catalogue",
+    ),
     Action(
         "launch.copy", "ctrl+y,y", "copy_command", "copy command", "Copy the same thing as a command line"
     ),
