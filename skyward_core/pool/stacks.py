@@ -36,7 +36,8 @@ async def stacks(
     found = sorted((each for some in told for each in some), key=lambda each: (each.rank, each.number))
     view = context.view.runs.get(run)
     tasks = view.tasks.values() if view is not None else ()
-    returned = sorted({task.rank for task in tasks if task.outcome is not None and task.rank is not None})
+    ended = (task for task in tasks if task.outcome is not None and task.outcome.kind != "lost")
+    returned = sorted({task.rank for task in ended if task.rank is not None})
     if view is not None and (view.kind != "broadcast" or view.nodes):
         found = [each for each in found if run in each.runs or (not each.threads and each.at != "idle")]
     return Stacks(time.time(), tuple(found), run, tuple(returned))

@@ -474,6 +474,9 @@ def _(event: ev.RankEnded, view: PoolView) -> None:
     if run := view.runs.get(event.run):
         out = event.outcome
         task = _task(run, out.index, out.rank, out.node)
+        if out.kind == "lost" and not out.seconds and task.began_at is not None:
+            # Nobody was left who could tell how long its function ran: until nobody heard of it any more.
+            out = replace(out, seconds=max(0.0, event.at - task.began_at))
         if task.outcome is not None:
             run.counts[task.outcome.kind] -= 1
         task.end(out)

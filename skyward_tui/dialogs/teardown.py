@@ -276,6 +276,9 @@ class TeardownScreen(TypedWord[bool]):
         blocks = [
             _progress(_name(key), self.app.find_pool(key), self._receipts.get(key)) for key in self._keys
         ]
+        if any(not isinstance(each, str) and each.unaccounted for each in self._receipts.values()):
+            again = f"\n{self.key_of('pools.down')} tears down once more, where what is unaccounted can be reached"
+            blocks.append(Content.styled(again, "$text-warning"))
         self.show(Content("\n").join(blocks))
         if self._is_over:
             title = "Something may be left"
@@ -312,12 +315,12 @@ def _progress(name: str, view: PoolView | None, receipt: Receipt | str | None) -
     parts: list[tuple[str, str]] = [(name, "bold")]
     nodes = view.nodes if view is not None else []
     for node in nodes[:_NODES_SHOWN]:
-        mark = node_look(node.phase)
-        state = (
-            ("✓ gone", "$text-success")
-            if node.phase == "gone"
-            else (f"◍ stopping ({mark.word})", "$text-warning")
-        )
+        if receipt is not None and not isinstance(receipt, str) and node.index not in receipt.gone:
+            state = "! not verified", "$text-warning"  # of one that was lost before, say, nobody knows
+        elif node.phase == "gone":
+            state = "✓ gone", "$text-success"
+        else:
+            state = f"◍ stopping ({node_look(node.phase).word})", "$text-warning"
         parts += [(f"\n  n{node.index:<4}", ""), state, (f"  {node.detail}", "$muted")]
     if len(nodes) > _NODES_SHOWN:
         gone = sum(node.phase == "gone" for node in nodes)

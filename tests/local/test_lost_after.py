@@ -49,6 +49,7 @@ def test_the_only_node_is_suspected_and_then_lost_with_both_times(home: Path) ->
         wait_until(lambda: (row := Ledger().run(run)) is not None and row.state == "failed", what="its end")
         assert log_of(compute, run, 0) == b"its last words\n"  # nobody told how far its log went
         assert error.root_cause.message == f"node 0 is gone: {node.detail}"
+        assert compute.stacks(run=run).returned == (), "nobody knows how far its function came"
         assert node.phase == "gone"
         assert re.search(r"no answer since \d\d:\d\d:\d\d, lost at \d\d:\d\d:\d\d, after 1 s", node.detail)
         Path(f"/proc/{agent}").stat()  # a cut ends no healthy machine

@@ -191,6 +191,23 @@ async def test_the_receipt_says_what_is_lost_and_where_the_rest_lies(
         assert "lost: 2 GB on node 0" in screen_text(app)
 
 
+async def test_a_machine_that_nobody_could_ask_is_not_said_to_be_gone(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    session.auto = False
+    view = session.pool("p", 2)
+    async with app.run_test(size=SIZE) as pilot:
+        await asked(app, pilot)
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: session.torn_down == ["p"])
+        session.emit(view, ev.NodePhase(pool="p", node=0, phase="gone", detail="verified"))
+        session.emit(view, ev.NodePhase(pool="p", node=1, phase="gone", detail="its machine is lost"))
+        session.downing["p"].set_result(Receipt("p", 2, (0,), ("gpu7",), 0.4))
+        await until(pilot, lambda: "unaccounted 1: gpu7" in words(app))
+        assert "n0 ✓ gone verified" in words(app) and "n1 ! not verified its machine is lost" in words(app)
+        assert "X tears down once more, where what is unaccounted can be reached" in words(app)
+
+
 @at_usual_sizes
 async def test_picture_of_the_question(
     app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]

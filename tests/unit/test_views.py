@@ -465,3 +465,18 @@ def test_an_aggregate_takes_any_number_that_a_rank_returns() -> None:
     (row,) = (aggregate([of(1.7e308), of(1.7e308)]) or {}).values()
     assert [shown(row[name]) for name in ("mean", "sum")] == ["1.700e+308", "inf"]
     assert shown(float("nan")) == "nan"
+
+
+def test_a_rank_that_is_lost_ran_until_nobody_heard_of_it() -> None:
+    lost = Outcome(0, 0, 0, "lost", error=ErrorInfo("PoolError", "its machine is gone"))
+    early = Outcome(1, 1, 0, "lost", error=ErrorInfo("PoolError", "its machine is gone"))
+    view = view_of(
+        OPENED,
+        RUN,
+        ev.RankBegan(pool="p", at=21.0, run="r1", index=0, rank=0, node=0),
+        ev.RankEnded(pool="p", at=128.0, run="r1", outcome=lost),
+        ev.RankEnded(pool="p", at=128.0, run="r1", outcome=early),
+    )
+    tasks = view.runs["r1"].tasks
+    assert tasks[0].outcome is not None and tasks[0].outcome.seconds == 107.0
+    assert tasks[1].outcome is not None and tasks[1].outcome.seconds == 0.0, "it had not begun"
