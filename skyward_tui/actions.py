@@ -121,6 +121,7 @@ _SHOWN = {
 
 PAGES = "Open a web page of the pool's head: Ray's or Dask's dashboard, a TensorBoard, a Jupyter"
 
+_SIDEWAYS = ", in the grid; the hairline of numbers; the column that trials are sorted by"
 ACTIONS: tuple[Action, ...] = (
     Action("app.help", "question_mark,f1", "app.help", "keys", "Show every key"),
     Action("app.palette", "colon,ctrl+p", "app.command_palette", "", "Open the command palette"),
@@ -266,11 +267,9 @@ ACTIONS: tuple[Action, ...] = (
         "ctrl+g",
         "accelerators",
         "",
-        "Pick an accelerator: what is offered, and the catalogue",
+        "Pick an accelerator: offers, catalogue",
     ),
-    Action(
-        "launch.copy", "ctrl+y,y", "copy_command", "copy command", "Copy the same thing as a command line"
-    ),
+    Action("launch.copy", "ctrl+y,y", "copy_command", "copy command", "Copy it as a command line"),
     Action("launch.script", "ctrl+t,Y", "copy_script", "", "Copy the same thing as a Python script"),
     Action("launch.presets", "f4", "presets", "presets", "Fill the form from a preset of skyward.toml"),
     Action(
@@ -405,20 +404,8 @@ ACTIONS: tuple[Action, ...] = (
     # Ranks and nodes
     Action("panel.up", "up,k", "step(-1)", "", "Up; among numbers, the one above"),
     Action("panel.down", "down,j", "step(1)", "", "Down; among numbers, the one below"),
-    Action(
-        "panel.left",
-        "left,h",
-        "sideways(-1)",
-        "",
-        "Left, in the grid; the hairline of numbers; the column that trials are sorted by",
-    ),
-    Action(
-        "panel.right",
-        "right,l",
-        "sideways(1)",
-        "",
-        "Right, in the grid; the hairline of numbers; the column that trials are sorted by",
-    ),
+    Action("panel.left", "left,h", "sideways(-1)", "", f"Left{_SIDEWAYS}"),
+    Action("panel.right", "right,l", "sideways(1)", "", f"Right{_SIDEWAYS}"),
     Action("panel.page_up", "pageup,ctrl+u", "page(-1)", "", "Page up"),
     Action("panel.page_down", "pagedown,ctrl+d", "page(1)", "", "Page down"),
     Action("panel.first", "home,g", "edge(0)", "", "First"),
