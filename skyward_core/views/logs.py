@@ -124,6 +124,11 @@ class LogRing:
         with self._lock:
             return self._lines.read(start, stop)
 
+    def last(self, most: int) -> list[str]:
+        """The last lines, those among them that are not finished."""
+        lines = [*self.lines(max(self.first, self.end - most), self.end), *self.pending()]
+        return lines[-most:] if most > 0 else []
+
     def read(self, start: int, stop: int) -> list[Line]:
         """The same lines with what is known of each."""
         with self._lock:

@@ -97,7 +97,7 @@ def _printed(pool: PoolView, run: RunView, rank: int, most: int) -> list[str]:
     ring = pool.logs.of(run.id).ranks.get(rank) if pool.logs.has(run.id) else None
     if ring is None or most <= 0:
         return []
-    return [plain(text).rstrip() for text in ring.lines(max(ring.first, ring.end - most), ring.end)]
+    return [plain(text).rstrip() for text in ring.last(most)]
 
 
 def _of_all(pool: PoolView, run: RunView, rank: int, most: int) -> list[str]:

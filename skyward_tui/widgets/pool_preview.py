@@ -178,11 +178,10 @@ def _last_lines(pool: PoolView, run: RunView, most: int) -> tuple[str, list[str]
     if not pool.logs.has(run.id):
         return "", []
     book = pool.logs.of(run.id)
-    ring, title = book.merged, "last lines"
     ranks = dict(book.ranks)
     cause = None if run.root_cause is None else run.root_cause.rank
     rank = cause if cause in ranks else next(iter(ranks)) if len(ranks) == 1 else None
     if rank is not None:
-        ring, title = ranks[rank], f"last lines of rank {rank}"
-    lines = ring.lines(max(ring.first, ring.end - most), ring.end)
-    return title, [plain(text).rstrip() for text in lines]
+        return f"last lines of rank {rank}", [plain(text).rstrip() for text in ranks[rank].last(most)]
+    lines = book.merged.lines(max(book.merged.first, book.merged.end - most), book.merged.end)
+    return "last lines", [plain(text).rstrip() for text in lines]
