@@ -56,7 +56,7 @@ async def _ask(
         why = TOO_OLD
     else:
         try:
-            answer = await _answer(link, {"t": "stacks", "ranks": wanted, "signal": signal})
+            answer: StacksAnswer = await _answer(link, {"t": "stacks", "ranks": wanted, "signal": signal})
             return [_stack(each, link.node) for each in answer["ranks"] if each["rank"] in mine]
         except TimeoutError:
             why = f"node {link.node} {link.silence}"
