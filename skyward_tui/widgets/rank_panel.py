@@ -140,9 +140,7 @@ class RankPanel(Roll):
         return Content.assemble(
             (name, "bold"),
             (what, self._style_of(state)),
-            f"{time:>7} ",
-            (figure, SHADE_STYLE),
-            " ",
+            *((f"{time:>7} ", (figure, SHADE_STYLE), " ") if figure else (f"{time:>7}  ",)),
             (note, "$muted"),
         )
 
