@@ -31,18 +31,26 @@ Snap = Callable[[SkywardApp, str], None]
 
 
 def at_every_size(test: Any) -> Any:
-    """Have a test take a picture at each of five sizes; all but two are proofs."""
+    """Have a test take a picture at each of five sizes; all but the first are proofs."""
+    return _second(_at(SIZES, test))
+
+
+def at_every_size_daily(test: Any) -> Any:
+    """The same, and none is a proof: one screen shows what other sizes than the first look like."""
     return _at(SIZES, test)
 
 
 def at_usual_sizes(test: Any) -> Any:
-    """The same at three, where less room has no place for what the test waits for."""
-    return _at(USUAL, test)
+    """At three, where less room has no place for what the test waits for; all but the first are proofs."""
+    return _second(_at(USUAL, test))
 
 
 def _at(sizes: list[tuple[int, int]], test: Any) -> Any:
-    sized = pytest.mark.parametrize("size", sizes, ids=lambda size: f"{size[0]}x{size[1]}")
-    return pytest.mark.proof("0.5 s of a processor", after=2)(sized(test))
+    return pytest.mark.parametrize("size", sizes, ids=lambda size: f"{size[0]}x{size[1]}")(test)
+
+
+def _second(sized: Any) -> Any:
+    return pytest.mark.proof("0.5 s of a processor", after=1)(sized)
 
 
 async def settled(*_: float) -> None:

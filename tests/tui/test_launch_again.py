@@ -56,6 +56,7 @@ async def test_a_launch_is_kept_and_launched_again_with_another_argument(
         assert [(spec.name, spec.nodes) for spec in session.created] == [("other", 3)]
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_run_is_launched_again_on_its_pool_where_that_is_up(
     app: SkywardApp, session: FakeSession, launch: KeptLaunch
 ) -> None:

@@ -98,6 +98,7 @@ async def test_a_script_with_functions_may_be_run_as_a_whole(app: SkywardApp, pr
         assert not screen.form().whole
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_whole_script_is_launched_again_with_its_words(app: SkywardApp, project: Path) -> None:
     remember(Form(script="train.py", function="train", arguments="epochs=2"))
     remember(

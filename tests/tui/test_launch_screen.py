@@ -213,6 +213,7 @@ async def test_a_script_that_does_not_load_costs_no_pool(
         assert "✗" in screen_text(app)
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_name_in_use_is_one_line_in_the_form(
     app: SkywardApp, session: FakeSession, script: Path
 ) -> None:
@@ -418,6 +419,7 @@ async def test_the_plan_tells_the_script_s_interpreter_and_why(
         await until(pilot, lambda: "has no bin/python" in screen_text(app))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_folders_are_walked(app: SkywardApp, tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "mine.py").write_text(SCRIPT)
@@ -710,6 +712,7 @@ def plan_text(screen: LaunchScreen) -> str:
     return screen.query_one("#why", Static).visual.plain  # type: ignore[attr-defined,no-any-return]
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_recent_launch_of_an_example_has_the_example_s_name(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:

@@ -60,6 +60,7 @@ def measured(folder: Path, second: str) -> None:
     (folder / "gpus.new").replace(folder / "gpus")
 
 
+@pytest.mark.proof("3 s of a processor")
 def test_it_is_told_of_wherever_one_looks(cli: Cli, tmp_path: Path) -> None:
     cli.write("train.py", SCRIPT)
     failed = tmp_path / "failed"

@@ -108,6 +108,7 @@ async def test_a_file_that_cannot_be_used_is_said(app: SkywardApp, folder: Path)
             assert app.screen is screen
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_an_example_keeps_its_name(app: SkywardApp, folder: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "example:hello")
@@ -124,6 +125,7 @@ async def test_an_example_keeps_its_name(app: SkywardApp, folder: Path) -> None:
         await until(pilot, lambda: screen.form().script == "example:hello")
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_form_without_a_script_can_be_kept(app: SkywardApp, folder: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "")

@@ -13,7 +13,15 @@ from skyward_core.views import events as ev
 from skyward_core.views.views import PoolView, RunView
 from skyward_tui.app import SkywardApp
 from skyward_tui.widgets.chrome import FLASH_SECONDS
-from tests.support.app_driver import SMALLEST, Snap, at_every_size, screen_text, typed, until
+from tests.support.app_driver import (
+    SMALLEST,
+    Snap,
+    at_every_size,
+    at_every_size_daily,
+    screen_text,
+    typed,
+    until,
+)
 from tests.support.fake_session import FakeSession, done, failed_run, logged, value
 from tests.support.leftovers import leftovers
 from tests.support.machines import measured
@@ -96,7 +104,7 @@ async def test_pools(app: SkywardApp, session: FakeSession, snap: Snap, size: tu
     await show(app, snap, "pools", size, [], "llama-ft")
 
 
-@at_every_size
+@at_every_size_daily
 async def test_run(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     view, run = training(session)
     session.end_rank(view, run, 1, summary=value({"loss": 0.21, "accuracy": 0.91}))

@@ -38,6 +38,7 @@ def test_every_kind_of_screen_is_tried(session: FakeSession) -> None:
                 assert name in {kind.__name__ for kind in made}, name
 
 
+@pytest.mark.proof("2 s of a processor")
 async def test_all_themes_paint_all_screens(app: SkywardApp, session: FakeSession, proofs: bool) -> None:
     """A change of theme parses the styles of all screens that were ever mounted, which takes most of the time; so
     they are mounted all, and each theme (one in three, but for proofs) then paints some of them, in turn, on a small

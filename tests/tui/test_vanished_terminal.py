@@ -74,7 +74,7 @@ def go_on(terminal: Terminal, seconds: float) -> None:
         assert terminal.read(0.01), terminal.text
 
 
-@pytest.mark.proof("2 s of a processor", after=1)
+@pytest.mark.proof("3 s of a processor")
 @pytest.mark.parametrize("seed", range(3))
 def test_while_it_starts(seed: int, tmp_path: Path) -> None:
     moment = random.Random(seed)
@@ -200,6 +200,7 @@ def test_also_where_the_signal_is_ignored(session: Session, shared_home: Path, t
         assert terminal.vanish() == HANGUP
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_the_signal_may_come_often(session: Session, shared_home: Path, tmp_path: Path) -> None:
     with closing(Terminal(shared_home, cwd=tmp_path)) as terminal:
         terminal.until("▶ warm")
