@@ -48,16 +48,17 @@ def without_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provider, "look", nothing)
 
 
+@pytest.mark.proof("2 s of a processor", after=3)
 @pytest.mark.parametrize(
     ("stage", "made"),
     [
-        ("intent", 0),
+        ("unanswered", 2),
         ("group", 0),
+        ("boot", 2),
+        ("intent", 0),
         ("placed", 0),
         ("asked", 0),
-        ("unanswered", 2),
         ("answered", 2),
-        ("boot", 2),
     ],
 )
 def test_while_machines_are_made(
@@ -79,6 +80,7 @@ def test_while_machines_are_made(
     assert not list((tmp_path / "home" / "aws").glob("pair.*"))
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_of_a_range_all_are_found_that_came_and_nobody_heard_of(
     simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

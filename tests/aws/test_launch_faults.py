@@ -128,15 +128,16 @@ async def test_half_of_the_machines_are_of_no_use(bed: Bed, ledger: Ledger) -> N
     bed.heal()
 
 
-async def test_fifty_machines_at_two_calls_a_second(bed: Bed) -> None:
+async def test_many_machines_at_two_calls_a_second(bed: Bed, proofs: bool) -> None:
+    count = 50 if proofs else 10
     bed.throttle(2)
-    made = await create(50)
-    assert [each.node for each in made] == list(range(50))
+    made = await create(count)
+    assert [each.node for each in made] == list(range(count))
     assert len({call["params"]["ClientToken"] for call in bed.calls("RunInstances")}) == 1
     await end(made)
     bed.throttle(None)
     assert left(bed) == []
-    assert len({each["id"] for each in bed.instances()}) == 50
+    assert len({each["id"] for each in bed.instances()}) == count
     assert len(bed.calls()) < 60, "throttled ones too"
 
 
@@ -152,6 +153,7 @@ async def test_two_hundred_machines_take_a_call_to_make_and_a_call_to_end(bed: B
     assert sum(counted.values()) < 30, counted
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_what_one_zone_lacks_another_has(bed: Bed) -> None:
     bed.no_capacity(zone="us-east-1a")
     bed.no_capacity(zone="us-east-1b", left=1)
@@ -328,6 +330,7 @@ async def test_what_one_region_lacks_another_has(bed: Bed) -> None:
     assert left(bed) == [] and west.describe_key_pairs()["KeyPairs"] == []
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_where_nobody_has_any_each_says_why(bed: Bed, ledger: Ledger) -> None:
     bed.no_capacity()
     pool = await Pool.intend(spec(zones=["us-east-1a", "us-east-1b"]), ledger)
@@ -390,6 +393,7 @@ async def test_a_call_under_way_is_waited_for_where_the_start_is_given_up(bed: B
     assert left(bed) == [] and len(bed.instances()) == 2
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_an_answer_that_is_lost_and_not_waited_for_is_found(bed: Bed, ledger: Ledger) -> None:
     bed.slow("RunInstances", 0.5)
     bed.lose_answer("RunInstances")
@@ -425,6 +429,7 @@ async def test_a_group_that_lingers_is_tried_again(bed: Bed) -> None:
     assert left(bed) == []
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_of_a_pool_that_is_not_ours_nothing_is_found_or_touched(bed: Bed) -> None:
     made = await create()
     ec2 = bed.client()
@@ -485,7 +490,8 @@ SILENT = EndpointConnectionError(endpoint_url="https://ec2.us-west-2.amazonaws.c
 BOTH = ("us-west-2", "us-east-1")
 
 
-@pytest.mark.parametrize(("error", "action"), [(SILENT, ""), (NOT_OURS, ""), (NOT_OURS, "run_instances")])
+@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.parametrize(("error", "action"), [(NOT_OURS, "run_instances"), (SILENT, ""), (NOT_OURS, "")])
 async def test_another_region_is_tried_where_one_is_closed(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, error: Exception, action: str
 ) -> None:

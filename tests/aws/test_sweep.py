@@ -105,6 +105,7 @@ def test_what_no_row_tells_of_is_found_and_ended_and_nothing_else_is_touched(
     assert not list((tmp_path / "home" / "aws").glob("q.*")) and kinds(look()) == []
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_another_home_finds_them_once_it_is_told_whose_they_are(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

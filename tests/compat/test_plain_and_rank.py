@@ -106,6 +106,7 @@ def test_in_a_rank_of_this_machine(folder: Path, plain: dict[str, Any]) -> None:
     assert run(SCRIPT, "load", "saved.pickle") is True
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_launched_by_the_command_line(folder: Path, plain: dict[str, Any]) -> None:
     command = ["-m", "skyward_tui", "run", f"{SCRIPT}:seen", "--json", "--arg", "to=seen.json"]
     (folder / "saved.pickle").unlink(missing_ok=True)

@@ -93,6 +93,7 @@ def test_keras_on_torch_trains_as_one(pool):
     assert all(r["losses"][-1] < r["losses"][0] for r in (first, second))
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_nothing_listens_where_other_machines_could_come(pool):
     found = listening() @ pool
     assert found[0], "the ranks have met somewhere"

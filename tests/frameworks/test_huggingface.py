@@ -110,6 +110,7 @@ def holds(path: Path) -> bool:
         return False
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_nothing_listens_where_other_machines_could_come(pool):
     found = listening() @ pool
     assert found[0], "the ranks have met somewhere"

@@ -180,7 +180,7 @@ def own_runtime(**asked: Any) -> int:
             jax.distributed.shutdown()
 
 
-@pytest.mark.proof("2 s of a processor", after=1)
+@pytest.mark.proof("4 s of a processor")
 @pytest.mark.parametrize("init", [True, False])
 def test_jax_is_initialised_by_the_code_or_found_so(home, init):
     with sky.Compute(nodes=1, worker=TWO, plugins=[sky.plugins.jax(init=init)], options=OPTIONS) as pool:

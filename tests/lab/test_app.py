@@ -181,6 +181,7 @@ async def test_quitting_with_an_open_question_refuses_it(lab: Lab) -> None:
     assert not host_keys.own_file().exists()
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_changed_key_is_never_asked_about(lab: Lab, person: Path) -> None:
     old = asyncssh.generate_private_key("ssh-ed25519")
     person.write_text(f"{lab.hosts[0].address} {old.export_public_key().decode()}")

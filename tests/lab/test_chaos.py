@@ -27,6 +27,7 @@ def travels() -> Iterator[None]:
     cloudpickle.unregister_pickle_by_value(work)
 
 
+@pytest.mark.proof("4 s of a processor")
 def test_a_storm_of_faults(
     lab: Lab, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -44,17 +44,17 @@ def checked(lab: Lab, **wishes: Any) -> list[Check]:
     return asyncio.run(ssh(lab, **wishes).check())
 
 
-@pytest.mark.proof("2 s of a processor", after=3)
+@pytest.mark.proof("3 s of a processor", after=2)
 @pytest.mark.parametrize(
     "options",
     [
-        HostOptions(banner="Welcome.\nBe nice.\n", startup="echo noise; echo more >&2; sleep 2"),
         HostOptions(max_sessions=2, max_startups="2", unix_forwarding=False, tcp_forwarding=False),
         HostOptions(names="gone"),
+        HostOptions(banner="Welcome.\nBe nice.\n", startup="echo noise; echo more >&2; sleep 2"),
         HostOptions(max_sessions=2),
         HostOptions(unix_forwarding=False, tcp_forwarding=False),
     ],
-    ids=["noisy slow shell", "all limits", "no names", "MaxSessions 2", "no forwarding"],
+    ids=["all limits", "no names", "noisy slow shell", "MaxSessions 2", "no forwarding"],
 )
 def test_odd_hosts_work(make_lab: MakeLab, options: HostOptions) -> None:
     lab = make_lab(2, options)
@@ -92,6 +92,7 @@ def told(compute: sky.Compute) -> str:
     return "" if held is None else " ".join(node.detail for node in held.view.nodes)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_read_only_home_is_no_hindrance(make_lab: MakeLab) -> None:
     lab = make_lab(2, HostOptions(home_writable=False))
     with pool(lab) as compute:

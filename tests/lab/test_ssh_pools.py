@@ -37,6 +37,7 @@ def test_four_hosts_and_a_receipt(lab: Lab) -> None:
         assert not list(host.home.glob(".cache/skyward/pools/four.*"))
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_nothing_of_a_secret_is_left_or_shown(pair: Lab) -> None:
     secret = "s3cr3t-value-of-a-token"
     image = sky.Image(env={"TOKEN": secret})
@@ -61,6 +62,7 @@ def test_a_changed_host_key_stops_the_next_run_and_nothing_is_sent(make_lab: Mak
     )
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_the_working_folder_travels(pair: Lab) -> None:
     Path("helper_of_mine.py").write_text("ANSWER = 42\n")
     with pool(pair) as compute:
