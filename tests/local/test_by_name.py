@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import functools, typing
 import skyward_core as sky
@@ -34,6 +36,7 @@ def test_cached_functions_and_new_types_of_a_script(home: Path, tmp_path: Path) 
     assert done.stdout == "[(55, 7, 'Of Fibonacci.', 3, True)]\n", done.stderr
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_the_same_from_the_command_line(home: Path, tmp_path: Path) -> None:
     script = tmp_path / "cached.py"
     script.write_text(SCRIPT)

@@ -121,14 +121,15 @@ def test_run_json_is_one_object(cli: Cli) -> None:
     assert "r001| seen by rank 1" in done.stderr.splitlines()
 
 
+@pytest.mark.proof("1 s of a processor", after=4)
 @pytest.mark.parametrize(
     "how, status, outcome, error_type",
     [
         ("fine", 0, None, None),
         ("raise", 1, "raised", "KeyError"),
         ("exit7", 7, "exited", None),
-        ("exit0", 1, "exited", None),
         ("kill", 137, "exited", None),
+        ("exit0", 1, "exited", None),
         ("lock", 1, "raised", None),
     ],
 )
@@ -187,6 +188,7 @@ def test_logs_and_results_outlive_the_pool(cli: Cli) -> None:
     assert f"{found['pool']} is not up any more" in cli("attach", found["pool"], status=2).stderr
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("where", ["above", "elsewhere"])
 def test_ranks_find_what_lies_beside_the_script(cli: Cli, tmp_path: Path, where: str) -> None:
     """From a folder above they work in that folder; for a script elsewhere in the script's own."""
@@ -462,6 +464,7 @@ def test_ctrl_c_on_a_terminal_asks(cli: Cli) -> None:
     assert cli.pools() == {}
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_down_asks_on_a_terminal(cli: Cli) -> None:
     cli("run", "endings.py:fine", "--pool", "p", "--keep")
     child = cli.terminal("down", "p")

@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import skyward_core as sky
 from skyward_core.node.agent.fail_fast import AWAY
 from tests.support.fates import gone
@@ -66,6 +68,7 @@ def test_the_others_are_stopped_and_the_next_run_finds_its_nodes_free(home: Path
     assert receipt.ok
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_where_failures_stop_nobody_the_others_go_on(home: Path, tmp_path: Path) -> None:
     left(home, tmp_path, "alone")
     (tmp_path / "fail").touch()

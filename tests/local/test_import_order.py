@@ -60,6 +60,7 @@ def test_the_script_s_folder_wins_over_what_is_installed(script: Path, home: Pat
     assert found[2:] == [[str(script)], {}, False]
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_so_it_does_for_the_command_line(script: Path, cli: Cli) -> None:
     (beside := script.parent / "pluggy.py").write_text("")
     cli.folder = script.parent

@@ -288,6 +288,7 @@ def test_its_shell_has_read_the_persons_file_and_knows_conda(
     assert made == ["r000| 1", "r000| conda activate ray"]
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_who_is_about_to_leave_a_job_at_its_setup_is_told_what_does_not_begin(cli: Cli, pool: str) -> None:
     name = written(
         cli, "name: trains\nsetup: echo at setup; while [ ! -e left.end ]; do sleep 0.05; done\nrun: 'true'\n"

@@ -43,6 +43,7 @@ def test_the_block_tears_down_and_gives_a_receipt(home: Path) -> None:
     assert Ledger().live() == []
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
 def test_an_exception_in_the_block_tears_down_too(home: Path, error: type[BaseException]) -> None:
     with pytest.raises(error), sky.Compute(nodes=2, options=QUIET) as compute:
@@ -614,6 +615,7 @@ def test_instance_info_describes_the_pool(pool: sky.Compute) -> None:
     assert [peer.node for peer in infos[0].peers] == [0, 1, 2, 3]
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("how", ["deleted", "damaged"])
 def test_a_pool_whose_ledger_is_lost_is_still_listed_and_torn_down(home: Path, how: str) -> None:
     with script(

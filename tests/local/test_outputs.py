@@ -304,6 +304,7 @@ def half_way(coming: Future[Any], target: Path) -> bool:
     return coming.done() or any(part.stat().st_size > 1_000_000 for part in parts(target))
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_file_is_gone_on_with_after_its_agent_was_frozen_or_killed(
     hosts: Hosts, project: Path, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -515,7 +516,8 @@ class Rented:
         return getattr(self._inner, name)
 
 
-@pytest.mark.parametrize(("most", "said"), [("1 MB", None), (0, None), (0, 10_000_000), ("1 MB", 0)], ids=str)
+@pytest.mark.proof("1 s of a processor", after=2)
+@pytest.mark.parametrize(("most", "said"), [("1 MB", None), (0, 10_000_000), (0, None), ("1 MB", 0)], ids=str)
 def test_what_goes_with_its_machine_is_fetched_or_named(
     hosts: Hosts, project: Path, tmp_path: Path, most: int | str, said: int | None
 ) -> None:
@@ -581,6 +583,7 @@ def take_as_a_stranger(folder: Path) -> None:
     os.chown(folder, 65534, 65534)
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("take", [take_as_a_file, pytest.param(take_as_a_stranger, marks=AS_ROOT)])
 def test_what_cannot_be_brought_here_is_named(
     hosts: Hosts, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, take: Callable[[Path], None]

@@ -91,7 +91,8 @@ def by_asyncio(begun: Callable[[], None]) -> str:
     return "early"
 
 
-@pytest.mark.parametrize("work", [by_flag, by_exception, by_asyncio])
+@pytest.mark.proof("0.5 s of a processor", after=2)
+@pytest.mark.parametrize("work", [by_exception, by_asyncio, by_flag])
 def test_code_with_a_handler_of_its_own_comes_to_its_end(
     pool: sky.Compute, tmp_path: Path, work: Callable[[Callable[[], None]], str]
 ) -> None:

@@ -286,6 +286,7 @@ def test_an_environment_that_cannot_be_made_is_told(inline: Path) -> None:
         build_task(inline, "f", {})
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_client_that_is_killed_while_it_makes_an_environment_leaves_no_installer(
     inline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,6 +392,7 @@ def test_one_command_goes_from_nothing_to_results(inline: Path) -> None:
     assert done.stdout.count(f"['{chosen.version}', '{chosen.path}', '1.0', []") == 2
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_a_person_may_say_which_python(project: Path, environments: dict[str, Path]) -> None:
     (project / ".venv").mkdir()  # broken, and not looked at
     other = another_python()

@@ -423,6 +423,7 @@ def test_a_client_killed_half_way_leaks_nothing_and_the_next_goes_on(home: Path,
     assert not list((home / "local").glob("*"))
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_client_killed_half_way_can_be_followed_by_a_teardown(home: Path) -> None:
     client = script(home, KILLED_HALF_WAY.replace("WHERE", "LocalTransport.prepare"))
     assert client.wait(60) == -signal.SIGKILL, client.communicate()

@@ -163,6 +163,7 @@ def test_a_client_that_stood_still_while_its_job_waited_prints_no_other_runs_lin
     ]
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_rank_that_fails_ends_its_own_job_only(cli: Cli) -> None:
     cli.write("bad.yaml", "num_nodes: 2\nrun: '[ $SKYPILOT_NODE_RANK = 0 ] || exit 7; sleep 60'\n")
     with job(cli, "stays", 1) as stays:

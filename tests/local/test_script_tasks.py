@@ -290,13 +290,13 @@ def test_no_broadcast_loses_a_rank_to_a_script_beside_it(pool, tmp_path):
     assert said not in str(pool.pool.view)
 
 
-@pytest.mark.proof("2 s of a processor", after=3)
+@pytest.mark.proof("3 s of a processor", after=2)
 @pytest.mark.parametrize(
     ("script", "words", "status"),
     [
         ("clicks.py", ["--epochs", "many"], 2),
-        ("typed.py", ["a", "b c", "--epochs", "0"], 0),
         ("configured.py", ["epochs=5", "+seed=1"], 0),
+        ("typed.py", ["a", "b c", "--epochs", "0"], 0),
         ("typed.py", ["a", "--epochs", "7"], 7),
         ("configured.py", ["epoch=5"], 1),
     ],

@@ -115,6 +115,7 @@ async def test_the_rest_of_the_bundle_follows_once(host: Host, known: Path) -> N
             assert rest == f"{first}-rest"
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_the_bundle_travels_once_for_all_pools(host: Host, known: Path) -> None:
     for folder, said in (("one.0", "bundle sent"), ("two.0", "bundle is there")):
         transport = SSHTransport(target(host, known), folder)
@@ -133,6 +134,7 @@ async def test_without_forwarding_a_command_stands_in(host: Host, known: Path) -
         assert "relay.main" in host.commands[-1]
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("forwards", [True, False])
 async def test_no_agent_is_an_oserror(host: Host, known: Path, forwards: bool) -> None:
     host.forwards = forwards
@@ -172,6 +174,7 @@ async def test_put_is_whole_and_by_name(host: Host, known: Path, tmp_path: Path)
         assert (blobs / "abc123").read_bytes() == data
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_pool_found_by_another_client_needs_no_config(host: Host, known: Path) -> None:
     first, second = (SSHTransport(target(host, known), "p.0") for _ in range(2))
     async with running(first):

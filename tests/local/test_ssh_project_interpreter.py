@@ -171,6 +171,7 @@ async def test_a_project_of_another_version_has_that_version_there(
     assert asked_for(host) == {minor}
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_host_without_that_version_is_named(
     host: Host, known: Path, project: Path, tmp_path: Path
 ) -> None:

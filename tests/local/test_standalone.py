@@ -107,12 +107,14 @@ def test_fail_fast_stops_the_others_and_they_start_anew(tmp_path: Path) -> None:
         assert rank() @ compute == [0, 1]
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_two_clients_broadcast_at_the_same_time(pool: sky.Compute) -> None:
     with sky.attach(pool.name) as other, ThreadPoolExecutor(2) as beside:
         both = [beside.submit(lambda to: [rank() @ to for _ in range(10)], p) for p in (pool, other)]
         assert [each.result(60) for each in both] == [[[0, 1, 2, 3]] * 10] * 2
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_an_agent_that_died_is_followed_by_one_that_goes_on(pool: sky.Compute, tmp_path: Path) -> None:
     before = dict(who() @ pool)
     agents = agent_pids(pool)
@@ -225,6 +227,7 @@ def test_a_plugin_that_failed_is_tried_again_by_the_next_run(tmp_path: Path) -> 
         assert rank() @ compute == [0]
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_an_around_app_that_died_is_entered_anew_by_the_next_run_on_its_node_alone(tmp_path: Path) -> None:
     diary = Diary(tmp_path / "diary")
     with sky.Compute(nodes=2, plugins=[diary], options=options()) as compute:
@@ -288,6 +291,7 @@ def test_a_decorator_that_needs_peers_is_refused_in_the_rank() -> None:
         assert isinstance(caught.value.__cause__, sky.UsageError)
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_one_rank_alone_may_have_any_plugin() -> None:
     @sky.function
     def groups() -> bool:

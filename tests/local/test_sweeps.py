@@ -233,7 +233,7 @@ def going(cli: Cli) -> list[str]:
     return [row["run"] for row in cli.json("queue", "held")["runs"]]
 
 
-@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.proof("2 s of a processor")
 @pytest.mark.parametrize("how", ["cancel", "interrupt"])
 def test_a_sweep_by_gangs_is_stopped_as_a_whole(cli: Cli, held: str, tmp_path: Path, how: str) -> None:
     words = ["--sweep", "--gang-nodes", 2, "-a", "seed=3..7", "-a", f"gate={tmp_path}/never", "--pool", held]

@@ -60,6 +60,7 @@ class TestModule:
             )  # fmt: skip
             assert done.stdout == f"{expected}\n", done.stderr
 
+    @pytest.mark.proof("1 s of a processor", after=1)
     @pytest.mark.parametrize("body, status", [("raise ValueError('x')", 1), ("import sys; sys.exit(7)", 7)])
     def test_a_failed_run_gives_its_status(self, cli: Cli, body: str, status: int) -> None:
         cli.write(

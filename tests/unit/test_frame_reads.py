@@ -7,7 +7,7 @@ And what type checkers let pass, a ``get`` or an ``in`` with a key that frames o
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args, is_typeddict
@@ -32,6 +32,13 @@ LEFT: dict[str, int] = {}
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+Nodes = tuple[ast.AST, ...]  # all of a file, its module first
+
+
+def module(nodes: Nodes) -> ast.Module:
+    first = nodes[0]
+    assert isinstance(first, ast.Module)
+    return first
 
 
 def names_in(tree: ast.AST | None) -> set[str]:
@@ -56,11 +63,11 @@ def is_untyped(annotation: ast.expr | None) -> bool:
     return any(is_untyped(each) for each in ast.iter_child_nodes(annotation) if isinstance(each, ast.expr))
 
 
-def sources(trees: dict[str, ast.Module]) -> set[str]:
+def sources(trees: Iterable[Nodes]) -> set[str]:
     """Functions that give such headers, and attributes that hold them."""
     found = set()
-    for tree in trees.values():
-        for node in ast.walk(tree):
+    for nodes in trees:
+        for node in nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_untyped(node.returns):
                 found.add(node.name)
             elif isinstance(node, ast.AnnAssign) and is_untyped(node.annotation):
@@ -74,24 +81,22 @@ def sources(trees: dict[str, ast.Module]) -> set[str]:
 
 
 @cache
-def own(scope: Scope) -> list[ast.AST]:
-    """What is in a function, without the functions in it."""
-    body = scope.body if isinstance(scope.body, list) else [scope.body]
-    left: list[ast.AST] = [each for each in body if not isinstance(each, SCOPES)]
-    found = []
+def parts(scope: Scope) -> tuple[list[ast.AST], list[Scope]]:
+    """What is in a function, without the functions in it; and those that are in none between."""
+    left: list[ast.AST] = [*scope.body] if isinstance(scope.body, list) else [scope.body]
+    own: list[ast.AST] = []
+    within: list[Scope] = []
     while left:
         node = left.pop()
-        found.append(node)
-        left += [each for each in ast.iter_child_nodes(node) if not isinstance(each, SCOPES)]
-    return found
-
-
-def within(scope: Scope) -> Iterator[Scope]:
-    """The functions in a function that are in none between."""
-    body = scope.body if isinstance(scope.body, list) else [scope.body]
-    for node in (*body, *(child for each in own(scope) for child in ast.iter_child_nodes(each))):
         if isinstance(node, SCOPES):
-            yield node
+            within.append(node)
+        else:
+            own.append(node)
+            left += ast.iter_child_nodes(node)
+    return own, within
+
+
+BINDING = (ast.Assign, ast.For, ast.AsyncFor, ast.comprehension, ast.NamedExpr)
 
 
 def bound(target: ast.expr) -> set[str]:
@@ -106,21 +111,21 @@ def untyped_names(scope: Scope, outer: set[str], giving: set[str]) -> set[str]:
         arguments = scope.args
         for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
             (found if is_untyped(argument.annotation) else typed).add(argument.arg)
-    for node in own(scope):
+    own, _ = parts(scope)
+    for node in own:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             (found if is_untyped(node.annotation) else typed).add(node.target.id)
     known = (outer - typed) | found
+    binding = [node for node in own if isinstance(node, BINDING)]
     while True:
         more = set()
-        for node in own(scope):
+        for node in binding:
             if isinstance(node, ast.Assign):
                 pairs = [(target, node.value) for target in node.targets]
             elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
                 pairs = [(node.target, node.iter)]
-            elif isinstance(node, ast.NamedExpr):
-                pairs = [(node.target, node.value)]
             else:
-                continue
+                pairs = [(node.target, node.value)]
             for target, value in pairs:
                 if gives(value, known, giving):
                     more |= bound(target) - typed
@@ -160,7 +165,8 @@ def reads(tree: ast.Module, giving: set[str]) -> Iterator[int]:
 
     def look(scope: Scope, outer: set[str]) -> Iterator[int]:
         known = untyped_names(scope, outer, giving)
-        for node in own(scope):
+        own, within = parts(scope)
+        for node in own:
             if (
                 isinstance(node, ast.Subscript)
                 and isinstance(node.slice, ast.Constant)
@@ -168,32 +174,31 @@ def reads(tree: ast.Module, giving: set[str]) -> Iterator[int]:
                 and gives(node.value, known, giving)
             ):
                 yield node.lineno
-        for inner in within(scope):
+        for inner in within:
             yield from look(inner, known)
 
     yield from look(tree, set())
 
 
 @cache
-def trees() -> dict[str, ast.Module]:
-    found = {str(path.relative_to(ROOT)): nodes_of(path)[0] for path in sorted(ROOT.rglob("*.py"))}
-    return {name: tree for name, tree in found.items() if isinstance(tree, ast.Module)}
+def trees() -> dict[str, Nodes]:
+    return {str(path.relative_to(ROOT)): nodes_of(path) for path in sorted(ROOT.rglob("*.py"))}
 
 
 def test_keys_are_read_of_frames_that_have_a_type() -> None:
     all_of_it = trees()
-    giving = sources(all_of_it)
+    giving = sources(all_of_it.values())
     found = {
         name: lines
-        for name, tree in all_of_it.items()
-        if not name.startswith("wire/") and (lines := sorted(reads(tree, giving)))
+        for name, nodes in all_of_it.items()
+        if not name.startswith("wire/") and (lines := sorted(reads(module(nodes), giving)))
     }
     assert {name: len(lines) for name, lines in found.items()} == LEFT, found
 
 
 def found_in(text: str) -> list[int]:
-    tree = ast.parse(text)
-    return sorted(reads(tree, sources({"": tree}) | {"feed"}))
+    nodes = tuple(ast.walk(ast.parse(text)))
+    return sorted(reads(module(nodes), sources([nodes]) | {"feed"}))
 
 
 def test_what_is_found() -> None:
@@ -250,11 +255,11 @@ def said_keys(annotation: ast.expr) -> set[str] | None:
     return None
 
 
-def fields(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
+def fields(trees: Iterable[Nodes]) -> dict[str, set[str]]:
     """Attributes that hold frames of some kind everywhere, and what keys those have."""
     found: dict[str, set[str] | None] = {}
-    for tree in trees.values():
-        for node in ast.walk(tree):
+    for nodes in trees:
+        for node in nodes:
             if isinstance(node, ast.ClassDef):
                 told = [each for each in node.body if isinstance(each, ast.AnnAssign)]
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
@@ -280,7 +285,8 @@ def unknown_keys(tree: ast.Module, held: dict[str, set[str]]) -> Iterator[tuple[
         if not isinstance(scope, ast.Module):
             for argument in (*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs):
                 known[argument.arg] = said_keys(argument.annotation) if argument.annotation else None
-        for node in own(scope):
+        own, within = parts(scope)
+        for node in own:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 known[node.target.id] = said_keys(node.annotation)
 
@@ -292,7 +298,7 @@ def unknown_keys(tree: ast.Module, held: dict[str, set[str]]) -> Iterator[tuple[
                     return held.get(name)
             return None
 
-        for node in own(scope):
+        for node in own:
             match node:
                 case ast.Call(ast.Attribute(of, "get" | "pop"), [ast.Constant(str() as key), *_]):
                     pass
@@ -303,7 +309,7 @@ def unknown_keys(tree: ast.Module, held: dict[str, set[str]]) -> Iterator[tuple[
             found = keys(of)
             if found and key not in found:
                 yield node.lineno, key
-        for inner in within(scope):
+        for inner in within:
             yield from look(inner, known)
 
     yield from look(tree, {})
@@ -311,9 +317,11 @@ def unknown_keys(tree: ast.Module, held: dict[str, set[str]]) -> Iterator[tuple[
 
 def test_no_frame_is_asked_for_a_key_that_its_kind_has_not() -> None:
     all_of_it = trees()
-    held = fields(all_of_it)
+    held = fields(all_of_it.values())
     assert held.keys() >= {"welcome", "header"}
-    found = {name: told for name, tree in all_of_it.items() if (told := list(unknown_keys(tree, held)))}
+    found = {
+        name: told for name, nodes in all_of_it.items() if (told := list(unknown_keys(module(nodes), held)))
+    }
     assert found == {}
 
 
@@ -328,5 +336,5 @@ def test_no_frame_is_asked_for_a_key_that_its_kind_has_not() -> None:
     ],
 )
 def test_what_is_a_key_of_another_kind(text: str, found: list[tuple[int, str]]) -> None:
-    tree = ast.parse(text)
-    assert list(unknown_keys(tree, fields({"": tree}))) == found
+    nodes = tuple(ast.walk(ast.parse(text)))
+    assert list(unknown_keys(module(nodes), fields([nodes]))) == found
