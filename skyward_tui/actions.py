@@ -36,6 +36,7 @@ SCOPES = {
     "presets": "Presets (of the launch form)",
     "choice": "Lists (function, pool, provider, packages)",
     "toggles": "Check boxes (plugins, options)",
+    "fold": "Parts of a form that fold",
     "dialog": "Dialogs",
     "help": "Help (the list of keys)",
     "teardown": "Tearing down",
@@ -479,6 +480,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("toggles.previous", "left,h", "move(-1)", "", "Previous box"),
     Action("toggles.next", "right,l", "move(1)", "", "Next box"),
     Action("toggles.switch", "space,enter", "switch", "", "Switch the box on or off"),
+    Action("fold.toggle", "enter,space", "toggle_collapsible", "", "Open the part that folds, or close it"),
     # Dialogs: what holds for all, then what some have beside
     Action("dialog.close", "escape", "close", "", "Close it, nothing chosen"),
     Action("dialog.previous", "left,up", "go(-1)", "", "Previous button (shift+tab too)"),

@@ -43,10 +43,15 @@ def without_field(request: LaunchRequest) -> list[str]:
     """What is said in a request, and has no field in the form: names of its own, and of settings of the provider."""
     provider = request.provider or DEFAULT
     rows = rows_of(provider)
-    own = {"script", "script_args", "settings", "detach", *rows}
+    own = {"script", "script_args", "settings", "plugin_settings", "detach", *rows}
     said = [each.name for each in fields(request) if each.name not in own and getattr(request, each.name)]
     shown = {setting.name for setting in fields_of(provider).values()}
-    return said + [name for name in request.settings if name not in shown]
+    no_field = [
+        name
+        for name, text in request.plugin_settings.items()
+        if not text or name.rpartition(".")[0] not in request.plugins
+    ]
+    return said + [name for name in request.settings if name not in shown] + no_field
 
 
 def form_of(request: LaunchRequest) -> Form:
@@ -75,5 +80,6 @@ def form_of(request: LaunchRequest) -> Form:
     if lacking:
         raise UsageError(f"the form has no field that could say this: {', '.join(lacking)}")
     settings = {ids[name]: text for name, text in request.settings.items()}
-    form = Form(script=request.script, settings=settings, **values)
+    parameters = dict(request.plugin_settings)
+    form = Form(script=request.script, settings=settings, parameters=parameters, **values)
     return form if request.shapes_pool else replace(form, pool=request.pool or "", name="")

@@ -44,9 +44,11 @@ def form_of_preset(preset: Preset) -> tuple[Form, list[str]]:
     said += more
     strange = without_field(request)
     said += [f"the form has no field for {field(name)}" for name in strange]
-    blank: dict[str, Any] = {name: None for name in strange if name not in request.settings}
+    settings_said = (*request.settings, *request.plugin_settings)
+    blank: dict[str, Any] = {name: None for name in strange if name not in settings_said}
     blank |= {name: "" for name in ("module",) if name in blank}
     settings = {name: text for name, text in request.settings.items() if name not in strange}
-    form = form_of(replace(request, settings=settings, **blank))
+    given = {name: text for name, text in request.plugin_settings.items() if name not in strange}
+    form = form_of(replace(request, settings=settings, plugin_settings=given, **blank))
     name = request.pool or ""
     return replace(form, script="" if request.script == NOWHERE else form.script, pool="", name=name), said

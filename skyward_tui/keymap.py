@@ -19,7 +19,7 @@ TOGETHER = (
     ),
     ("run", "log"),
     *((scope, "numbers") for scope in ("run", "panel")),
-    *(("launch", scope) for scope in ("choice", "toggles")),
+    *(("launch", scope) for scope in ("choice", "toggles", "fold")),
     *(("dialog", scope) for scope in ("help", "files", "teardown", "hostkey")),
 )
 # A terminal sends the same for these and for enter and tab; the last one copies, and ends nothing.

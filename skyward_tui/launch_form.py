@@ -49,6 +49,8 @@ OTHER_IDS = frozenset(
         "money",
         "wait-label",
         "gangs",
+        "plugin-fields",
+        "plugin-arguments",
     ]
 )
 _BOXES = ("keep", "one", "sweep")  # fields that are boxes of one
@@ -123,6 +125,7 @@ class Form:
         nodes: a number, or a range such as "2:8"; empty for all hosts, where the provider has hosts.
         sweep: whether arguments' values are lists, of which each combination is run.
         gang: of a sweep, on how many nodes each; "all", or empty for one rank each.
+        parameters: of plugins, by names such as "torch.backend"; heeded of those that are on.
         packages: as :func:`.launch_packages.choice_of` writes it.
         timeout, debug_wait, torchrun: of a launch that the form was filled with; no field of the screen shows them,
             its plan does.
@@ -146,6 +149,7 @@ class Form:
     nodes: str = "4"
     ranks: str = "1"
     plugins: tuple[str, ...] = ()
+    parameters: Mapping[str, str] = field(default_factory=dict)
     packages: str = ""
     outputs: str = ""
     keep: bool = True
@@ -330,7 +334,8 @@ def request_of(form: Form) -> LaunchRequest:
 
     rows = _ROWS if form.pool else rows_of(form.provider)
     said = {name: row.read(getattr(form, row.field)) for name, row in rows.items()}
-    pool = {"pool": _name_of(form.pool)} if form.pool else {"settings": dict(settings_of(form))}
+    of_new = {"settings": dict(settings_of(form)), "plugin_settings": dict(_parameters_of(form))}
+    pool = {"pool": _name_of(form.pool)} if form.pool else of_new
     whole = {"function": None, "arguments": (), "script_args": said["arguments"]}
     # A function that is chosen in a whole script's place has no use for torchrun's variables.
     call = whole if form.whole else {"torchrun": False}
@@ -353,6 +358,13 @@ def settings_of(form: Form) -> Iterator[tuple[str, str]]:
         text = setting.written(form.settings.get(id, ""))
         if text or (setting.required and setting.option):
             yield setting.name, text
+
+
+def _parameters_of(form: Form) -> Iterator[tuple[str, str]]:
+    """What is given to the plugins that are on."""
+    for name, text in form.parameters.items():
+        if text and name.rpartition(".")[0] in form.plugins:
+            yield name, text
 
 
 def fields_of(provider: str) -> Mapping[str, Setting]:
@@ -445,6 +457,8 @@ def _id_of(field: str, form: Form) -> str:
     of_setting = {f"settings.{setting.name}": id for id, setting in own.items()}
     if field == "provider" or field.startswith("settings."):
         return of_setting.get(field, next(iter(own), "provider"))
+    if field == "plugin_settings":
+        return "plugin-fields"
     row = rows_of(form.provider).get(field)
     if row is not None and row.field in _BOXES:
         return "options"

@@ -67,7 +67,7 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = Fal
         wait = duration(float(plan.spec.options.debug_wait))
         told.append(("debugger", f"at a breakpoint a rank waits {wait} for somebody"))
     if plan.plugins:
-        told.append(("plugins", ", ".join(plugin.name for plugin in plan.plugins)))
+        told.append(("plugins", ", ".join(_plugin(plan, each.name) for each in plan.plugins)))
     if plan.interpreter.chosen:
         told.append(("python", str(plan.interpreter)))
     if plan.spec is not None and isinstance(plan.spec.provider, NeedsPython):
@@ -112,6 +112,15 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = Fal
         else "the pool is torn down when the run ends"
     )
     return [*told, ("then", end)]
+
+
+def _plugin(plan: LaunchPlan, name: str) -> str:
+    given = plan.plugin_values.get(name, {})
+    return (
+        f"{name} ({', '.join(f'{key}={field(str(value))}' for key, value in given.items())})"
+        if given
+        else name
+    )
 
 
 def unfit(plan: LaunchPlan, *, as_options: bool = False) -> str:

@@ -64,6 +64,7 @@ def _form(entry: dict[str, Any]) -> Form:
     values = {name: value for name, value in entry.items() if name in sample}
     if any(type(value) is not type(sample[name]) for name, value in values.items()):
         raise TypeError(f"no launch: {entry!r:.80}")
-    if not all(isinstance(text, str) for text in values.get("settings", {}).values()):
-        raise TypeError(f"no settings: {entry!r:.80}")
+    for named in ("settings", "parameters"):
+        if not all(isinstance(text, str) for text in values.get(named, {}).values()):
+            raise TypeError(f"no {named}: {entry!r:.80}")
     return Form(**values | {"plugins": tuple(values.get("plugins", ()))})

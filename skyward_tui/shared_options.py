@@ -43,6 +43,13 @@ of_ranks = _all(
             "--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."
         ),
         click.option(
+            "--plugin-set",
+            "plugin_settings",
+            metavar="PLUGIN.NAME=VALUE",
+            multiple=True,
+            help="A parameter of a plugin, such as torch.backend=gloo; repeatable.",
+        ),
+        click.option(
             "--output",
             "outputs",
             metavar="PATTERN",

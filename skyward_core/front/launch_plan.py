@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,7 @@ class LaunchPlan:
         whole: whether it is a whole script; then its ``args`` and its ``module`` are the values.
         pool: what is asked of the one that is made, or the one that is up and is used.
         plugins: those of the pool.
+        plugin_values: what they were given, by the plugin's name and the parameter's.
         one: whether it runs on one node only.
         keep: whether the pool stays up afterwards.
         timeout: seconds that a rank may take; None for what the function says.
@@ -64,6 +65,7 @@ class LaunchPlan:
     values: Mapping[str, Any]
     pool: PoolSpec | PoolView
     plugins: Sequence[Any]
+    plugin_values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     whole: bool = False
     one: bool = False
     keep: bool = False
@@ -84,7 +86,7 @@ class LaunchPlan:
             here = isinstance(provider_of(pool.provider), RunsHere)
             with of_field("python"):  # before an environment is made that would be of no use
                 refuse_another(self.function.name, pool.name, self.interpreter, of_pool, here=here)
-        return replace(self, pool=pool, plugins=plugins)
+        return replace(self, pool=pool, plugins=plugins, plugin_values={})
 
     def since(self, before: Interpreter | None) -> str:
         """How its Python differs from the one of an earlier launch, in words; "" where it does not, or nobody knows."""

@@ -12,7 +12,6 @@ from ..model.capabilities import Offers, RunsHere, costs_money, settings_of
 from ..model.errors import SkywardError, SpecError, UsageError
 from ..model.spec import Image, Options, PoolSpec, Worker
 from ..model.wrong_field import of_field
-from ..plugins import by_name as plugin
 from ..providers import DEFAULT, by_name, own_names
 from ..providers.asked_pool import pool_spec
 from ..providers.making import make, values_of
@@ -22,6 +21,8 @@ from ..tasks.combinations import combinations
 from ..tasks.scripts import FunctionInfo, commands_of, find_function, parse_arguments, split_target, whole
 from ..views.trial_sheet import TrialSheet
 from .launch_plan import LaunchPlan
+from .plugins import by_name as plugin
+from .plugins import values_of as values_of_plugins
 from .script_python import script_python
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ OPTIONS: Mapping[str, str] = {
     "wait_for_capacity": "--wait-for-capacity",
     "debug_wait": "--debug-wait",
     "plugins": "--plugin",
+    "plugin_settings": "--plugin-set",
     "lock": "--lock",
     "requirements": "--requirements",
     "project": "--project",
@@ -74,6 +76,7 @@ _SHAPE = (
     *_MACHINES,
     "debug_wait",
     "plugins",
+    "plugin_settings",
     *PACKAGES,
     "outputs",
 )
@@ -113,6 +116,7 @@ class LaunchRequest:
         wait_for_capacity: how long a start tries again where there are no machines to be had, as a text ("2h").
         debug_wait: how long a rank waits at a breakpoint for somebody who debugs it, as a text ("10m").
         plugins: names, in order of entry.
+        plugin_settings: parameters of theirs, by names such as "torch.backend", as texts.
         lock, requirements: paths, seen from the current folder, of what the ranks' packages are installed by.
         project: whether they are what the project's ``pyproject.toml`` depends on.
         outputs: patterns of files that ranks write and that are brought here, such as "out/**".
@@ -145,6 +149,7 @@ class LaunchRequest:
     wait_for_capacity: str | None = None
     debug_wait: str | None = None
     plugins: Sequence[str] = ()
+    plugin_settings: Mapping[str, str] = field(default_factory=dict)
     lock: str | None = None
     requirements: str | None = None
     project: bool = False
@@ -164,13 +169,20 @@ class LaunchRequest:
             "plugins": tuple(self.plugins),
             "outputs": tuple(self.outputs),
             "settings": dict(self.settings),
+            "plugin_settings": dict(self.plugin_settings),
         }
         for name, value in kept.items():
             object.__setattr__(self, name, value)
 
     @classmethod
     def from_options(
-        cls, target: str, *, hosts: str | None = None, settings: Sequence[str] = (), **said: Any
+        cls,
+        target: str,
+        *,
+        hosts: str | None = None,
+        settings: Sequence[str] = (),
+        plugin_settings: Sequence[str] = (),
+        **said: Any,
     ) -> LaunchRequest:
         """What a command line asks for.
 
@@ -178,14 +190,16 @@ class LaunchRequest:
             target: the script, or ``script:function``.
             hosts: what ``--hosts`` was given: of a provider of ours, unless another one is named.
             settings: texts ``name=value``, of ``--set``.
+            plugin_settings: texts ``plugin.name=value``, of ``--plugin-set``.
             said: the other fields, by their names.
 
         Raises:
-            UsageError: a setting is no such text, or the provider takes no hosts.
+            UsageError: one of these is no such text, or the provider takes no hosts.
         """
         script, function = split_target(target)
         said["provider"], texts = with_hosts(said.get("provider"), hosts, settings)
-        return cls(script=str(script), function=function, settings=texts, **said)
+        of_plugins = dict(map(_of_plugin, plugin_settings))
+        return cls(script=str(script), function=function, settings=texts, plugin_settings=of_plugins, **said)
 
     @property
     def shapes_pool(self) -> bool:
@@ -223,6 +237,7 @@ class LaunchRequest:
             whole=self.script_args is not None,
             pool=spec,
             plugins=spec.plugins,
+            plugin_values=values_of_plugins(self.plugins, self.plugin_settings),
             one=self.one,
             keep=self.keep or self.detach,
             timeout=self.timeout,
@@ -318,7 +333,8 @@ class LaunchRequest:
         with of_field("provider"):
             provider = self._provider()
         with of_field("plugins"):
-            plugins = [plugin(name) for name in self.plugins]
+            given = values_of_plugins(self.plugins, self.plugin_settings)
+            plugins = [plugin(name, **given.get(name, {})) for name in self.plugins]
         try:
             spec = pool_spec(
                 self.script,
@@ -457,6 +473,8 @@ class LaunchRequest:
         value = getattr(self, name)
         if name == "settings":
             yield from self._said_of_provider()
+        elif name == "plugin_settings":
+            yield from self._said_of_plugins(option)
         elif value is True:
             yield option
         elif isinstance(value, tuple):
@@ -476,6 +494,13 @@ class LaunchRequest:
             if not name.isidentifier():
                 raise UsageError(f"no setting of a provider is called {name!r}")
             yield from _given(declared.get(name), name, text)
+
+    def _said_of_plugins(self, option: str) -> Iterator[str]:
+        for name, text in self.plugin_settings.items():
+            found, _, parameter = name.rpartition(".")
+            if not (found.strip() and parameter.isidentifier()) or "=" in found or found != found.strip():
+                raise UsageError(f"no parameter of a plugin is called {name!r}")
+            yield from (option, f"{name}={text}")
 
 
 _UNSAID: Mapping[str, Any] = {
@@ -532,6 +557,16 @@ def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"--set {text}: write a setting of the provider as KEY=VALUE")
+    return name.strip(), value
+
+
+def _of_plugin(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    plugin, _, parameter = name.strip().rpartition(".")
+    if not (equals and plugin and parameter):
+        raise UsageError(
+            f"{OPTIONS['plugin_settings']} {text}: write a parameter of a plugin as PLUGIN.NAME=VALUE"
+        )
     return name.strip(), value
 
 

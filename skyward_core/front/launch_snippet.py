@@ -50,7 +50,9 @@ def written(plan: LaunchPlan, *, name: str | None, provider: type, settings: Map
     if plan.spec is None:
         pool, kept = f"sky.attach({plan.pool.name!r})", ""
     else:
-        lines = "".join(f"    {each},\n" for each in _compute(plan.spec, name, provider, settings, source))
+        lines = "".join(
+            f"    {each},\n" for each in _compute(plan, plan.spec, name, provider, settings, source)
+        )
         pool, kept = f"sky.Compute(\n{lines})", _ENDS if plan.keep else ""
     with of_field("script"):
         imported, function = ("", "") if plan.whole else _function(plan, source)
@@ -110,7 +112,12 @@ def _is_plain(value: Any) -> bool:
 
 
 def _compute(
-    spec: PoolSpec, name: str | None, provider: type, settings: Mapping[str, Any], source: _Source
+    plan: LaunchPlan,
+    spec: PoolSpec,
+    name: str | None,
+    provider: type,
+    settings: Mapping[str, Any],
+    source: _Source,
 ) -> Iterator[str]:
     """What ``Compute`` is given."""
     if name is not None:
@@ -136,15 +143,19 @@ def _compute(
     if image := {name: given for name, given in image.items() if given not in (None, False, [])}:
         yield f"image={source.call(Image, image)}"
     if spec.plugins:
-        yield f"plugins=[{', '.join(map(_plugin, spec.plugins))}]"
+        with of_field("plugin_settings"):
+            made = [_plugin(each, plan.plugin_values.get(each.name, {}), source) for each in spec.plugins]
+        yield f"plugins=[{', '.join(made)}]"
     if spec.worker.ranks_per_node != 1:
         yield f"worker=sky.Worker(ranks_per_node={spec.worker.ranks_per_node!r})"
 
 
-def _plugin(plugin: Plugin) -> str:
+def _plugin(plugin: Plugin, given: Mapping[str, Any], source: _Source) -> str:
     """How people write one of ours; one of another package is had by its name."""
     ours = type(plugin).__module__.startswith(f"{built_in.__name__}.")
-    return f"sky.plugins.{plugin.name}()" if ours else f"sky.plugins.by_name({plugin.name!r})"
+    parameters = [f"{name}={source.of(value)}" for name, value in given.items()]
+    made = f"sky.plugins.{plugin.name}" if ours else "sky.plugins.by_name"
+    return f"{made}({', '.join(parameters if ours else [repr(plugin.name), *parameters])})"
 
 
 def _function(plan: LaunchPlan, source: _Source) -> tuple[str, str]:

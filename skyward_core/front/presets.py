@@ -9,12 +9,13 @@ from typing import Any
 
 from ..model.capabilities import settings_of
 from ..model.errors import SkywardError, UsageError
-from ..plugins import available as plugins_here
 from ..providers import DEFAULT, by_name, names
 from ..store import presets as kept
 from ..tasks.scripts import find_function
 from ..wire.safe_text import field
 from .launch_request import LaunchRequest
+from .plugins import available as plugins_here
+from .plugins import parameter_fields
 
 LONGEST = 60  # characters of a name
 NOWHERE = str(Path())
@@ -34,7 +35,7 @@ _TYPES: Mapping[str, str] = {
     **dict.fromkeys(("project", "one", "torchrun", "keep", "detach", "sweep", "gang"), _FLAG),
     **dict.fromkeys(("nodes", "ranks_per_node", "gang_nodes"), _COUNT),
     **dict.fromkeys(("arguments", "script_args", "plugins", "outputs"), _TEXTS),
-    "settings": _TABLE,
+    **dict.fromkeys(("settings", "plugin_settings"), _TABLE),
 }  # fmt: skip
 
 
@@ -68,6 +69,8 @@ class Preset:
             here = {each.name for each in plugins_here()}
             said += [f"there is no plugin {field(name)}" for name in plugins if name not in here]
             values["plugins"] = tuple(name for name in plugins if name in here)
+        if given := values.get("plugin_settings"):
+            values["plugin_settings"] = dict(_known_parameters(values.get("plugins", ()), given, said))
         return LaunchRequest(**{"script": NOWHERE, **values}), said
 
 
@@ -179,6 +182,19 @@ def _known_settings(provider: str, settings: Mapping[str, str], said: list[str])
             yield name, text
         else:
             said.append(f"provider {field(provider)} has no setting {field(name)} any more")
+
+
+def _known_parameters(
+    plugins: Sequence[str], given: Mapping[str, str], said: list[str]
+) -> Iterator[tuple[str, str]]:
+    known = {each.name for each in parameter_fields(plugins)}
+    for name, text in given.items():
+        if name in known:
+            yield name, text
+        elif name.rpartition(".")[0] in plugins:
+            said.append(f"there is no parameter {field(name)} any more")
+        else:
+            said.append(f"{field(name)} is a parameter of no plugin of this launch")
 
 
 def _is_number(value: Any) -> bool:

@@ -68,23 +68,22 @@ def available() -> list[PluginInfo]:
     return ours + [_info(name, points) for name, points in sorted(_installed().items())]
 
 
-def by_name(name: str) -> Plugin:
-    """The plugin of that name, with its default parameters.
+def by_name(name: str, /, **given: Any) -> Plugin:
+    """The plugin of that name, with its default parameters where none are given.
 
     Args:
         name: of a plugin that comes with this library, or that another package installs.
+        **given: parameters of it.
 
     Raises:
-        UsageError: there is none of that name, several packages declare it, or it cannot be made without parameters.
+        UsageError: there is none of that name, several packages declare it, or it cannot be made of these parameters.
         PluginError: an installed plugin cannot be imported or made.
     """
     made = factory(name)
     try:
-        plugin = check_plugins([made()])[0]
+        plugin = check_plugins([made(**given)])[0]
     except TypeError as error:
-        raise UsageError(
-            f"plugin {name} needs parameters ({_needed(made) or error}); use it from Python"
-        ) from error
+        raise UsageError(f"plugin {name} needs parameters ({_needed(made, given) or error})") from error
     except SkywardError:
         raise
     except Exception as error:  # one of another package may raise anything
@@ -179,10 +178,12 @@ def _parameters(made: Any) -> dict[str, str]:
     return {each.name: str(each.metadata.get("help", each.type)) for each in fields(made) if each.init}
 
 
-def _needed(made: Any) -> str:
-    """The parameters that a plugin cannot do without, as it declares them."""
+def _needed(made: Any, given: Mapping[str, Any]) -> str:
+    """The parameters that a plugin cannot do without and is not given, as it declares them."""
     told = _parameters(made)
-    required = (each.name for each in (fields(made) if told else ()) if _is_required(each))
+    required = (
+        each.name for each in (fields(made) if told else ()) if _is_required(each) and each.name not in given
+    )
     return ", ".join(f"{name}: {told[name]}" for name in required)
 
 

@@ -21,7 +21,7 @@ MIN_WORDS = 20  # columns for what they do, however small the terminal is
 _GROUPS = {
     "run": ("run", "log", "panel", "numbers"),
     "pools": ("pools", "panel"),
-    "launch": ("launch", "choice", "toggles", "files"),
+    "launch": ("launch", "choice", "toggles", "fold", "files"),
 }
 
 

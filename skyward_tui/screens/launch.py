@@ -46,6 +46,7 @@ from ..widgets.call_fields import CallFields
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.form_fields import Choice
 from ..widgets.plan_panel import PlanPanel
+from ..widgets.plugin_fields import PluginFields
 from ..widgets.toggles import Toggles
 from ..words import one_line
 from . import launch_presets
@@ -244,6 +245,7 @@ class LaunchScreen(BaseScreen[None]):
     @on(Input.Changed)
     @on(Select.Changed)
     @on(Toggles.Changed)
+    @on(PluginFields.ParametersChanged)
     def _review(self) -> None:
         """Say what the form as it stands would do, or what is wrong with it."""
         if self._busy:

@@ -21,6 +21,7 @@ from ..launch_packages import choices_for
 from ..packaged import named
 from ..widgets.call_fields import CallFields
 from ..widgets.form_fields import Choice, FormFields, Plugins, inner, line, row, setting_row
+from ..widgets.plugin_fields import PluginFields
 from ..widgets.provider_field import CheckLines, ProviderField
 from ..widgets.toggles import Toggles
 
@@ -31,7 +32,7 @@ _NEW = "new pool"
 WHOLE = ":whole"  # stands among the names of functions, and is none
 _OF_POOL = (
     "name", "provider", "nodes", "ranks", "accelerator", "allocation", "max_hourly", "selection", "budget", "wait",
-    "plugins", "packages", "outputs",
+    "plugins", "plugin-fields", "packages", "outputs",
 )  # fmt: skip
 # What a job file says itself.
 _OF_FILE = frozenset(
@@ -43,6 +44,7 @@ _OF_FILE = frozenset(
         "max_hourly",
         "selection",
         "plugins",
+        "plugin-fields",
         "packages",
         "outputs",
     }
@@ -110,6 +112,7 @@ class LaunchFields(FormFields):
             inner("wait for machines", id="wait-label"), line("wait", "not; or 2h"), id="money",
         )  # fmt: skip
         yield row("Plugins", Plugins(available(), id="plugins"))
+        yield PluginFields(id="plugin-fields")
         packages = Choice(choices_for(None, ""), value="", allow_blank=False, id="packages", compact=True)
         yield row("Packages", packages, inner("outputs"), line("outputs", "such as out/** *.pt"))
         options = [
@@ -146,6 +149,7 @@ class LaunchFields(FormFields):
             nodes=self.text("nodes"),
             ranks=self.text("ranks"),
             plugins=tuple(name for name, _ in plugins.options if name in plugins.chosen),
+            parameters=self.query_one(PluginFields).texts,
             packages=self._choice("packages"),
             outputs=self.text("outputs"),
             keep="keep" in chosen,
@@ -182,6 +186,7 @@ class LaunchFields(FormFields):
                 name for name, on in (("keep", form.keep), ("one", form.one), ("sweep", form.sweep)) if on
             }
             self.query_one("#plugins", Toggles).chosen = set(form.plugins)
+            self.query_one(PluginFields).fill(form.parameters)
         self._show_provider(form.provider)
 
     def hold_still(self, form: Form, *, job: bool) -> None:
@@ -190,6 +195,7 @@ class LaunchFields(FormFields):
             self.query_one(f"#{field}").disabled = bool(form.pool) or (job and field in _OF_FILE)
         for field in ("function", "python"):
             self.query_one(f"#{field}").disabled = job
+        self.query_one(PluginFields).show(() if form.pool or job else form.plugins)
 
     @on(Select.Changed, "#provider")
     def _provider_changed(self, event: Select.Changed) -> None:

@@ -111,7 +111,11 @@ class ArgumentRow(Vertical):
 
 
 class ArgumentFields(Vertical):
-    """The fields of the function that is chosen."""
+    """The fields of the function that is chosen, or of plugins.
+
+    Args:
+        prefix: what the fields' ids begin with.
+    """
 
     DEFAULT_CSS = beside(__file__)
 
@@ -125,8 +129,9 @@ class ArgumentFields(Vertical):
 
         line: str
 
-    def __init__(self, *, id: str) -> None:
+    def __init__(self, *, id: str, prefix: str = "argument") -> None:
         super().__init__(id=id)
+        self._prefix = prefix
         self._asked: Sequence[ArgumentField] = ()
         self._rows: list[ArgumentRow] = []
         self._line = ""
@@ -147,7 +152,7 @@ class ArgumentFields(Vertical):
             self._made += 1
             self.remove_children()
             self._rows = [
-                ArgumentRow(each, f"argument-{self._made}-{number}", (texts or {}).get(each.name))
+                ArgumentRow(each, f"{self._prefix}-{self._made}-{number}", (texts or {}).get(each.name))
                 for number, each in enumerate(asked)
             ]
             self.mount(*self._rows)

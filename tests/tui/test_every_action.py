@@ -44,6 +44,7 @@ TRIED_IN = {
     "presets": ("test_presets",),
     "choice": ("test_launch_screen", "test_launching"),
     "toggles": ("test_launch_screen", "test_launching"),
+    "fold": ("test_plugin_fields",),
     "dialog": ("test_keys", "test_jump"),
     "help": ("test_app",),
     "teardown": ("test_pools_screen", "test_teardown"),

@@ -18,6 +18,7 @@ from tests.support.app_driver import (
     Snap,
     at_every_size,
     at_every_size_daily,
+    at_usual_sizes,
     screen_text,
     typed,
     until,
@@ -283,6 +284,18 @@ async def test_launch(app: SkywardApp, session: FakeSession, snap: Snap, size: t
         ["n", "ctrl+o", Text("train"), "enter", Text("epochs=3")],
         "epochs    3" if size == SMALLEST else "train(epochs=3)",
     )
+
+
+@at_usual_sizes
+@pytest.mark.usefixtures("in_a_home_folder")
+async def test_launch_plugins(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+) -> None:
+    Path("train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
+    session.check_ups["local"] = done([Check("local", "ok", "8 cores")])
+    keys = ["n", Text("train.py"), *["tab"] * 10, "space", Seen("as they are by default"), "tab", "enter"]
+    keys += [Seen("torch.backend"), "tab", Text("gloo")]
+    await show(app, snap, "launch-plugins", size, keys, "torch (backend=gloo)")
 
 
 @at_every_size

@@ -109,6 +109,7 @@ def same_spec(one: PoolSpec, other: PoolSpec) -> bool:
             type(spec.provider),
             vars(spec.provider) if spec.provider.name == "ssh" else (),
             spec.wish,
+            spec.plugins,
         )
         for spec in (one, other)
     ]
@@ -158,6 +159,21 @@ PACKAGES_SAID: list[dict[str, Any]] = [
 ]
 
 
+PARAMETERS: dict[str, st.SearchStrategy[str]] = {
+    "torch.backend": st.sampled_from(["gloo", "nccl", "None"]),
+    "torch.init": st.sampled_from(["true", "no"]),
+    "torch.version": NAMES | st.sampled_from([">=2.3, <3", "a 'b' \"c\" é= $HOME"]),
+    "mig.profile": st.sampled_from(["1g.10gb", "2g.20gb"]),
+    "joblib.n_jobs": st.integers(1, 9).map(str),
+}
+
+
+def given_to(plugins: list[str]) -> st.SearchStrategy[dict[str, str]]:
+    """Some of the parameters of plugins, as they are typed."""
+    known = {name: texts for name, texts in PARAMETERS.items() if name.partition(".")[0] in plugins}
+    return st.fixed_dictionaries({}, optional=known)
+
+
 def numbers_of_nodes(most: int) -> st.SearchStrategy[int | str]:
     """A number, or a range of them as a command line has it."""
     ends = st.tuples(st.integers(1, most), st.integers(1, most)).filter(lambda pair: pair[0] != pair[1])
@@ -178,6 +194,7 @@ def requests(draw: st.DrawFn) -> LaunchRequest:
     }
     provider = draw(st.sampled_from([None, "local", "aws"])) if hosts is None else "ssh"
     rents = provider == "aws"
+    plugins = draw(st.lists(st.sampled_from(("torch", "mig", "joblib")), unique=True))
     return LaunchRequest(
         script=draw(SCRIPTS),
         function="train" if own is None else None,
@@ -197,7 +214,8 @@ def requests(draw: st.DrawFn) -> LaunchRequest:
         nodes=draw(st.none() | numbers_of_nodes(len(hosts) if hosts else 64)),
         ranks_per_node=draw(st.none() | st.integers(1, 64) | st.just("gpu")),
         accelerator=draw(st.sampled_from((None, "A100", "A100-80GB:4", "H100:8"))),
-        plugins=draw(st.lists(st.sampled_from(("torch", "mig", "joblib")), unique=True)),
+        plugins=plugins,
+        plugin_settings=draw(given_to(plugins)),
         **draw(st.sampled_from(PACKAGES_SAID)),
         outputs=draw(
             st.lists(st.sampled_from(("out/**", "*.pt", "a b", "a,b", ",", "-x", "☃'\"")), unique=True)
@@ -228,6 +246,9 @@ HOSTILE = st.builds(
     wait_for_capacity=st.none() | TEXT,
     debug_wait=st.none() | TEXT,
     plugins=st.lists(TEXT | st.just("torch"), max_size=2),
+    plugin_settings=st.dictionaries(
+        TEXT | st.sampled_from(["torch.backend", "a.b.c", " .a"]), TEXT, max_size=2
+    ),
     outputs=st.lists(TEXT, max_size=2),
     one=st.booleans(),
     keep=st.booleans(),
@@ -575,6 +596,31 @@ def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
         ({"plugins": ["torhc"]}, "plugins", "did you mean torch"),
         ({"plugins": ["torch", "torch"]}, "plugins", "plugin torch is given twice"),
         ({"plugins": ["joblib", "sklearn"]}, "plugins", "do not go together"),
+        (
+            {"plugins": ["torch"], "plugin_settings": {"torch.bakend": "gloo"}},
+            "plugin_settings",
+            "plugin torch takes no argument 'bakend'; did you mean 'backend'?",
+        ),
+        (
+            {"plugins": ["torch"], "plugin_settings": {"torch.init": "perhaps"}},
+            "plugin_settings",
+            "init of plugin torch wants bool, got 'perhaps'",
+        ),
+        (
+            {"plugins": ["mig"], "plugin_settings": {"torch.init": "no"}},
+            "plugin_settings",
+            "torch.init is a parameter of no plugin of this launch: mig",
+        ),
+        (
+            {"plugins": ["keras"], "plugin_settings": {"keras.backend": "caffe"}},
+            "plugin_settings",
+            "Literal['jax', 'torch', 'tensorflow'], got 'caffe'",
+        ),
+        (
+            {"plugins": ["huggingface"], "plugin_settings": {"huggingface.token": "hf_x"}},
+            "plugin_settings",
+            "token of plugin huggingface is a secret",
+        ),
     ],
 )
 def test_an_error_names_the_field(more: dict[str, Any], field: str, words: str) -> None:

@@ -34,6 +34,7 @@ from tests.support.examples import examples
 
 REQUEST = LaunchRequest(
     script="train.py", function="train", arguments=["lr=0.1", "n=2"], plugins=["torch"], nodes="2:4",
+    plugin_settings={"torch.backend": "gloo"},
     settings={"hosts": "a,b"}, provider="ssh",
 )  # fmt: skip
 

@@ -33,6 +33,7 @@ FULL = LaunchRequest(
     script="train.py", function="train", arguments=["epochs=3", 'lr="1"'], provider="ssh", python="python3",
     settings={"hosts": "gpu1 me@gpu2:22"}, nodes="2:8", ranks_per_node="gpu", accelerator="A100:8",
     max_hourly_cost=2.5, plugins=["torch"], outputs=["out/**"], keep=True, pool="mine", project=True,
+    plugin_settings={"torch.backend": "gloo", "torch.version": ">=2.3"},
 )  # fmt: skip
 
 
@@ -71,15 +72,19 @@ def test_what_there_is_not_any_more_is_told_and_the_rest_is_there() -> None:
     entry = {
         "script": "train.py", "provider": "cupboard", "settings": {"shelf": 3}, "nodes": True, "colour\x1b[2J": "red",
         "plugins": ["torch", "magic"], "keep": True,
+        "plugin_settings": {"torch.init": False, "torch.wheel": "x", "magic.wand": 1},
     }  # fmt: skip
     request, said = Preset("p", Path(), entry).request()
-    assert request == LaunchRequest(script="train.py", plugins=["torch"], keep=True)
+    kept = {"torch.init": "false"}
+    assert request == LaunchRequest(script="train.py", plugins=["torch"], plugin_settings=kept, keep=True)
     told = "\n".join(said)
     for each in (
         "no provider cupboard",
         "nodes is a whole number or a text, not True",
         "no colour",
         "no plugin magic",
+        "no parameter torch.wheel",
+        "magic.wand is a parameter of no plugin",
     ):
         assert each in told
     assert "\x1b" not in told

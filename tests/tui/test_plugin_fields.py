@@ -1,0 +1,115 @@
+"""The launch form's parameters of plugins: a part that folds, by keys; what is typed there is in the plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input
+
+from skyward_tui.app import SkywardApp
+from skyward_tui.launch_form import Form, command_line, python_script, request_of
+from skyward_tui.recent import recent, remember
+from skyward_tui.widgets.argument_fields import ArgumentRow
+from skyward_tui.widgets.plugin_fields import PluginFields
+from skyward_tui.widgets.toggles import Toggles
+from tests.support.app_driver import launch_form, screen_text, typed, until
+
+SCRIPT = """
+import skyward_core as sky
+
+@sky.function
+def train(): ...
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def shown(fields: PluginFields) -> list[str]:
+    return [each.asked.name for each in fields.query(ArgumentRow)]
+
+
+async def test_parameters_of_the_plugins_that_are_on(app: SkywardApp) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        fields = screen.query_one(PluginFields)
+        toggles = screen.query_one("#plugins", Toggles)
+        assert not fields.display and "Plugins' parameters" not in screen_text(app)
+        toggles.focus()
+        await pilot.press("space")
+        await until(pilot, lambda: "▸ Plugins' parameters  as they are by default" in screen_text(app))
+        await pilot.press("down")  # one stop, however many fields are in it
+        title = screen.focused
+        await pilot.press("down")
+        await until(pilot, lambda: screen.focused is screen.query_one("#packages"))
+        assert title is not None and fields in title.ancestors
+        await pilot.press("up", "enter")
+        await until(
+            pilot, lambda: "torch.backend" in screen_text(app) and "str = 'cu128'" in screen_text(app)
+        )
+        await pilot.press("down")
+        await typed(app, pilot, "gloo")
+        await until(pilot, lambda: "torch (backend=gloo)" in screen_text(app))
+        assert screen.form().parameters == {"torch.backend": "gloo"}
+        assert "--plugin torch --plugin-set torch.backend=gloo" in command_line(screen.form())
+        await pilot.press("up", "space")
+        await until(pilot, lambda: "▸ Plugins' parameters  torch.backend=gloo" in screen_text(app))
+        # Of one that is off nothing is said or asked for, and it comes back with it.
+        toggles.focus()
+        await pilot.press("space", "right", "right", "space")
+        await until(pilot, lambda: shown(fields) == ["keras.backend", "keras.seed"])
+        assert (
+            "--plugin-set" not in command_line(screen.form())
+            and not request_of(screen.form()).plugin_settings
+        )
+        await pilot.press("left", "left", "space")
+        await until(pilot, lambda: "torch.backend" in shown(fields) and "keras.seed" in shown(fields))
+        assert request_of(screen.form()).plugin_settings == {"torch.backend": "gloo"}
+
+
+async def test_what_is_amiss_stands_below_the_field_and_on_the_line_that_folds(app: SkywardApp) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        screen.query_one("#plugins", Toggles).focus()
+        await pilot.press("right", "right", "space", "down", "enter", "down")
+        # A choice of the backends there are, then a number.
+        await pilot.press("enter", "down", "down", "enter", "down")
+        await until(pilot, lambda: screen.form().parameters == {"keras.backend": "torch"})
+        await typed(app, pilot, "x")
+        await until(pilot, lambda: "✗ wants int | None, not 'x'" in screen_text(app))
+        await until(pilot, lambda: "seed of plugin keras wants int" in screen_text(app).replace("\n", " "))
+        assert "▾ Plugins' parameters  ✗ keras.seed is amiss" in screen_text(app)
+        await pilot.press("backspace", "7")
+        await until(pilot, lambda: "keras (backend=torch, seed=7)" in screen_text(app))
+
+
+async def test_a_launch_of_late_has_them(app: SkywardApp) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        screen.query_one("#plugins", Toggles).focus()
+        await pilot.press("space", "down", "enter", "down")
+        await typed(app, pilot, "gloo")
+        await until(pilot, lambda: screen.form().parameters == {"torch.backend": "gloo"})
+        remember(screen.form())
+        (again,) = recent()
+        assert again.parameters == {"torch.backend": "gloo"}
+        assert "plugins=[sky.plugins.torch(backend='gloo')]" in python_script(again, ())
+        screen.query_one("#script", Input).value = ""
+        screen._fill(again)
+        await until(pilot, lambda: "torch.backend=gloo" in screen_text(app))
+
+
+async def test_a_launch_that_is_refused_opens_what_is_amiss(app: SkywardApp) -> None:
+    form = Form(script="train.py", plugins=("torch",), parameters={"torch.init": "perhaps"})
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        screen._fill(form)
+        fields = screen.query_one(PluginFields)
+        assert fields.collapsed
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: not fields.collapsed and "✗ wants bool, not 'perhaps'" in screen_text(app))
+        await until(pilot, lambda: screen.focused is not None and fields in screen.focused.ancestors)
