@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,12 @@ from ..model.errors import LedgerError
 from ..model.spec import PoolSpec
 from ..providers.base import Provider
 from ..store import kept_dashboards, loggers
-from ..store.archive import rank_of
+from ..store.archive import rank_of, said_of_nodes
 from ..store.home import prune_is_due
 from ..store.ledger import Ledger
 from ..store.ledger_rows import PoolRow, Receipt
 from ..views import events as ev
+from ..views.views import recall_said
 from .background import Background
 from .budget import Budget
 from .context import PoolContext
@@ -195,7 +197,9 @@ class Pool:
         """
         loggers.pool.set(self.name)
         make_room(self.context.row.spec["nodes"], self.context.ranks_per_node)
+        came = time.time()
         await self._startup.attach()
+        self.background.spawn(self._recall_said(came))
         self.upkeep.make(None)
         self.roster.note()
         self._replacements.resume()
@@ -208,6 +212,12 @@ class Pool:
             self.news.mention(self.links[0], f"{error}; asked again when it is needed")
         if not self.context.observer:
             self.background.spawn(self._expiry.keep())
+
+    async def _recall_said(self, before: float) -> None:
+        """What was said of the nodes on their way: only who made the pool was told, and has written it down if it did
+        so on this machine."""
+        said = await asyncio.to_thread(lambda: list(said_of_nodes(self.context.archive.folder, before)))
+        recall_said(self.context.view, said)
 
     async def use(self) -> None:
         """From an observer become one whose presence keeps the pool alive, and who goes on with what its maker left.

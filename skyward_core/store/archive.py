@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..views import events as ev
@@ -145,12 +145,25 @@ class EventJournal:
 def replay(folder: Path) -> Iterator[ev.Event]:
     """The events of a pool from its folder; lines that a crash cut short are left out."""
     with open(folder / "events.jsonl", encoding="utf-8") as source:
-        for line in source:
-            try:
-                data = json.loads(line)
-            except ValueError:
-                continue
-            if (event := ev.from_json(data)) is not None:
+        yield from _events(source)
+
+
+def _events(lines: Iterable[str]) -> Iterator[ev.Event]:
+    for line in lines:
+        try:
+            data = json.loads(line)
+        except ValueError:
+            continue
+        if (event := ev.from_json(data)) is not None:
+            yield event
+
+
+def said_of_nodes(folder: Path, before: float) -> Iterator[ev.NodePhase]:
+    """What was said of a pool's nodes before a time, out of the same; other lines are not parsed."""
+    kind = f'"{ev.NodePhase.__name__}"'
+    with open(folder / "events.jsonl", encoding="utf-8") as source:
+        for event in _events(line for line in source if kind in line):
+            if isinstance(event, ev.NodePhase) and event.at < before:
                 yield event
 
 

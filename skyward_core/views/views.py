@@ -10,7 +10,7 @@ that screens need not think of it. What programs want, values as they were told,
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache, singledispatch
 from math import fsum, hypot, sqrt
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 PHASES: tuple[NodePhase, ...] = get_args(NodePhase)
 RUNS_KEPT = 64  # runs of one pool held in memory; the ledger has them all
 NODE_LINES = 40  # details of one node that are held
+Said = tuple[tuple[float, NodePhase, str], ...]
 FIGURES_KEPT = 16  # nodes of one run of which the last figures before a failure are held
 FAILED = ("raised", "exited", "lost")  # how ranks end that were not stopped because of others
 TASKS_KEPT = 4096  # outcomes of one run held in memory; failures are always among them
@@ -60,7 +61,7 @@ class NodeView(Value):
     notice: NoticeKind | Literal[""] = ""
     notice_at: float = 0.0
     notice_ends_at: float | None = None
-    said: tuple[tuple[float, NodePhase, str], ...] = ()
+    said: Said = ()
 
     @property
     def is_taken_back(self) -> bool:
@@ -369,9 +370,25 @@ def _(event: ev.NodePhase, view: PoolView) -> None:
         view.rank_phases = {rank: phase for rank, phase in view.rank_phases.items() if rank not in gone}
         _note_standing(view, event.at)
     node.detail, node.retry_at = safe(event.detail), event.retry_at
-    if node.detail and (not node.said or node.said[-1][1:] != (event.phase, node.detail)):
-        node.said = (*node.said, (event.at, event.phase, node.detail))[-NODE_LINES:]
+    node.said = _with_said(node.said, event)
     node.address = safe(event.address) or node.address
+
+
+def _with_said(said: Said, event: ev.NodePhase) -> Said:
+    detail = safe(event.detail)
+    if not detail or (said and said[-1][1:] == (event.phase, detail)):
+        return said
+    return (*said, (event.at, event.phase, detail))[-NODE_LINES:]
+
+
+def recall_said(view: PoolView, earlier: Iterable[ev.NodePhase]) -> None:
+    """Have each node know what was said of it before anybody told this view of it."""
+    told: dict[int, Said] = {}
+    for event in earlier:
+        told[event.node] = _with_said(told.get(event.node, ()), event)
+    for node in view.nodes:
+        node.said = (*told.get(node.index, ()), *node.said)[-NODE_LINES:]
+    view.version += 1
 
 
 @_apply.register(ev.NodeNotice)

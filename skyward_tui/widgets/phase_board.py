@@ -20,6 +20,7 @@ from .roll import Roll
 
 _ROAD = PHASES[:-1]
 ROOMY = 90  # cells in which a node's way, and its steps, have room
+_NOTHING_HERE = "nothing was said of its way, or only where the pool was started"
 SAID = 12  # lines that were said of a node, below it, at most
 _LEAST = 3
 _CURSOR = "$block-cursor-foreground on $block-cursor-background bold"
@@ -74,7 +75,8 @@ class PhaseBoard(Roll):
             most = min(
                 SAID, max(_LEAST, self.size.height - len(self._head) - 1)
             )  # the last one stays in sight
-            for at, _, line in node.said[-most:] or [(node.since, "", "nothing was said of it so far")]:
+            nothing = _NOTHING_HERE if node.phase == "ready" else "nothing was said of it so far"
+            for at, _, line in node.said[-most:] or [(node.since, "", nothing)]:
                 yield node.index, Content.styled(f"      {clock(at)}  {line}", "$muted")
 
     def _look_again(self) -> None:

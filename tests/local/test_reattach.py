@@ -59,6 +59,9 @@ def test_whoever_comes_later_sees_what_was_yielded_and_when(home: Path, tmp_path
     try:
         run, numbers = latest(session)
         task = run.tasks[0]
+        (pool,) = [pool for pool in session.pools() if pool.name == "shared"]
+        wait_until(lambda: bool(pool.nodes[0].said), what="what was said of the node on its way")
+        assert "starting an agent in" in pool.nodes[0].said[0][2]
         assert task.items == 40
         assert task.last_item is not None
         assert task.last_item.json == {"step": 39, "loss": 1 / 40}

@@ -45,6 +45,8 @@ async def test_enter_shows_what_the_installer_printed_last(app: SkywardApp, sess
         await until(pilot, lambda: "part-28" not in screen_text(app))
         await pilot.press("up", "enter")
         await until(pilot, lambda: "nothing was said of it so far" in screen_text(app))
+        session.emit(view, ev.NodePhase(pool="llama-ft", node=0, phase="ready", at=session.now))
+        await until(pilot, lambda: "or only where the pool was started" in screen_text(app))
         rows = screen_text(app).splitlines()
         place = next(y for y, row in enumerate(rows) if " n2 " in row)
         await pilot.click(offset=(6, place))

@@ -14,9 +14,10 @@ import pytest
 from skyward_core.model.errors import UsageError
 from skyward_core.model.hint import Hint
 from skyward_core.model.outcome import Outcome
-from skyward_core.store.archive import Archive, EventJournal, replay
+from skyward_core.store.archive import Archive, EventJournal, replay, said_of_nodes
 from skyward_core.store.ledger import Ledger
 from skyward_core.views import events as ev
+from skyward_core.views.views import NODE_LINES, PoolView, apply, recall_said
 from tests.support.processes import read_log
 
 
@@ -186,3 +187,25 @@ def test_an_unknown_run_is_a_clear_error(ledger: Ledger) -> None:
     with pytest.raises(UsageError, match="no run 'nope' in the ledger; ") as caught:
         read_log(ledger, "nope", 0)
     assert caught.value.hint == Hint("list-all")
+
+
+def test_what_was_said_of_nodes_is_told_to_who_comes_later(archive: Archive) -> None:
+    def said(node: int, detail: str, at: float) -> ev.NodePhase:
+        return ev.NodePhase(pool="p", node=node, phase="installed", detail=detail, at=at)
+
+    archive.note(ev.PoolOpened(pool="p", spec={"nodes": 2}, created_at=1.0, at=1.0))
+    for number in range(60):
+        archive.note(said(1, f"part-{number}", 2.0 + number))
+    archive.note(said(1, "part-59", 62.5))
+    archive.note(said(1, "of our own time", 100.0))
+    archive.flush()
+    with open(archive.folder / "events.jsonl", "a") as journal:
+        journal.write('{"event":"NodePhase","pool"')  # cut short
+    view = PoolView("p")
+    apply(view, ev.PoolOpened(pool="p", spec={"nodes": 2}, created_at=1.0, at=90.0))
+    apply(view, said(1, "seen \x1b[2Jhere", 91.0))
+    version = view.version
+    recall_said(view, said_of_nodes(archive.folder, 90.0))
+    lines = [line for _, _, line in view.nodes[1].said]
+    assert lines == [*(f"part-{number}" for number in range(21, 60)), "seen here"]
+    assert len(lines) == NODE_LINES and view.nodes[0].said == () and view.version > version
