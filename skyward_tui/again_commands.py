@@ -62,14 +62,21 @@ def rerun(
 @click.argument("words", metavar="[WORD]...", nargs=-1)
 @click.option("--failed", is_flag=True, help="Only what failed or was lost.")
 @click.option("--since", metavar="TIME", help='How far back: "12h", "7d", "4w".  [default: all]')
+@click.option("--in-logs", is_flag=True, help="Look for the words in what runs printed and gave, too.")
 @click.option("--all", "everything", is_flag=True, help="Also what is older than the newest hundred.")
 @of_json
-def history(words: tuple[str, ...], failed: bool, since: str | None, everything: bool, as_json: bool) -> int:
+def history(
+    words: tuple[str, ...], failed: bool, since: str | None, in_logs: bool, everything: bool, as_json: bool
+) -> int:
     """List every past run: outcome, duration, cost.
 
     Each WORD has to be in it: in its id, its pool, its function, its script, its arguments, its outcome or its error.
-    Pools that had no run are listed, too.
+    Pools that had no run are listed, too. With --in-logs, words that are in none of these may stand together in a line
+    that a rank printed, in a result, or in what a rank failed by, as far as that is kept on this machine; the newest
+    runs come first, and after 30 seconds it tells what it has, unless --all is given.
     """
+    if in_logs and not words:
+        raise click.UsageError("--in-logs looks for words: give one")
     with console_of(as_json) as console:
         import time
 
@@ -81,7 +88,7 @@ def history(words: tuple[str, ...], failed: bool, since: str | None, everything:
             began = 0.0 if since is None else max(0.0, time.time() - duration(since))
         except ValueError as error:
             raise click.BadParameter(f"it {error}", param_hint="--since") from error
-        return execute(words, console, failed=failed, since=began, everything=everything)
+        return execute(words, console, failed=failed, since=began, everything=everything, in_logs=in_logs)
 
 
 @click.command()

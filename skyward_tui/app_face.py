@@ -11,6 +11,7 @@ from textual.app import App
 
 if TYPE_CHECKING:
     from skyward_core.front.base import Front
+    from skyward_core.front.log_search import FoundInLogs
     from skyward_core.front.playback import Playback
     from skyward_core.front.settings import OwnSettings
     from skyward_core.front.sweeping import Sweep
@@ -131,8 +132,9 @@ class AppFace(App[None]):
         """Watch a pool, one step from the list of pools, whatever was open."""
         raise NotImplementedError
 
-    def show_run(self, pool: str, run: str) -> None:
-        """Look at a run, or with "" at a pool, by its key, on top of what is open."""
+    def show_run(self, pool: str, run: str, found: FoundInLogs | None = None) -> None:
+        """Look at a run, or with "" at a pool, by its key, on top of what is open; at a line that was found in its log
+        first."""
         raise NotImplementedError
 
     def show_comparison(self, left: str, right: str) -> None:

@@ -9,6 +9,7 @@ from .dressed_app import DressedApp
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from skyward_core.front.log_search import FoundInLogs
     from skyward_core.views.views import RunView
 
     from .launch_form import Form
@@ -27,10 +28,10 @@ class OpeningApp(DressedApp):
         else:
             self.push_screen(RunScreen(key))
 
-    def show_run(self, pool: str, run: str) -> None:
+    def show_run(self, pool: str, run: str, found: FoundInLogs | None = None) -> None:
         from .screens.run import RunScreen
 
-        self.push_screen(RunScreen(pool, run or None))
+        self.push_screen(RunScreen(pool, run or None, found))
 
     def show_comparison(self, left: str, right: str) -> None:
         from .screens.compare import CompareScreen

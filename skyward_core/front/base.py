@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .kept_commands import KeptShell as KeptShell
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch as KeptLaunch
+    from .log_search import LogSearch
     from .past_looks import PastLook
     from .past_runs import PastRun, RunSearch
     from .sweeping import Sweep as Sweep
@@ -55,6 +56,9 @@ class Front(Protocol):
 
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
         """Every run that is remembered and wanted, newest first."""
+
+    def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
+        """Look through what runs printed, as far as it is kept here; nothing is read before its first step."""
 
     def look_at_run(self, run: str) -> Future[PastLook]:
         """One of them at a glance, by its id."""

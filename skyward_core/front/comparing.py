@@ -18,6 +18,7 @@ from ..views.views import RunView, TaskView
 from ..wire.safe_text import field as safe
 from .history import run_view
 from .launches import KeptLaunch, kept
+from .log_search import LogSearches
 from .past_looks import PastLooks, numbers
 from .past_runs import PastRun, PastRuns, past_run
 
@@ -146,7 +147,7 @@ class Comparison:
         return list(_joined(self.left.view.aggregate() or {}, self.right.view.aggregate() or {}))
 
 
-class Comparing(PastRuns, PastLooks):
+class Comparing(PastRuns, PastLooks, LogSearches):
     """The part of a session that compares runs, and looks at one."""
 
     def compare(self, left: str, right: str) -> Future[Comparison]:

@@ -86,8 +86,8 @@ class PastRun:
         """How long it took, or has taken so far."""
         return max(0.0, (now if self.ended_at is None else self.ended_at) - self.opened_at)
 
-    def has(self, words: Iterable[str]) -> bool:
-        """Whether each of some words, in small letters, is in something of it."""
+    def lacks(self, words: Iterable[str]) -> tuple[str, ...]:
+        """Those of some words, in small letters, that are in nothing of it."""
         texts = (
             self.run,
             self.pool,
@@ -99,7 +99,7 @@ class PastRun:
             self.error,
         )
         text = "\n".join(texts).casefold()
-        return all(word in text for word in words)
+        return tuple(word for word in words if word not in text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,11 @@ class RunSearch:
     since: float = 0.0
 
     def wants(self, run: PastRun) -> bool:
-        return (run.has_failed or not self.failed) and run.has([word.casefold() for word in self.words])
+        return self.takes(run) and not run.lacks(word.casefold() for word in self.words)
+
+    def takes(self, run: PastRun) -> bool:
+        """Whether it is wanted but for the words."""
+        return run.has_failed or not self.failed
 
 
 def past_runs(ledger: Ledger, search: RunSearch, launches: dict[str, Launched]) -> list[PastRun]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .kept_commands import KeptShell
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch
+    from .log_search import LogSearch
     from .past_looks import PastLook
     from .past_runs import PastRun, RunSearch
 
@@ -117,6 +118,9 @@ class Replay:
 
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
         return _done([])
+
+    def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
+        _refuse()
 
     def look_at_run(self, run: str) -> Future[PastLook]:
         _refuse()

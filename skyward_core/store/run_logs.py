@@ -5,7 +5,7 @@ It reads as a stream: of a log of gigabytes, little is in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..model.errors import UsageError
@@ -31,6 +31,22 @@ class Part(NamedTuple):
     stem: str
     start: Place
     end: Place
+
+
+class Batch(NamedTuple):
+    """Lines that came together.
+
+    Attributes:
+        number: of the first, from 0.
+        texts: they; none of many is made before somebody reads it.
+        about: what is known of them.
+        size: bytes that were read for them.
+    """
+
+    number: int
+    texts: Sequence[str]
+    about: About
+    size: int
 
 
 class RunLogs:
@@ -68,19 +84,25 @@ class RunLogs:
 
     def lines(self, rank: int) -> Iterator[Line]:
         """The same by lines, numbered from 0, an unfinished last line of each stream at the end."""
+        for batch in self.batches(rank):
+            for number, text in enumerate(batch.texts, batch.number):
+                yield Line(number, text, batch.about)
+
+    def batches(self, rank: int) -> Iterator[Batch]:
+        """The same lines as they came together, for who looks at few of them; one may have none."""
         number = 0
         for part in self.parts.get(rank, ()):
             split = {stream: Lines() for stream in STREAMS}
             about = {stream: About(stream) for stream in STREAMS}
             for piece in weave(self.folder, *part):
                 about[piece.stream] = About(piece.stream, piece.at, piece.run)
-                for text in split[piece.stream].split(piece.data):
-                    yield Line(number, text, about[piece.stream])
-                    number += 1
+                texts = split[piece.stream].take(piece.data)
+                yield Batch(number, texts, about[piece.stream], len(piece.data))
+                number += len(texts)
             for stream in STREAMS:
-                for text in split[stream].end():
-                    yield Line(number, text, about[stream])
-                    number += 1
+                if texts := split[stream].end():
+                    yield Batch(number, texts, about[stream], 0)
+                    number += len(texts)
 
     def _under_way(self, ledger: Ledger, row: RunRow, ended: list[Part]) -> list[Part]:
         """What calls of a running run have printed that have not ended: it follows what ended before."""

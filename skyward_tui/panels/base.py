@@ -9,6 +9,7 @@ from textual import getters
 from textual.app import ComposeResult
 from textual.widget import Widget
 
+from skyward_core.front.log_search import FoundInLogs
 from skyward_core.views.views import PoolView, RunView
 
 from ..app_face import AppFace
@@ -121,6 +122,9 @@ class RunPanel(Panel):
     def lead(self) -> bool:
         """Show where the rank that was chosen failed; whether that was found."""
         return True
+
+    def seek(self, found: FoundInLogs) -> None:
+        """Have a line in view that was found in the log of the rank that is chosen."""
 
     def close_one(self) -> bool:
         """Close what is open in it, one thing at a time; whether there was one."""

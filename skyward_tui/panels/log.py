@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
@@ -12,6 +13,7 @@ from textual.content import Content
 from textual.widgets import Input
 
 from skyward_core.front.history import StoredLines
+from skyward_core.front.log_search import FoundInLogs
 from skyward_core.model.errors import UsageError
 from skyward_core.views.collapsed import CollapsedRing
 from skyward_core.views.logs import LogRing, Ring
@@ -55,6 +57,7 @@ class LogPanel(RunPanel):
         self._merged = False
         self._world = 0
         self._run: RunView | None = None
+        self._sought: FoundInLogs | None = None  # until another rank is looked at
         self.cause = CauseLines()
         self.prompt = TextLine(compact=True, id="prompt", select_on_focus=True)
         self._subject = ""
@@ -78,6 +81,8 @@ class LogPanel(RunPanel):
 
     def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
         self._merged, self._world, self._run = chosen.merged, pool.world_size, run
+        if self._sought is not None and (chosen.merged or chosen.rank != self._sought.rank):
+            self._sought = None
         self.panes.choose(chosen.rank)
         self._put_beside()
         self.panes.show_one(chosen.merged)
@@ -113,9 +118,9 @@ class LogPanel(RunPanel):
         book = pool.logs if run is None else pool.logs.of(run.id)
         column.pane.gap_hint = ""
         column.pane.set_only(None)
-        column.pane.show(
-            book.rank(column.rank), files=None if run is None else self._files_of(run, column.rank)
-        )
+        files = None if run is None else self._files_of(run, column.rank)
+        sought = self._sought if self._sought is not None and self._sought.rank == column.rank else None
+        column.pane.show(book.rank(column.rank), files=files, goal=None if sought is None else sought.number)
         return column.pane.pump()
 
     @property
@@ -135,6 +140,12 @@ class LogPanel(RunPanel):
         if found:
             self.pane.bring_up(found[-1])
         return bool(found)
+
+    def seek(self, found: FoundInLogs) -> None:
+        if found.number is not None:
+            self._sought = found
+            self.pane.set_filter(None)
+            self.pane.set_search(Matcher.parse(".*".join(map(re.escape, found.words))))
 
     def _collapsed(self, merged: LogRing, world: int) -> CollapsedRing:
         """The merged lines folded, as far as they have come."""

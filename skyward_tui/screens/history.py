@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -25,10 +26,14 @@ from ..words import count
 from .base import BaseScreen
 
 if TYPE_CHECKING:
+    from textual.timer import Timer
+
+    from skyward_core.front.log_search import FoundInLogs, LogSearch
     from skyward_core.front.past_looks import PastLook
     from skyward_core.front.past_runs import PastRun
 
 _NO_RUN = "There has been no run yet: {pools.new} on the list of pools launches a script."
+TYPED = 0.3  # seconds after the last letter in which nothing is looked for in logs
 RESTS = 0.15  # seconds for which the cursor stays on a run before that is read
 LOOKS = 64  # runs of which what was read is kept
 _AROUND = 2  # rows of the screen that are neither the list's nor those below it
@@ -58,6 +63,10 @@ class HistoryScreen(BaseScreen[None]):
         self._read_at: float | None = None
         self._shown: object = None
         self._seen: object = None  # what went on when the ledger was read
+        self._in_logs: dict[str, FoundInLogs] = {}  # where the words are in what runs printed
+        self._log_search: LogSearch | None = None
+        self._stepping: LogSearch | None = None  # the one of which a step goes on just now
+        self._typing: Timer | None = None  # until nobody has typed for a moment
         self._looks: dict[str, PastLook] = {}  # of runs, as far as they were read
         self._stands_on: tuple[PastRun | None, float] = (
             None,
@@ -78,7 +87,7 @@ class HistoryScreen(BaseScreen[None]):
         chosen.border_title = "chosen"
         yield chosen
         words = TextLine(
-            id="words", compact=True, placeholder="words: pool, function, script, argument, error"
+            id="words", compact=True, placeholder="words: pool, function, script, argument, error, log"
         )
         words.cursor_blink = False
         yield words
@@ -105,16 +114,20 @@ class HistoryScreen(BaseScreen[None]):
         listed = self.query_one(PastRunList)
         if self._read_at is not None and now - self._read_at > LOOK and self._going() != self._seen:
             self._read()
-        state = id(self._runs), self._search, self._failed, self._read_at
+        looking = self._log_search is not None and not self._log_search.done
+        state = id(self._runs), self._search, self._failed, self._read_at, id(self._in_logs), looking
         if state != self._shown:
             self._shown = state
-            listed.update([run for run in self._runs if self._search.wants(run)], self._note(), now)
+            listed.update(list(filter(self._wants, self._runs)), self._note(), now, self._in_logs)
         else:
             listed.tick(now)
         self._share(len(listed.rows))
         self.query_one(Crumbs).show(["pools", self._title], self._status(len(listed.rows)))
         self._show_look(listed.chosen, now)
         super().pulse(now)
+
+    def _wants(self, run: PastRun) -> bool:
+        return self._search.wants(run) or (run.run in self._in_logs and self._search.takes(run))
 
     def _share(self, runs: int) -> None:
         """The list has the rows that it needs, what the cursor is on the rest: where there is room for both."""
@@ -133,7 +146,7 @@ class HistoryScreen(BaseScreen[None]):
         if not self.query_one("#look").display:
             return
         seen = self._looks.get(chosen.run) if chosen is not None else None
-        self._look.update(chosen, seen, now)
+        self._look.update(chosen, seen, now, self._in_logs.get(chosen.run) if chosen is not None else None)
         if chosen != self._stands_on[0]:
             self._stands_on = chosen, time.monotonic()
             self.set_timer(RESTS, self._read_look)
@@ -169,6 +182,8 @@ class HistoryScreen(BaseScreen[None]):
             parts.append(Content.styled("only failures", "$text-warning"))
         if self._search.words:
             parts.append(Content.styled(f"with: {' '.join(self._search.words)}", "$text-warning"))
+        if self._log_search is not None:
+            parts += _progress(self._log_search)
         return parts
 
     def _going(self) -> object:
@@ -182,6 +197,8 @@ class HistoryScreen(BaseScreen[None]):
             return f"✗ {self._failed}"
         if self._read_at is None:
             return "reading the ledger …"
+        if self._log_search is not None and not self._log_search.done:
+            return "no run is like that so far: what they printed is looked through …"
         if self._runs:
             return "no run is like that: other words, or none, show more"
         if self._inbox:
@@ -189,7 +206,7 @@ class HistoryScreen(BaseScreen[None]):
         return with_keys(_NO_RUN, self.app.keys)
 
     @work(group="history", exclusive=True)
-    async def _read(self) -> None:
+    async def _read(self, *, again: bool = False) -> None:
         session = self.app.session
         if session is None:
             self._failed = self.app.session_error
@@ -201,6 +218,8 @@ class HistoryScreen(BaseScreen[None]):
         except SkywardError as error:
             self._failed = words_of(error)
         self._read_at = self.app.clock()
+        if again:
+            self._look_in_logs()
         if self.is_attached:
             self.pulse(self.app.clock())
 
@@ -213,7 +232,52 @@ class HistoryScreen(BaseScreen[None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._search = RunSearch(tuple(event.value.split()), self._search.failed)
+        self._drop_log_search()
+        if self._typing is not None:
+            self._typing.stop()
+        self._typing = self.set_timer(TYPED, self._look_in_logs)
         self.pulse(self.app.clock())
+
+    def _drop_log_search(self) -> None:
+        if self._log_search is not None:
+            self._log_search.cancel()
+        self._log_search, self._in_logs = None, {}
+
+    def _look_in_logs(self) -> None:
+        """Look for the words in what all runs printed, from the newest on."""
+        self._drop_log_search()
+        session = self.app.session
+        if session is not None and self._search.words and self._runs:
+            self._log_search = session.search_logs(self._runs, self._search.words)
+            self._go_on_looking()
+
+    def on_screen_resume(self) -> None:
+        self._go_on_looking()
+
+    def on_unmount(self) -> None:
+        self._drop_log_search()
+
+    def _go_on_looking(self) -> None:
+        """As long as somebody looks at this screen."""
+        search = self._log_search
+        if search is not None and search is not self._stepping:
+            self._stepping = search
+            self.run_worker(self._step_on(search), group="logs")
+
+    async def _step_on(self, search: LogSearch) -> None:
+        try:
+            while search is self._log_search and not search.done and self.is_current:
+                found = await asyncio.to_thread(search.step)
+                if search is self._log_search and self.is_attached:
+                    if found:
+                        self._in_logs = {**self._in_logs, **found}
+                    self.pulse(self.app.clock())
+        except SkywardError as error:
+            self._drop_log_search()
+            self.flash(words_of(error), "error")
+        finally:
+            if search is self._stepping:
+                self._stepping = None
 
     def on_input_submitted(self) -> None:
         self.query_one(PastRunList).focus()
@@ -253,7 +317,7 @@ class HistoryScreen(BaseScreen[None]):
         return None
 
     def on_past_run_list_past_run_opened(self, event: PastRunList.PastRunOpened) -> None:
-        self.app.show_run(event.run.key, event.run.run)
+        self.app.show_run(event.run.key, event.run.run, self._in_logs.get(event.run.run))
 
     def action_dismiss_chosen(self) -> None:
         if (chosen := self.query_one(PastRunList).chosen) is not None:
@@ -279,7 +343,7 @@ class HistoryScreen(BaseScreen[None]):
         self.query_one(PastRunList).action_open()
 
     def action_again(self) -> None:
-        self._read()
+        self._read(again=True)
         self.flash("reading the ledger …")
 
     def action_back(self) -> None:
@@ -290,3 +354,14 @@ class HistoryScreen(BaseScreen[None]):
             self.query_one(PastRunList).focus()
         else:
             self.dismiss(None)
+
+
+def _progress(search: LogSearch) -> list[Content]:
+    """How far logs have been looked through, until they all are; and what nobody could read."""
+    parts = []
+    if not search.done:
+        text = f"looking in logs: {search.looked:,} of {search.runs:,}"
+        parts.append(Content.styled(text, "$muted"))
+    if search.unread:
+        parts.append(Content.styled(f"{count(search.unread, 'log')} not readable", "$text-warning"))
+    return parts

@@ -38,6 +38,7 @@ from .base import BaseScreen, newest_run, pool_status
 
 if TYPE_CHECKING:
     from skyward_core.front.base import Front
+    from skyward_core.front.log_search import FoundInLogs
 
 LEAD_SECONDS = 5.0  # in which the last lines of a rank that failed may still come
 CALM = 3  # seconds between two looks at what comes of itself, where nothing goes on
@@ -50,6 +51,7 @@ class RunScreen(BaseScreen[None]):
     Args:
         pool: key of the pool.
         run: id of a run of it.
+        found: a line of its log, to be in view first.
     """
 
     SCOPE = "run"
@@ -61,10 +63,9 @@ class RunScreen(BaseScreen[None]):
     merged: var[bool] = var(False, init=False)
     active: var[str] = var(HOME, init=False)
 
-    def __init__(self, pool: str, run: str | None = None) -> None:
+    def __init__(self, pool: str, run: str | None = None, found: FoundInLogs | None = None) -> None:
         super().__init__()
-        self.key = pool
-        self.run_id = run
+        self.key, self.run_id, self._found = pool, run, found
         self.collapsed = False  # where all ranks are shown
         self.only_failed = False  # there, too
         self._view: PoolView | None = None
@@ -99,6 +100,9 @@ class RunScreen(BaseScreen[None]):
         self._grid.restore(kept)
         for panel in self.panels.values():
             panel.restore(kept)
+        if self._found is not None:
+            self.rank, self.merged = self._found.rank, False
+            self.panels[HOME].seek(self._found)
         self._share_place()
         self._awaits_run = self.pool is not None and self.pool.state == "starting" and self.run is None
         if self._awaits_run:

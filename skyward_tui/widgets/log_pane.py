@@ -99,6 +99,7 @@ class LogPane(Widget, can_focus=True):
         self._filter: Matcher | None = None
         self._only: tuple[int, ...] | None = None
         self._opening = False
+        self._goal: int | None = None  # the number of a line that is to be in view once the files are read
         self._looked_at = -math.inf  # when a gap made us look into the files
         self._left = 0
         self._painted_version = -1
@@ -108,15 +109,17 @@ class LogPane(Widget, can_focus=True):
 
     # What it shows
 
-    def show(self, ring: Ring, *, merged: bool = False, files: Files | None = None) -> None:
-        """Look at another ring; the filter and the search stay."""
+    def show(
+        self, ring: Ring, *, merged: bool = False, files: Files | None = None, goal: int | None = None
+    ) -> None:
+        """Look at another ring, and at a line of the files by its number; the filter and the search stay."""
         if ring is self.window.ring:
             return
         old = self.window
         self.window, self._files, self.trouble, self._looked_at = LogWindow(ring), files, "", -math.inf
         self.window.set_filter(old.filter.matcher if old.filter else None)
         self.window.set_search(old.search.matcher if old.search else None)
-        self.top, self.merged, self.current_hit = None, merged, None
+        self.top, self.merged, self.current_hit, self._goal = None, merged, None, goal
         if not ring.end or old.filter or old.search:
             self._look_into_files()
         self._repaint()
@@ -149,6 +152,8 @@ class LogPane(Widget, can_focus=True):
                     return
                 self.trouble = ""
                 self._renumber(window.open_files(stored, base))
+                goal, self._goal = self._goal, None
+                self._go_to_hit(goal)
             if then is not None:
                 then()
             self._repaint()
@@ -158,6 +163,8 @@ class LogPane(Widget, can_focus=True):
         finally:
             self._opening = False
             self._repaint()
+            if self._goal is not None and window is not self.window:
+                self._look_into_files()  # another ring came meanwhile
 
     async def _search_files(self, window: LogWindow) -> None:
         """The newest lines first, and what is found there is shown before the others are looked at."""

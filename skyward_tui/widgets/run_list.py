@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from textual.content import Content
 from textual.message import Message
 
+from skyward_core.front.log_search import FoundInLogs
 from skyward_core.front.past_runs import COLUMNS, PastRun, sorted_runs
 
 from ..theme import look
@@ -36,18 +37,26 @@ class PastRunList(Roll):
         self._found: Sequence[PastRun] = ()
         self._note = ""
         self._now = 0.0
+        self._in_logs: Mapping[str, FoundInLogs] = {}
 
     @property
     def chosen(self) -> PastRun | None:
         return self.rows[self.cursor] if self.rows else None
 
-    def update(self, found: Sequence[PastRun], note: str, now: float) -> None:
+    def update(
+        self,
+        found: Sequence[PastRun],
+        note: str,
+        now: float,
+        in_logs: Mapping[str, FoundInLogs] | None = None,
+    ) -> None:
         """Take what is found.
 
         Args:
             note: what stands there where that is nothing.
+            in_logs: where in the logs of some of them, by id.
         """
-        self._found, self._note, self._now = found, note, now
+        self._found, self._note, self._now, self._in_logs = found, note, now, in_logs or {}
         self._sort()
 
     def tick(self, now: float) -> None:
@@ -130,6 +139,7 @@ class PastRunList(Roll):
 
     def row(self, index: int, width: int) -> Content:
         run, here = self.rows[index], index == self.cursor
+        in_log = self._in_logs.get(run.run)
         mark = look(run.state)
         roomy = width >= _ROOMY
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.opened_at))
@@ -142,7 +152,7 @@ class PastRunList(Roll):
             "took": duration(run.seconds(self._now)),
             "cost": "$?" if run.dollars is None else money(run.dollars) if run.dollars else "",
             "script": run.script,
-            "what": one_line(run.note),
+            "what": one_line(run.note) if in_log is None else in_log.note,
         }
         parts = [
             ("▶ " if here else "  ", "$text-accent"),
@@ -150,9 +160,11 @@ class PastRunList(Roll):
         ]
         left = width - 4
         for name, room in self._columns(width):
-            text = _fit(cells[name], room) if room else _both(cells[name], run.figures_note, max(0, left))
+            figures = run.figures_note if in_log is None else ""
+            text = _fit(cells[name], room) if room else _both(cells[name], figures, max(0, left))
             left -= abs(room) + 1
-            parts.append((text, self._style(name, run, mark.style)))
+            found = name == "what" and in_log is not None
+            parts.append((text, "" if found else self._style(name, run, mark.style)))
         line = Content.assemble(*parts)
         if here:
             line = line.pad_right(max(0, width - line.cell_length)).stylize_before(

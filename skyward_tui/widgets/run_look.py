@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from textual.content import Content
 from textual.widget import Widget
 
+from skyward_core.front.log_search import FoundInLogs
 from skyward_core.front.past_looks import PastLook
 from skyward_core.front.past_runs import PastRun
 from skyward_core.views.views import RunView
@@ -42,21 +43,25 @@ class RunLook(Widget, can_focus=False):
         self._shown: object = None
         self._run: PastRun | None = None
         self._look: PastLook | None = None
+        self._found: FoundInLogs | None = None
         self._now = 0.0
         self._chart = NumbersChart()
         self._trials: TrialLines | None = (
             None  # of a sweep: what curves of its trials, end to end, do not tell
         )
 
-    def update(self, run: PastRun | None, seen: PastLook | None, now: float) -> None:
+    def update(
+        self, run: PastRun | None, seen: PastLook | None, now: float, found: FoundInLogs | None = None
+    ) -> None:
         """Show another one.
 
         Args:
             seen: what was read of it; None while it is read.
+            found: where in its log the words are that are looked for.
         """
-        shown = (run, id(seen), int(now) if run is not None and run.ended_at is None else 0)
+        shown = (run, id(seen), int(now) if run is not None and run.ended_at is None else 0, found)
         if shown != self._shown:
-            self._shown, self._run, self._look, self._now = shown, run, seen, now
+            self._shown, self._run, self._look, self._now, self._found = shown, run, seen, now, found
             self._trials = None
             if run is not None and seen is not None and seen.trials is not None:
                 self._trials = TrialLines()
@@ -100,6 +105,10 @@ class RunLook(Widget, can_focus=False):
             yield run.error, "$text-error"
         if run.figures_note:
             yield run.figures_note, "$text-warning"
+        if self._found is not None:
+            yield "", ""
+            yield self._found.where, "$text-accent"
+            yield f"  {self._found.line}", ""
         if run.script or run.arguments:
             yield "", ""
             yield run.script or "arguments", "$muted"

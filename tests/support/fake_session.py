@@ -12,6 +12,7 @@ from skyward_core.front.comparing import Comparison
 from skyward_core.front.kept_commands import KeptShell
 from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.launches import KeptLaunch
+from skyward_core.front.log_search import LogSearch
 from skyward_core.front.past_looks import PastLook
 from skyward_core.front.past_runs import PastRun, RunSearch
 from skyward_core.front.sweeping import Sweep
@@ -24,6 +25,7 @@ from skyward_core.model.written_file import FetchedFile, Unfetched, WrittenFile
 from skyward_core.pool.dashboards import Dashboard
 from skyward_core.pool.outputs.listing import Listing
 from skyward_core.pool.outputs.outputs import Haul
+from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.tasks.task import Task
 from skyward_core.views import events as ev
@@ -55,6 +57,8 @@ class FakeSession:
     compared: list[tuple[str, str]] = field(default_factory=list)
     past: list[PastRun] = field(default_factory=list)
     past_looks: dict[str, PastLook] = field(default_factory=dict)
+    ledger: Ledger | None = None  # of the files that are looked through for words
+    searches: list[LogSearch] = field(default_factory=list)
     looked_at: list[str] = field(default_factory=list)
     boards: dict[str, TrialBoard] = field(default_factory=dict)
     recalled: list[str] = field(default_factory=list)
@@ -109,6 +113,11 @@ class FakeSession:
 
     def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
         return done(list(filter(search.wants, self.past)))
+
+    def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
+        self.ledger = self.ledger or Ledger()
+        self.searches.append(LogSearch(self.ledger, runs, words))
+        return self.searches[-1]
 
     def look_at_run(self, run: str) -> Future[PastLook]:
         self.looked_at.append(run)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import replace
 
 from skyward_core.front.past_looks import PastLook
 from skyward_core.model.errors import LedgerError
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.run_logs import RunLogs
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.history import HistoryScreen
@@ -15,6 +18,7 @@ from skyward_tui.widgets.run_list import PastRunList
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.past import compared_run, past_run, some_comparison, some_past
+from tests.support.stored_runs import stored_run
 from tests.support.sweeps import swept
 
 SIZE = (130, 30)
@@ -241,3 +245,54 @@ async def test_a_short_list_leaves_the_rest_to_the_run_under_the_cursor(
         await pilot.press("r")
         await until(pilot, lambda: "llama-19" in screen_text(app))
         assert "chosen" not in screen_text(app), "it would leave too few of so many"
+
+
+async def test_words_are_looked_for_in_what_runs_printed_and_enter_goes_to_the_line(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    first, *_ = some_past(session)
+    session.ledger = Ledger()
+    quiet = b"".join(b"step %d\n" % step for step in range(400))
+    text = quiet + b"loss is nan \x1b]0;evil\x07here\n" + quiet + b"nan again\n" + quiet
+    stored_run(session.ledger, first.run, {0: quiet, 1: text}, opened_at=first.opened_at)
+    row = session.ledger.find(f"pool-{first.run}")
+    assert row is not None
+    session.past[0] = replace(first, key=row.key)
+    session.stored[first.run] = RunLogs(session.ledger, first.run)
+    session.views[0].key = row.key
+    async with app.run_test(size=(160, 40)) as pilot:
+        await pilot.press("H")
+        await until(pilot, lambda: "6 of 6 runs" in screen_text(app))
+        await pilot.press("slash", *"NAN")
+        assert pools(app) == []
+        await until(pilot, lambda: pools(app) == ["1"])
+        await until(pilot, lambda: "looking in logs" not in screen_text(app))
+        shown = screen_text(app)
+        assert "r1 line 401, and 1 more: loss is nan here" in shown and "evil" not in shown
+        assert shown.count("loss is nan here") == 2, "beside the list, and in it"
+        await pilot.press("enter", "enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await until(pilot, lambda: "loss is nan here" in screen_text(app) and "2 hits" in screen_text(app))
+        assert isinstance(app.screen, RunScreen) and app.screen.rank == 1
+        assert "step 399" in screen_text(app) and "nan again" not in screen_text(app)
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
+        await pilot.press("slash", "x")
+        await until(pilot, lambda: pools(app) == [])
+        assert session.searches[0].done
+
+
+async def test_logs_are_looked_through_no_further_once_other_words_are_wanted(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    first, *_ = some_past(session)
+    session.ledger = Ledger()
+    stored_run(session.ledger, first.run, {0: b"nan\n"}, opened_at=first.opened_at)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("H")
+        await until(pilot, lambda: "6 of 6 runs" in screen_text(app))
+        await pilot.press("slash", *"nan")
+        await until(pilot, lambda: bool(session.searches))
+        await pilot.press("escape")
+        await until(pilot, lambda: pools(app) == list("123456"))
+        assert session.searches[0].step(60) == {}, "it was cancelled"

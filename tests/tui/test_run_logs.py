@@ -37,7 +37,7 @@ def shown(screen: RunScreen) -> list[str]:
 class Kept(SimpleNamespace):
     """Files of a run, as the session gives them."""
 
-    lines = RunLogs.lines
+    lines, batches = RunLogs.lines, RunLogs.batches
 
 
 def keep(session: FakeSession, run: RunView, folder: Path, ranks: dict[int, str], end: bytes = b"") -> None:

@@ -1,0 +1,43 @@
+"""Runs of the past with logs on this machine's disk, as a pool leaves them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from skyward_core.model.outcome import ErrorInfo, Outcome, Summary
+from skyward_core.store.home import pool_dir
+from skyward_core.store.ledger import Ledger
+
+
+def stored_run(
+    ledger: Ledger,
+    run: str,
+    printed: Mapping[int, bytes],
+    *,
+    opened_at: float,
+    function: str = "train",
+    given: str = "",
+    error: ErrorInfo | None = None,
+    state: str = "done",
+) -> Path:
+    """A run of a pool of its own whose ranks printed that to their standard output, and are told of in the
+    ledger; gives the folder of its logs."""
+    ranks = max(len(printed), 1)
+    spec = {"provider": "local", "nodes": ranks}
+    row = ledger.intend(f"token-{run}", f"pool-{run}", {"provider": "local"}, spec)
+    folder = pool_dir(row.key) / "logs"
+    folder.mkdir()
+    for rank, data in printed.items():
+        (folder / f"r{rank:03d}.out").write_bytes(data)
+    ledger.record(opened=[(row.token, run, function, "broadcast", ranks, opened_at)])
+    if state == "running":
+        return folder
+    kind = "returned" if error is None else "raised"
+    summary = Summary("str", given) if given else None
+    outcomes = [
+        (run, Outcome(rank, rank, rank, kind, 3.0, summary, error), {f"r{rank:03d}.out": [0, len(data)]})  # type: ignore[arg-type]
+        for rank, data in (printed or {0: b""}).items()
+    ]
+    ledger.record(outcomes=outcomes, ends=[(run, state, opened_at + 60, None)])
+    return folder
