@@ -99,7 +99,7 @@ def job_plan(
         values |= {name: (secrets or {}).get(name, _UNKNOWN) for name in lacks}
         lacking = [name for name, text in envs.items() if text is None and name not in {**here, **said}]
         if lacking:
-            raise FieldError("arguments", f"{lacking[0]} has no value: give it in its field")
+            raise FieldError("arguments", f"{lacking[0]} has no value: give it in its field", lacking[0])
         job = JobFile.from_yaml(path, env=here | said, secrets=values)
         if form.pool:
             used = next((pool for pool in pools if pool.key == form.pool and pool.is_live), None)

@@ -106,11 +106,16 @@ def _free_id(name: str, taken: Collection[str]) -> str:
 
 
 class FieldError(Exception):
-    """A field of the form is wrong: which one, and what to do."""
+    """A field of the form is wrong: which one, and what to do.
 
-    def __init__(self, field: str, message: str) -> None:
+    Attributes:
+        argument: the name of the argument that is, where it is one of them; "" where it is none.
+    """
+
+    def __init__(self, field: str, message: str, argument: str = "") -> None:
         super().__init__(message)
         self.field = field
+        self.argument = argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +389,8 @@ def check(form: Form, pools: Collection[PoolView]) -> LaunchPlan:
     except SkywardError as error:
         id = _id_of(error.field, form)
         message = error.reason if isinstance(error, SpecError) else str(error)
-        raise FieldError(id, _not_a_number(id, form) if id in _NUMBERS else message) from error
+        said = _not_a_number(id, form) if id in _NUMBERS else message
+        raise FieldError(id, said, error.field.partition("arguments.")[2]) from error
 
 
 def _checked(form: Form, live: Mapping[str, PoolView]) -> LaunchPlan:
@@ -459,7 +465,7 @@ def _id_of(field: str, form: Form) -> str:
         return of_setting.get(field, next(iter(own), "provider"))
     if field == "plugin_settings":
         return "plugin-fields"
-    row = rows_of(form.provider).get(field)
+    row = rows_of(form.provider).get(field.partition(".")[0])
     if row is not None and row.field in _BOXES:
         return "options"
     return row.field if row else "script"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from ..model.errors import UsageError
+from ..model.wrong_field import of_field
 
 MOST = 4_096  # combinations of one run: as many outcomes as are held in memory
 
@@ -30,7 +31,8 @@ def combinations(pairs: Sequence[str]) -> list[tuple[str, ...]]:
         name, equals, text = pair.partition("=")
         if not equals:
             raise UsageError(f"an argument is written name=value, got {pair!r}")
-        values = values_of(name, text)
+        with of_field(f"arguments.{name.strip()}"):
+            values = values_of(name, text)
         many *= len(values)
         if many > MOST:
             raise UsageError(f"these are more than {MOST:,} combinations of arguments: give fewer values")

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ..model.errors import Cancelled, NotPicklableError, ScriptError, ScriptFailed, UsageError
 from ..model.outcome import signal_name
+from ..model.wrong_field import of_field
 from ..wire import safe_text
 from . import import_path
 from .annotations import is_known, is_told, many, own_types, source_type
@@ -193,7 +194,8 @@ def parse_arguments(info: FunctionInfo, pairs: Sequence[str]) -> dict[str, Any]:
         its own) is checked as far as the source tells, and stays :class:`.arguments.Text` until then.
 
     Raises:
-        UsageError: names the argument, what it got and what it wants; or it is missing, unknown, given twice.
+        UsageError: names the argument, what it got and what it wants; or it is missing, unknown, given twice. Its
+            ``field`` is ``arguments.NAME``.
     """
     params = {param.name: param for param in info.params if param.kind != "var_keyword"}
     rest = next((param for param in info.params if param.kind == "var_keyword"), None)
@@ -203,15 +205,17 @@ def parse_arguments(info: FunctionInfo, pairs: Sequence[str]) -> dict[str, Any]:
         name = name.strip()
         if not equals or not name:
             raise UsageError(f"an argument is written name=value, got {pair!r}")
-        if name in values:
-            raise UsageError(f"argument {name} of {info.name} is given twice")
-        param = params.get(name, rest)
-        if param is None:
-            raise UsageError(f"{info.name} takes no argument {name!r}" + _suggest(name, list(params)))
-        values[name] = _value(info, param, name, text)
+        with of_field(f"arguments.{name}"):
+            if name in values:
+                raise UsageError(f"argument {name} of {info.name} is given twice")
+            param = params.get(name, rest)
+            if param is None:
+                raise UsageError(f"{info.name} takes no argument {name!r}" + _suggest(name, list(params)))
+            values[name] = _value(info, param, name, text)
     missing = [param.name for param in params.values() if param.required and param.name not in values]
     if missing:
-        raise UsageError(f"{info.name} needs {', '.join(missing)}: it is {info}")
+        with of_field(f"arguments.{missing[0]}"):
+            raise UsageError(f"{info.name} needs {', '.join(missing)}: it is {info}")
     return values
 
 

@@ -42,6 +42,7 @@ from ..planning import Planned, Planner, Wait, loaded, planned
 from ..recent import recent, remember
 from ..several_values import mean_a_sweep
 from ..styles import beside
+from ..widgets.argument_fields import ArgumentFields
 from ..widgets.call_fields import CallFields
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.form_fields import Choice
@@ -303,7 +304,7 @@ class LaunchScreen(BaseScreen[None]):
     def _show(self, found: Planned) -> None:
         form, error = found.form, found.error
         self._beside.share()
-        self._mark(error.field if error and form.script.strip() else "")
+        self._mark(error if form.script.strip() else None)
         if found.plan is not None:
             self._checks.learn(form, found.plan.interpreter)
         if error is None:
@@ -327,12 +328,17 @@ class LaunchScreen(BaseScreen[None]):
     def action_turn_plan(self) -> None:
         self.query_one(PlanPanel).turn()
 
-    def _mark(self, wrong: str) -> None:
+    def _mark(self, wrong: FieldError | None) -> None:
         """Have one field stand out: the message beside the button is about that."""
         for field in self.query("#form .-wrong"):
             field.remove_class("-wrong")
-        if wrong:
-            self.query_one(f"#{wrong}").add_class("-wrong")
+        if wrong is not None:
+            self._field_of(wrong).add_class("-wrong")
+
+    def _field_of(self, wrong: FieldError) -> Widget:
+        """The field that is wrong; of arguments the one's own, where it has one."""
+        own = self.query_one("#argument-fields", ArgumentFields).field_of(wrong.argument)
+        return self.query_one(f"#{wrong.field}") if own is None else own
 
     def _say(self, text: str, *, error: bool = False) -> None:
         message = self.query_one("#message", Static)
@@ -383,7 +389,7 @@ class LaunchScreen(BaseScreen[None]):
             self._at_work(None)
             self._show(found)
             self._say(one_line(str(found.error)), error=True)
-            self.query_one(f"#{found.error.field}").focus()
+            self._field_of(found.error).focus()
 
     async def _begin(self, form: Form, plan: LaunchPlan) -> None:
         self._wait = Wait(f"loading {plan.script.name}")

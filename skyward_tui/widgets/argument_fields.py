@@ -56,6 +56,11 @@ class ArgumentRow(Vertical):
         self._show_under()
 
     @property
+    def own_field(self) -> Widget:
+        """That which takes it."""
+        return self._field
+
+    @property
     def text(self) -> str | None:
         """What the field gives; None where it gives nothing."""
         if isinstance(self._field, Toggles):
@@ -166,6 +171,10 @@ class ArgumentFields(Vertical):
                     if is_new:
                         each.fill(text)
                     each.tell(text, script, sweep=sweep)
+
+    def field_of(self, name: str) -> Widget | None:
+        """The field of an argument; None where it has none."""
+        return next((each.own_field for each in self._rows if each.asked.name == name), None)
 
     @on(Input.Changed)
     @on(Select.Changed)

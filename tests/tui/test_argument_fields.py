@@ -79,6 +79,31 @@ async def test_fields_and_line_say_the_same(app: SkywardApp) -> None:
         assert line.value == "epochs=4 mode=e kind=sgd resume=false", "nothing is said otherwise by that"
 
 
+@pytest.mark.parametrize(
+    ("given", "name", "said"),
+    [
+        ("lr=0.1 epochs=x", "epochs", "wants int, got 'x'"),
+        ("lr=0.1", "epochs", "train needs epochs"),
+        ("epochs=3 kind=no", "kind", "wants"),
+        ("epochs=3 resume=maybe", "resume", "wants"),
+        ("epochs=3 lr", "", "an argument is written name=value, got 'lr'"),
+        ("epochs=3 warmup=1 warmup=2", "", "argument warmup of train is given twice"),
+    ],
+)
+async def test_the_field_of_what_is_wrong_has_the_focus(
+    app: SkywardApp, session: FakeSession, given: str, name: str, said: str
+) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        line = screen.query_one("#arguments", Input)
+        line.value = given
+        await until(pilot, lambda: said in " ".join(screen_text(app).split()))
+        await pilot.press("ctrl+r")
+        own = next((row.own_field for row in screen.query(ArgumentRow) if row.asked.name == name), line)
+        await until(pilot, lambda: app.focused is own and own.has_class("-wrong"))
+        assert len(screen.query("#form .-wrong")) == 1 and session.views == []
+
+
 async def test_another_function_has_other_fields(app: SkywardApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await launch_form(app, pilot, "train.py")

@@ -577,7 +577,7 @@ def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
     [
         ({"script": "gone.py"}, "script", "no such script: gone.py"),
         ({"function": "gone"}, "script", "no function 'gone'"),
-        ({"arguments": ["epochs=x"]}, "arguments", "epochs"),
+        ({"arguments": ["epochs=x"]}, "arguments.epochs", "epochs"),
         ({"pool": "No Good"}, "pool", "pool: 'No Good' is no pool name"),
         ({"provider": "shh"}, "provider", "did you mean 'ssh'"),
         ({"provider": "ssh"}, "settings.hosts", "which hosts?"),
