@@ -7,16 +7,19 @@ from typing import ClassVar, TypeVar
 
 from textual import getters
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widget import Widget
-from textual.widgets import Button
+from textual.widgets import Button, Static
 
 from ..actions import bindings, first_key
 from ..app_face import AppFace
 from ..styles import beside
 
 Result = TypeVar("Result")
+
+LEAST_BUTTON, PADDED = 12, 2  # cells of a button, and those around its label
 
 
 class Dialog(ModalScreen[Result]):
@@ -70,10 +73,25 @@ class Dialog(ModalScreen[Result]):
         else:
             self.focus_previous()
 
+    def facts(self, text: Content) -> VerticalScroll:
+        """The part of the body that is scrolled where it has no room."""
+        return VerticalScroll(Static(text, id="text"), id="facts", can_focus=False)
+
     def on_resize(self) -> None:
         """What has the focus stays in sight."""
+        self.call_after_refresh(self.fit)
         if self.focused is not None:
             self.call_after_refresh(self.focused.scroll_visible, animate=False)
+
+    def fit(self) -> None:
+        """Buttons that have no room side by side stand below each other. Facts that have none can be reached by tab,
+        and scrolled by keys; those that have some are no stop on the way."""
+        for row in self.query("#buttons"):
+            shown = [each for each in row.query(Button) if each.display]
+            wanted = [max(LEAST_BUTTON, Content(str(each.label)).cell_length + PADDED) for each in shown]
+            row.set_class(sum(wanted) + len(wanted) + 1 > row.size.width, "-stacked")
+        for facts in self.query("#facts").results(VerticalScroll):  # none where it is closed by now
+            facts.can_focus = facts.max_scroll_y > 0
 
     def action_close(self) -> None:
         """Go without an answer."""

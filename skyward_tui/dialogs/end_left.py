@@ -139,4 +139,4 @@ class EndLeftScreen(TypedWord[None]):
         self.query_one("#cancel", Button).label = "Close"
 
     def on_mount(self) -> None:
-        self.call_after_refresh(self.let_scroll)
+        self.call_after_refresh(self.fit)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.reactive import var
-from textual.widgets import Button, Static
+from textual.widgets import Button
 
 from ..actions import bindings
 from ..styles import beside
@@ -18,6 +18,10 @@ from .base import Dialog
 
 if TYPE_CHECKING:
     from skyward_core.front.base import ServerKey
+
+MOST_OF_SCREEN = 0.94  # that a dialog takes, as its style has it
+ROOMY = 20  # rows of it in which lines may be left empty around what it says
+_AROUND, _PADDING = 4, 2  # rows of its border and its buttons, and those that are left empty
 
 
 def _short(path: Path) -> str:
@@ -50,7 +54,7 @@ class HostKeyScreen(Dialog[bool]):
         self._answered = False
 
     def body(self) -> ComposeResult:
-        yield Static(self._question())
+        yield self.facts(self._question())
 
     def buttons(self) -> Iterable[Button]:
         yield Button(f"Refuse ({self.key_of('hostkey.refuse')})", id="refuse", compact=True)
@@ -60,6 +64,14 @@ class HostKeyScreen(Dialog[bool]):
 
     def on_mount(self) -> None:
         self.watch_more(self.more)
+
+    def on_resize(self) -> None:
+        """However few lines there are, the fingerprint is above the buttons, and these below it."""
+        rows = int(self.size.height * MOST_OF_SCREEN)
+        tight = rows < ROOMY
+        self.set_class(tight, "-tight")
+        self.query_one("#facts").styles.max_height = rows - _AROUND - (0 if tight else _PADDING)
+        super().on_resize()
 
     def _question(self) -> Content:
         key = self.key

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Button, Input, Static
 
@@ -37,10 +36,6 @@ class TypedWord(Dialog[Result]):
         """Something else was, in words."""
         raise NotImplementedError
 
-    def facts(self, text: Content) -> VerticalScroll:
-        """The part of the body that is scrolled where it has no room."""
-        return VerticalScroll(Static(text, id="text"), id="facts", can_focus=False)
-
     def field(self) -> Iterable[Input]:
         """Where the word is typed: empty, so that nobody confirms what was not read."""
         if self.word:
@@ -51,12 +46,7 @@ class TypedWord(Dialog[Result]):
     def show(self, text: Content) -> None:
         """Other facts."""
         self.query_one("#text", Static).update(text)
-        self.call_after_refresh(self.let_scroll)
-
-    def let_scroll(self) -> None:
-        """What has no room can be reached by tab, and scrolled by keys; what has some is no stop on the way."""
-        for facts in self.query("#facts").results(VerticalScroll):  # none where it is closed by now
-            facts.can_focus = facts.max_scroll_y > 0
+        self.call_after_refresh(self.fit)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         for button in self.query(self.CONFIRMS).results(Button):

@@ -13,7 +13,7 @@ from skyward_core.transport.ssh import host_keys
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.host_key import HostKeyScreen
 from skyward_tui.dialogs.quit import QuitScreen
-from tests.support.app_driver import Snap, at_usual_sizes, previewed, screen_text, until
+from tests.support.app_driver import Snap, at_every_size, previewed, screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.host_key import shown
 
@@ -102,7 +102,7 @@ async def test_an_app_that_ends_refuses(app: SkywardApp) -> None:
     assert not await asyncio.wrap_future(ask(app, shown()))
 
 
-@at_usual_sizes
+@at_every_size
 async def test_the_dialog(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     session.pool("train", 2, state="starting", phase="requested", age=2)
     async with app.run_test(size=size) as pilot:
