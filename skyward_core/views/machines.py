@@ -125,6 +125,14 @@ class Track:
         """The first and the last time at which it was measured, as far as that is kept."""
         return (self._at[0], self._at[-1]) if self._at else (0.0, 0.0)
 
+    def greatest(self, name: str) -> float:
+        """The greatest value that a figure has had, as far as that is kept; 0.0 where it had none."""
+        names, rows = self.names, self._rows
+        if name not in names:
+            return 0.0
+        column = rows[names.index(name) :: len(names)]
+        return max((value for value in column if value == value), default=0.0)
+
     def trace(self, name: str) -> Trace:
         """One figure's history; without what it was not measured at."""
         names, rows = self.names, self._rows

@@ -16,6 +16,7 @@ from skyward_core.model.figures import Unit
 from skyward_core.views.machines import MachineBook, MachineView, Track
 
 from ..actions import bindings
+from ..gpu_figures import SHOWN, Scale, offered
 from ..machine_cells import Place, amiss, odd_ones, quantity, share
 from ..styles import beside
 from ..words import duration
@@ -24,14 +25,6 @@ from .machine_history import gpu_rows, greatest, host_curve, use_curve
 CELL = 5  # columns of a GPU
 FED_SECONDS = 10.0  # in which figures come again, where they come at all
 REPAINT_SECONDS = 0.9  # between two looks at figures that keep coming, of each node at another time
-# What cells can show: its name, the figure, and the one that it is a part of, or how much of it is all.
-SHOWN: tuple[tuple[str, str, str | float], ...] = (
-    ("use %", "util", 100.0),
-    ("memory %", "mem_used", "mem_total"),
-    ("power %", "power", "power_limit"),
-    ("tensor cores %", "tensor_active", 100.0),
-    ("°C", "temp", 100.0),
-)
 # Where there is no GPU, what curves can show of a node: its name, the figure, its unit, and how much of it is all; None
 # for the greatest that any node has had.
 HOST_SHOWN: tuple[tuple[str, str, Unit, str | float | None], ...] = (
@@ -94,7 +87,8 @@ class MachineGrid(Widget, can_focus=True):
         self._seen: object = None
         self._plain = Style()
         self._top = 0
-        self._shown = 0
+        self._shown = 0  # its place in SHOWN, or in HOST_SHOWN
+        self._scale: Scale | None = None  # of what is shown of GPUs
         self._rows: list[Strip] | None = None
         self._outliers: dict[Place, list[str]] = {}  # what is far from all others, when figures came last
         self._remarks = 0  # nodes with which something is amiss, then
@@ -113,7 +107,10 @@ class MachineGrid(Widget, can_focus=True):
             return False
         if book is not self._book:
             self._curves.clear()
+            self._scale = None
         self._book, self._now, self._seen, self._looked_at = book, now, seen, monotonic()
+        if self._has_gpus:
+            self._scale_of(book).look(book)
         self._outliers = odd_ones(book)
         self._remarks = sum(self._is_amiss(*each) for each in book.nodes.items())
         self._repaint()
@@ -134,11 +131,13 @@ class MachineGrid(Widget, can_focus=True):
     @property
     def subject(self) -> str:
         """What the cells show."""
-        return self._cell_figure[0] if self._has_gpus else ""
+        return self._scale_of(self._book).words if self._book and self._has_gpus else ""
 
-    @property
-    def _cell_figure(self) -> tuple[str, str, str | float]:
-        return SHOWN[self._shown % len(SHOWN)]
+    def _scale_of(self, book: MachineBook) -> Scale:
+        shown = SHOWN[self._shown % len(SHOWN)]
+        if self._scale is None or self._scale.shown is not shown:
+            self._scale = Scale(book, shown)
+        return self._scale
 
     @property
     def _host_figure(self) -> tuple[str, str, Unit, str | float | None]:
@@ -187,7 +186,13 @@ class MachineGrid(Widget, can_focus=True):
 
     def action_sideways(self, steps: int) -> None:
         """Another figure in the cells."""
-        self._shown = (self._shown + steps) % len(SHOWN if self._has_gpus else HOST_SHOWN)
+        if self._book is None:
+            return
+        places = offered(self._book) if self._has_gpus else list(range(len(HOST_SHOWN)))
+        here = places.index(self._shown) if self._shown in places else 0
+        self._shown = places[(here + steps) % len(places)]
+        if self._has_gpus:
+            self._scale_of(self._book)
         self._seen = None  # the title says which
         self._repaint()
 
@@ -318,14 +323,14 @@ class MachineGrid(Widget, can_focus=True):
         self, machine: MachineView, width: int, height: int, x: tuple[float, float]
     ) -> list[list[Segment]]:
         """What it was at, row by row. A column stands for seconds: it is drawn again once it may be another."""
-        about = (machine.host.seen // DRAWN_EVERY, width, height, self._plain, self._shown)
+        whole = self._scale.whole if self._scale else 0.0
+        about = (machine.host.seen // DRAWN_EVERY, width, height, self._plain, self._shown, whole)
         kept = self._curves.get(id(machine))
         if kept is not None and kept[0] == about:
             return kept[1]
         style = self._plain + self._style("curve")
-        if _shows_gpus(machine, height):
-            _, name, whole = self._cell_figure
-            told = ["", *gpu_rows(machine, name, whole, width, x)]
+        if self._scale and _shows_gpus(machine, height):
+            told = ["", *gpu_rows(machine, self._scale.shown.figure, whole, width, x)]
         else:
             tall = height if height < 3 else height - 1
             if machine.gpus:
@@ -393,14 +398,11 @@ class MachineGrid(Widget, can_focus=True):
         return Segment(f"{text:>{width}}", self._plain)
 
     def _cell(self, track: Track, *, bad: bool) -> Segment:
-        _, name, whole = self._cell_figure
-        value = track.latest.get(name)
-        full = track.latest.get(whole) if isinstance(whole, str) else whole
+        part = self._scale.part(track.latest) if self._scale else None
         mark = "!" if bad else " "
-        if value is None or not full:
+        if part is None:
             style = self._plain + self._style("amiss") if bad else self._style("muted")
             return Segment(f"{'–':>{CELL - 1}}{mark}", style)
-        part = value / full
         heat = HEATS[sum(part >= step for step in STEPS)]
         style = self._style(heat) + (self._style("amiss") if bad else Style())
         return Segment(f"{100 * part:>{CELL - 1}.0f}{mark}", style)

@@ -33,7 +33,7 @@ def host_curve(machine: MachineView, name: str, full: float, width: int, height:
 
 def greatest(machines: Iterable[MachineView], name: str) -> float:
     """The greatest value that any of them has had, so that all curves have one scale."""
-    return max((value for machine in machines for value in machine.host.trace(name).values), default=0.0)
+    return max((machine.host.greatest(name) for machine in machines), default=0.0)
 
 
 def _filled(points: list[tuple[float, float]], full: float, width: int, height: int, x: Span) -> list[str]:

@@ -8,6 +8,7 @@ import re
 import pytest
 from textual.geometry import Region
 
+from skyward_core.model.figures import GPU
 from skyward_core.pool.measures import OLDER
 from skyward_core.views.machines import MachineBook
 from skyward_tui.app import SkywardApp
@@ -49,7 +50,7 @@ async def test_keys_choose_the_figure_and_move_among_nodes(app: SkywardApp, sess
         assert "n39" not in screen_text(app) and "more nodes" in screen_text(app)
         await pilot.press("right", "right", "right", "right")
         await until(pilot, lambda: "6 machines  °C" in screen_text(app) and "  61   62 " in screen_text(app))
-        await pilot.press("right")
+        await pilot.press("right", "right")  # past what one of them tells: why it is slowed
         await until(pilot, lambda: "6 machines  use %" in screen_text(app))
         await pilot.press("G")
         await until(pilot, lambda: "n39" in screen_text(app))
@@ -78,6 +79,74 @@ async def test_without_gpus_a_key_draws_any_figure_of_the_nodes(
         await until(pilot, lambda: "net in of 78 MB/s, ←→ another, for 0:39" in screen_text(app))
         await pilot.press("left", "left", "left")
         await until(pilot, lambda: "waiting for a disk of 100 %, ←→ another, for 0:39" in screen_text(app))
+
+
+async def test_whatever_gpus_tell_has_its_curve(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 1, 2)
+    session.open_run(view)
+    view.machines = book = MachineBook()
+    told = dict.fromkeys(GPU.keys() - {"util", "xid", "lost"}, 0.0) | {"mem_total": 8e9, "power_limit": 700.0}
+
+    def measure(second: int, **figures: float) -> None:
+        gpus = [told | {"util": 50.0} | figures, {"util": 50.0}]
+        sample = {"at": session.now - 40 + second, "node": {"cpu": 50.0}, "gpus": gpus}
+        book.feed(0, json.dumps(sample).encode())
+
+    for second in range(39):
+        measure(
+            second,
+            sm_clock=1980 if second < 20 else 990,
+            nvlink_out=4e9 / (second + 1),
+            throttle=4 * (second < 9),
+        )
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "6 machines  use %" in screen_text(app))
+        await pilot.press("6", "z")
+        await until(pilot, lambda: isinstance(app.focused, MachineGrid))
+
+        def curve() -> str:
+            return next(line for line in screen_text(app).splitlines() if "GPU 0" in line)
+
+        seen = []
+        for _ in range(30):
+            subject = app.screen.query_one(MachineGrid).subject
+            if subject in seen:
+                break
+            seen.append(subject)
+            await until(pilot, lambda subject=subject: f"6 machines  {subject} " in screen_text(app))  # type: ignore[misc]
+            if subject == "clock, % of 1,980 MHz":
+                await until(pilot, lambda: "█" in curve() and curve().rstrip("│ ").endswith("▅"))
+                assert "  50    – " in next(line for line in screen_text(app).splitlines() if " n0 " in line)
+            if subject.startswith("slowed"):
+                await until(pilot, lambda: "█" in curve() and curve().rstrip("│ ").endswith("▁"))
+            await pilot.press("right")
+        assert seen == [
+            "use %", "memory %", "power %", "tensor cores %", "°C", "multiprocessors %", "memory read or written %",
+            "clock, % of 1,980 MHz", "memory clock, 0 so far", "PCIe in, 0 so far", "PCIe out, 0 so far",
+            "NVLink in, 0 so far", "NVLink out, % of 4 GB/s", "processes, 0 so far", "ECC errors, 0 so far",
+            "corrected ECC errors, 0 so far", "slowed (0 or 100)",
+        ]  # fmt: skip
+        await pilot.press("left", "left", "left", "left", "left")
+        await until(pilot, lambda: "NVLink out, % of 4 GB/s" in screen_text(app))
+        measure(39, nvlink_out=9e9)
+        await until(pilot, lambda: "NVLink out, % of 9 GB/s" in screen_text(app))
+
+
+async def test_what_no_gpu_tells_has_no_curve(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 1, 2)
+    session.open_run(view)
+    view.machines = MachineBook()
+    view.machines.feed(0, json.dumps({"at": session.now, "node": {}, "gpus": [{"util": 5}, {}]}).encode())
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "6 machines  use %" in screen_text(app))
+        await pilot.press("6", "left")
+        await until(pilot, lambda: "6 machines  °C" in screen_text(app))
+        await pilot.press("right")
+        await until(pilot, lambda: "6 machines  use %" in screen_text(app))
 
 
 @pytest.mark.parametrize(("width", "hidden"), [(80, 6), (160, 0)])
