@@ -126,6 +126,7 @@ class SkywardApp(OpeningApp):
         self._refresh_error = ""
         self._ends = Ends()
         self._leaving = False
+        self._returns = not self.REPLAYS  # to the screen that was left last, before anybody goes elsewhere
         self._lively_until = time.monotonic() + LIVELY_SECONDS
         self._pumped: tuple[tuple[object, ...] | None, float] = (None, 0.0)
         self._again: list[float] = []  # when the screen gets its pulse again, the next one last
@@ -184,6 +185,8 @@ class SkywardApp(OpeningApp):
     async def on_event(self, event: events.Event) -> None:
         """Keep what is typed before the ledger is read, for then."""
         is_typed = isinstance(event, events.Key | events.Paste) and not event.is_forwarded
+        if is_typed or isinstance(event, events.MouseDown):
+            self._returns = False
         if is_typed and self._early is not None:
             self._early.append(event)
         elif is_typed:
@@ -229,6 +232,7 @@ class SkywardApp(OpeningApp):
         else:
             await self._list_pools()
         self._pump()
+        self._return()
         self._hear_early_keys()
         self.refresh_pools()
         self.look_for_failures()
@@ -301,6 +305,12 @@ class SkywardApp(OpeningApp):
     async def refresh_pools(self) -> None:
         """Look for pools that others made, and for those that are over, now."""
         await self._look_for_pools(patient=False)
+        self._return()  # to a pool that is over, which are listed now
+
+    def _return(self) -> None:
+        """Open the screen that was left last, as soon as there is one."""
+        if self._returns and self.session is not None and len(self.screen_stack) == 1:
+            self._returns = not self.open_last()
 
     async def _look_for_pools(self, *, patient: bool) -> None:
         """With ``patient`` pass those by that did not answer of late, until they are due."""
@@ -528,6 +538,8 @@ class SkywardApp(OpeningApp):
             with suppress(TimeoutError):
                 await asyncio.wait_for(beside(self.session.detach), DETACH_SECONDS)
         self._keep_screens()
+        if not self.REPLAYS:
+            self.keep_place()
         await self.write_down()
         # Textual composes nothing for an app that is to exit: a screen that opens just now would miss its own widgets.
         while not (self.screen_stack and self.screen.is_mounted):

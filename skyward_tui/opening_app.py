@@ -15,8 +15,32 @@ if TYPE_CHECKING:
     from .launch_form import Form
 
 
+LAST = "last"  # in what is kept, beside the screens' own scopes
+
+
 class OpeningApp(DressedApp):
     """What one screen calls to have another one opened."""
+
+    def keep_place(self) -> None:
+        """Keep which screen is left, for the next start."""
+        from .screens.base import BaseScreen
+
+        places = (screen.place for screen in reversed(self.screen_stack) if isinstance(screen, BaseScreen))
+        self.keep(LAST, next(filter(None, places), {}))
+
+    def open_last(self) -> bool:
+        """Open the screen that was left last, one step from the list of pools; says whether that is settled. It is not
+        while its pool is not listed."""
+        place = self.kept_of(LAST)
+        if place.get("screen") == "history":
+            self.show_history(inbox=place.get("inbox") is True)
+        elif place.get("screen") == "run":
+            pool, run = self.find_pool(str(place.get("pool"))), str(place.get("run", ""))
+            if pool is None:
+                return False
+            # A run that the pool does not know of any more; one that is over has not been asked yet.
+            self.show_run(pool.key, run if pool.is_over or run in pool.runs else "")
+        return True
 
     def show_pool(self, key: str) -> None:
         from .screens.run import RunScreen

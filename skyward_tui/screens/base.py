@@ -60,6 +60,11 @@ class BaseScreen(Screen[Result]):
         """What of how it looks is kept for the next one of its kind."""
         return {}
 
+    @property
+    def place(self) -> KeptScreen:
+        """What the next start needs to open it again where the app is left here; empty where it does not."""
+        return {}
+
     def body(self) -> ComposeResult:
         raise NotImplementedError
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from skyward_core.front.past_looks import PastLook
     from skyward_core.front.past_runs import PastRun
 
+    from ..kept_state import KeptScreen
+
 _NO_RUN = "There has been no run yet: {pools.new} on the list of pools launches a script."
 TYPED = 0.3  # seconds after the last letter in which nothing is looked for in logs
 RESTS = 0.15  # seconds for which the cursor stays on a run before that is read
@@ -100,6 +102,10 @@ class HistoryScreen(BaseScreen[None]):
     @property
     def _title(self) -> str:
         return "failures" if self._inbox else "history"
+
+    @property
+    def place(self) -> KeptScreen:
+        return {"screen": self.SCOPE, "inbox": self._inbox}
 
     @property
     def context(self) -> str:

@@ -123,6 +123,10 @@ class RunScreen(BaseScreen[None]):
             found |= panel.kept()
         return {**found, **self._grid.kept()}
 
+    @property
+    def place(self) -> Mapping[str, str | bool]:
+        return {"screen": self.SCOPE, "pool": self.key, "run": self.run_id or ""}
+
     async def _recall(self) -> None:
         """Have a pool that is over read from what was kept of it; :attr:`pool` finds it."""
         if self.app.session is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -10,10 +11,14 @@ from textual.pilot import Pilot
 from skyward_core.front import settings
 from skyward_core.views.views import PoolView
 from skyward_tui.app import SkywardApp
+from skyward_tui.dialogs.quit import QuitScreen
+from skyward_tui.screens.history import HistoryScreen
+from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.numbers import NumbersPane
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession, logged
+from tests.support.past import some_past
 from tests.tui.conftest import log_of
 
 
@@ -52,7 +57,9 @@ async def test_what_was_chosen_is_there_again(session: FakeSession, view: PoolVi
         await until(pilot, lambda: not app.is_running)
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+        assert isinstance(app.screen, RunScreen)
+        screen = app.screen
         await until(pilot, lambda: screen.active == "ranks" and screen.merged and screen.has_class("-zoom"))
         pane = log_of(screen).pane
         assert pane.wrap and pane.times and pane.window.filter is not None
@@ -60,6 +67,89 @@ async def test_what_was_chosen_is_there_again(session: FakeSession, view: PoolVi
         await pilot.press("z", "2", "escape", "a")  # the filter, and back
         await until(pilot, lambda: pane.window.filter is None)
         assert not screen.has_class("-zoom")
+
+
+async def leave(app: SkywardApp, pilot: Pilot[Any]) -> None:
+    await pilot.press("ctrl+q")
+    await until(pilot, lambda: not app.is_running or isinstance(app.screen, QuitScreen))
+    if app.is_running:
+        await pilot.press("enter")
+    await until(pilot, lambda: not app.is_running)
+
+
+async def left_at(session: FakeSession, *keys: str, shows: str) -> None:
+    """An app that is left after some keys in the list of pools."""
+    app = made(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press(*keys)
+        await until(pilot, lambda: shows in screen_text(app))
+        await leave(app, pilot)
+
+
+@pytest.mark.parametrize("back", ["escape", "q"])
+async def test_the_next_start_opens_the_screen_that_was_left(
+    session: FakeSession, view: PoolView, back: str
+) -> None:
+    await left_at(session, "enter", shows="step=2")
+    app = made(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and "step=2" in screen_text(app))
+        await pilot.press(back)
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen) and "▶ llama-ft" in screen_text(app))
+        await leave(app, pilot)
+    app = made(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app) and app._early is None)
+        assert len(app.screen_stack) == 1
+
+
+@pytest.mark.parametrize(("key", "title"), [("H", "history"), ("F", "failures")])
+async def test_so_it_does_of_the_history(session: FakeSession, view: PoolView, key: str, title: str) -> None:
+    some_past(session)
+    await left_at(session, key, shows=f"pools › {title}")
+    app = made(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: f"pools › {title}" in screen_text(app))
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+
+
+async def test_an_earlier_run_is_there_again_too(session: FakeSession, view: PoolView) -> None:
+    first = next(iter(view.runs))
+    session.end_run(view, view.runs[first])
+    session.open_run(view)
+    await left_at(session, "enter", "left_curly_bracket", shows="run 1 of 2")
+    app = made(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run_id == first)
+
+
+async def test_a_pool_that_is_not_listed_any_more_opens_nothing(session: FakeSession, view: PoolView) -> None:
+    await left_at(session, "enter", shows="step=2")
+    session.views.remove(view)
+    session.pool("other")
+    app = made(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "▶ other" in screen_text(app) and app._early is None)
+        assert isinstance(app.screen, PoolsScreen)
+
+
+async def test_a_key_before_that_goes_first(session: FakeSession, view: PoolView) -> None:
+    await left_at(session, "enter", shows="step=2")
+    read = threading.Event()
+
+    def slow() -> FakeSession:
+        assert read.wait(60)
+        return session
+
+    app = SkywardApp(slow, clock=lambda: session.now)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "reading the ledger" in screen_text(app))
+        await pilot.press("H")
+        read.set()
+        await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
+        assert [type(each) for each in app.screen_stack] == [PoolsScreen, HistoryScreen]
 
 
 async def test_charts_are_drawn_as_they_were_left(session: FakeSession, view: PoolView) -> None:

@@ -64,7 +64,13 @@ def shared_session(shared_home: Path) -> Iterator[Session]:
 @pytest.fixture
 def session(shared_session: Session, shared_home: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     monkeypatch.setenv("SKYWARD_HOME", str(shared_home))
+    forget(shared_home)
     return shared_session
+
+
+def forget(home: Path) -> None:
+    """Have the app begin at the list of pools, wherever it was left."""
+    (home / "app.json").unlink(missing_ok=True)
 
 
 def go_on(terminal: Terminal, seconds: float) -> None:
@@ -151,6 +157,7 @@ def test_while_it_shows_a_run(
 ) -> None:
     moment = random.Random(seed)
     for _ in range(3 if proofs else 1):
+        forget(shared_home)
         with closing(Terminal(shared_home, cwd=tmp_path, program=["-c", PATIENT])) as terminal:
             terminal.until("▶ warm")
             terminal.press(
