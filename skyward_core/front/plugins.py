@@ -61,7 +61,11 @@ def _values(name: str, pairs: Sequence[str]) -> dict[str, Any]:
                 raise UsageError(
                     f"{parameter} of plugin {name} is a secret, and would be kept as it was written: give it in Python"
                 )
-        values = parse_arguments(_as_function(name, made), pairs)
+        try:
+            values = parse_arguments(_as_function(name, made), pairs)
+        except UsageError as error:
+            error.field = "plugin_settings"  # and no argument of what is called
+            raise
         for parameter, value in values.items():
             if isinstance(value, Text):
                 raise UsageError(
