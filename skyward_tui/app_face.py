@@ -11,7 +11,7 @@ from textual.app import App
 
 if TYPE_CHECKING:
     from skyward_core.front.base import Front
-    from skyward_core.front.log_search import FoundInLogs
+    from skyward_core.front.line_search import FoundInLogs
     from skyward_core.front.playback import Playback
     from skyward_core.front.settings import OwnSettings
     from skyward_core.front.sweeping import Sweep

@@ -9,7 +9,7 @@ from .dressed_app import DressedApp
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from skyward_core.front.log_search import FoundInLogs
+    from skyward_core.front.line_search import FoundInLogs
     from skyward_core.views.views import RunView
 
     from .launch_form import Form

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .kept_commands import KeptShell as KeptShell
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch as KeptLaunch
-    from .log_search import LogSearch
+    from .line_search import LogSearch
     from .past_looks import PastLook
     from .past_runs import PastRun, RunSearch
     from .sweeping import Sweep as Sweep

@@ -18,7 +18,7 @@ from ..views.views import RunView, TaskView
 from ..wire.safe_text import field as safe
 from .history import run_view
 from .launches import KeptLaunch, kept
-from .log_search import LogSearches
+from .line_search import LogSearches
 from .past_looks import PastLooks, numbers
 from .past_runs import PastRun, PastRuns, past_run
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .kept_commands import KeptShell
     from .launch_request import LaunchRequest
     from .launches import KeptLaunch
-    from .log_search import LogSearch
+    from .line_search import LogSearch
     from .past_looks import PastLook
     from .past_runs import PastRun, RunSearch
 

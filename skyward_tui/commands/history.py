@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from skyward_core.front.log_search import FoundInLogs, LogSearch
+from skyward_core.front.line_search import FoundInLogs, LogSearch
 from skyward_core.front.past_runs import PastRun, RunSearch
 from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError

@@ -64,14 +64,19 @@ class HostKeyScreen(Dialog[bool]):
 
     def on_mount(self) -> None:
         self.watch_more(self.more)
+        self._share_rows()
 
     def on_resize(self) -> None:
+        self._share_rows()
+        super().on_resize()
+
+    def _share_rows(self) -> None:
         """However few lines there are, the fingerprint is above the buttons, and these below it."""
         rows = int(self.size.height * MOST_OF_SCREEN)
         tight = rows < ROOMY
         self.set_class(tight, "-tight")
-        self.query_one("#facts").styles.max_height = rows - _AROUND - (0 if tight else _PADDING)
-        super().on_resize()
+        for facts in self.query("#facts"):  # none yet, where the terminal's size is told before
+            facts.styles.max_height = rows - _AROUND - (0 if tight else _PADDING)
 
     def _question(self) -> Content:
         key = self.key

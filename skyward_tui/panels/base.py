@@ -9,7 +9,7 @@ from textual import getters
 from textual.app import ComposeResult
 from textual.widget import Widget
 
-from skyward_core.front.log_search import FoundInLogs
+from skyward_core.front.line_search import FoundInLogs
 from skyward_core.views.views import PoolView, RunView
 
 from ..app_face import AppFace

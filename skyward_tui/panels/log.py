@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widgets import Input
 
 from skyward_core.front.history import StoredLines
-from skyward_core.front.log_search import FoundInLogs
+from skyward_core.front.line_search import FoundInLogs
 from skyward_core.model.errors import UsageError
 from skyward_core.views.collapsed import CollapsedRing
 from skyward_core.views.logs import LogRing, Ring

@@ -28,7 +28,7 @@ from .base import BaseScreen
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-    from skyward_core.front.log_search import FoundInLogs, LogSearch
+    from skyward_core.front.line_search import FoundInLogs, LogSearch
     from skyward_core.front.past_looks import PastLook
     from skyward_core.front.past_runs import PastRun
 

@@ -38,7 +38,7 @@ from .base import BaseScreen, newest_run, pool_status
 
 if TYPE_CHECKING:
     from skyward_core.front.base import Front
-    from skyward_core.front.log_search import FoundInLogs
+    from skyward_core.front.line_search import FoundInLogs
 
 LEAD_SECONDS = 5.0  # in which the last lines of a rank that failed may still come
 CALM = 3  # seconds between two looks at what comes of itself, where nothing goes on

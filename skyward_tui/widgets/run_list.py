@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from textual.content import Content
 from textual.message import Message
 
-from skyward_core.front.log_search import FoundInLogs
+from skyward_core.front.line_search import FoundInLogs
 from skyward_core.front.past_runs import COLUMNS, PastRun, sorted_runs
 
 from ..theme import look

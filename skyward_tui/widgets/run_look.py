@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from textual.content import Content
 from textual.widget import Widget
 
-from skyward_core.front.log_search import FoundInLogs
+from skyward_core.front.line_search import FoundInLogs
 from skyward_core.front.past_looks import PastLook
 from skyward_core.front.past_runs import PastRun
 from skyward_core.views.views import RunView

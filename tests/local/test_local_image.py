@@ -59,7 +59,10 @@ def environments(home: Path) -> list[Path]:
 def test_ranks_have_the_packages_of_the_image(wheels: None, home: Path) -> None:
     with pool(pip=["skytiny==1.0"]) as compute:
         found = seen() @ compute
-        told = [each for each in replay(compute.pool.archive.folder) if isinstance(each, NodePhase)]
+        folder = compute.pool.archive.folder
+    told = [
+        each for each in replay(folder) if isinstance(each, NodePhase)
+    ]  # all that was told is written now
     said = [each.detail for each in told if each.phase == "installed"]
     assert [each for each in said if "skytiny" in each], "the phase board tells what is installed"
     (made,) = environments(home)

@@ -12,7 +12,7 @@ from skyward_core.front.comparing import Comparison
 from skyward_core.front.kept_commands import KeptShell
 from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.launches import KeptLaunch
-from skyward_core.front.log_search import LogSearch
+from skyward_core.front.line_search import LogSearch
 from skyward_core.front.past_looks import PastLook
 from skyward_core.front.past_runs import PastRun, RunSearch
 from skyward_core.front.sweeping import Sweep

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.front import log_search
-from skyward_core.front.log_search import FoundInLogs, LogSearch, having
+from skyward_core.front import line_search
+from skyward_core.front.line_search import FoundInLogs, LogSearch, having
 from skyward_core.front.past_runs import RunSearch, past_runs
 from skyward_core.model.outcome import ErrorInfo
 from skyward_core.store.ledger import Ledger
@@ -111,7 +111,7 @@ def test_bytes_that_are_no_text_do_no_harm(ledger: Ledger) -> None:
 def test_of_a_long_line_the_part_with_the_word_is_told(ledger: Ledger) -> None:
     stored_run(ledger, "r1", {0: b"x" * 5_000 + b" nan " + b"y" * 900_000 + b"\nend\n"}, opened_at=NOW)
     line = found(ledger, "nan")["r1"].line
-    assert line.startswith("… x") and " nan y" in line and len(line) <= log_search.SHOWN + 2
+    assert line.startswith("… x") and " nan y" in line and len(line) <= line_search.SHOWN + 2
     assert found(ledger, "end")["r1"].number == 1
 
 
@@ -142,7 +142,7 @@ def test_one_that_is_cancelled_looks_at_nothing_more(ledger: Ledger) -> None:
 
 
 def test_no_more_of_a_run_is_read_than_was_said(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_search, "MOST", 1_000)
+    monkeypatch.setattr(line_search, "MOST", 1_000)
     monkeypatch.setattr(weave.weave, "__defaults__", (64,))
     stored_run(ledger, "r1", {0: b"nan\n" * 1_000, 1: b"nan\n", 2: b"only here\n"}, opened_at=NOW)
     here = found(ledger, "nan")["r1"]
