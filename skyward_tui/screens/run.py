@@ -66,8 +66,7 @@ class RunScreen(BaseScreen[None]):
     def __init__(self, pool: str, run: str | None = None, found: FoundInLogs | None = None) -> None:
         super().__init__()
         self.key, self.run_id, self._found = pool, run, found
-        self.collapsed = False  # where all ranks are shown
-        self.only_failed = False  # there, too
+        self.collapsed = self.only_failed = False  # where all ranks are shown
         self._view: PoolView | None = None
         self._is_pulsing = False
         self._awaits_run = False
@@ -405,8 +404,7 @@ class RunScreen(BaseScreen[None]):
         if pool is None:
             return
         stem = pool.name if run is None else f"{pool.name}-{run.id}"
-        files: dict[str, Iterable[str]] = {}
-        remarks = ""
+        files, remarks = dict[str, Iterable[str]](), ""
         for panel in self.panels.values():
             kept = await panel.saved(run, chosen)
             files |= {f"{stem}-{end}": text for end, text in kept.files.items()}
