@@ -1,9 +1,10 @@
-"""The stacks of 64 ranks of this machine: how long until all of them are known."""
+"""The stacks of ranks of this machine: how long until those of 64 are known, and until a hang is found."""
 
 from __future__ import annotations
 
 import statistics
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
 
@@ -30,6 +31,38 @@ def level(depth: int) -> None:
 """
 
 
+# Rank 2 stays away from what the others do together, and leaves word of when.
+STRAYS = """
+import time
+from pathlib import Path
+import skyward_core as sky
+
+@sky.function
+def strays(word: str) -> None:
+    if sky.instance_info().rank == 2:
+        Path(word).touch()
+        stays_away()
+    together()
+
+def stays_away() -> None:
+    while True:
+        time.sleep(1)
+"""
+TOGETHER = {
+    "torch": """
+def together() -> None:
+    import torch
+    torch.distributed.all_reduce(torch.ones(1))
+""",
+    "jax": """
+def together() -> None:
+    import jax
+    from jax.experimental import multihost_utils
+    multihost_utils.process_allgather(jax.numpy.ones(1))
+""",
+}
+
+
 def measure() -> list[Metric]:
     taken = fresh("stacks:taken")
     return [
@@ -37,6 +70,10 @@ def measure() -> list[Metric]:
         Metric("slowest_s", taken["slowest_s"], None, Bar(at_most=4)),
         Metric("ranks_not_known", taken["ranks_not_known"], None, Bar(at_most=0)),
         Metric("stacks_told_apart", taken["groups"], None, Bar(at_least=4)),
+        *(
+            Metric(f"{name}_hang_found_s", fresh("stacks:hang_found", name), None, Bar(at_most=10))
+            for name in TOGETHER
+        ),
     ]
 
 
@@ -56,11 +93,11 @@ def taken() -> dict[str, float]:
             script = Path(folder) / "waits.py"
             script.write_text(WAITS)
             run = session.launch(pool.key, build_task(script, "waits", {})).result(SECONDS)
-        until = monotonic() + SECONDS
-        while sum(task.began_at is not None for task in run.tasks.values()) < NODES * RANKS_PER_NODE:
-            if monotonic() > until:
-                raise BenchError("the ranks have not begun")
-            sleep(0.05)
+        ranks = NODES * RANKS_PER_NODE
+        _until(
+            lambda: sum(task.began_at is not None for task in run.tasks.values()) == ranks,
+            "the ranks have not begun",
+        )
         took = []
         for _ in range(TIMES):
             began = perf_counter()
@@ -75,3 +112,43 @@ def taken() -> dict[str, float]:
     finally:
         session.down(pool.key).result(SECONDS)
         session.detach()
+
+
+def hang_found(framework: str) -> float:
+    """Seconds from when one rank of four stays away until the lens names it, and what the others are in."""
+    import skyward_core as sky
+    from skyward_core.front.session import Session
+    from skyward_core.model.spec import PoolSpec, Worker
+    from skyward_core.providers.local.provider import Local
+    from skyward_core.tasks.scripts import build_task
+    from skyward_core.views.stacks import verdict
+
+    session = Session()
+    plugin = getattr(sky.plugins, framework)()
+    spec = PoolSpec(name=POOL, provider=Local(), nodes=1, worker=Worker(ranks_per_node=4), plugins=(plugin,))
+    pool = session.create(spec).result(SECONDS)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            script, word = Path(folder) / "strays.py", Path(folder) / "word"
+            script.write_text(STRAYS + TOGETHER[framework])
+            run = session.launch(pool.key, build_task(script, "strays", {"word": str(word)})).result(SECONDS)
+            _until(word.exists, "no rank strayed")
+            began = perf_counter()
+
+            def is_told() -> bool:
+                lines = verdict(session.stacks(pool.key, run.id, signal=True).result(SECONDS))
+                return any(line.startswith("ranks 0-1,3 are in ") and "stays_away" in line for line in lines)
+
+            _until(is_told, "the hang was not found")
+            return perf_counter() - began
+    finally:
+        session.down(pool.key).result(SECONDS)
+        session.detach()
+
+
+def _until(holds: Callable[[], bool], otherwise: str) -> None:
+    until = monotonic() + SECONDS
+    while not holds():
+        if monotonic() > until:
+            raise BenchError(otherwise)
+        sleep(0.05)
