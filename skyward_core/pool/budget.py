@@ -33,6 +33,7 @@ class Budget:
         self._news = news
         self._end = end
         self._raised = asyncio.Event()
+        self._least, self._counted_at = 0.0, time.monotonic()
         self.asks = False
 
     def raise_to(self, dollars: float) -> None:
@@ -52,8 +53,7 @@ class Budget:
             words = "nobody knows what its machines cost, so its budget cannot be watched"
             self._news.complain(f"{words}: its lease and its time to live alone end pool {view.name}")
         while not self._context.leaving and (budget := self._known()) is not None:
-            now = time.time()
-            spent = view.spent(now)
+            spent = self._spent()
             if spent >= budget:
                 if not (self.asks and await self._is_raised(budget)):
                     self._tell("spent", budget)
@@ -67,11 +67,18 @@ class Budget:
             left = (mark - spent) / view.price_hourly * 3600 if view.price_hourly else LOOK
             await asyncio.sleep(min(max(left, 0.01), LOOK))
 
+    def _spent(self) -> float:
+        """Dollars until now; no less than what was spent at the last look and since, should the clock be set back."""
+        before, self._counted_at = self._counted_at, time.monotonic()
+        least = self._least + self._context.view.price_hourly * (self._counted_at - before) / 3600
+        self._least = max(least, self._context.view.spent(time.time()))
+        return self._least
+
     async def _is_raised(self, budget: float) -> bool:
         self._raised.clear()
-        ends_at = time.time() + ANSWER
-        self._tell("asked", budget, ends_at)
-        while (left := ends_at - time.time()) > 0:
+        over = time.monotonic() + ANSWER  # that nobody sets
+        self._tell("asked", budget, time.time() + ANSWER)
+        while (left := over - time.monotonic()) > 0:
             with suppress(TimeoutError):  # somebody else may be asked, too, and answers there
                 await asyncio.wait_for(self._raised.wait(), min(left, LOOK))
                 return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
@@ -134,11 +135,29 @@ async def test_what_cannot_be_written_down_is_not_allowed(
         assert watched.pool.view.budget == 1e6
 
 
-async def test_where_nobody_answers_it_ends(world: Dear, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("back", [0.0, 3600.0])
+async def test_where_nobody_answers_it_ends(
+    world: Dear, monkeypatch: pytest.MonkeyPatch, back: float
+) -> None:
     monkeypatch.setattr(budget, "ANSWER", 0.05)
+    real = time.time
     async with started(world, 1.0, asks=True) as watched:
-        await until(lambda: watched.states[-1:] == ["spent"])
-    assert "asked" in watched.states
+        await until(lambda: "asked" in watched.states)
+        with monkeypatch.context() as clock:
+            clock.setattr(time, "time", lambda: real() - back)
+            await until(lambda: watched.states[-1:] == ["spent"])
+
+
+async def test_what_is_spent_is_counted_where_the_clock_is_set_back(
+    world: Dear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "LOOK", 0.01)
+    real = time.time
+    async with started(world, 40.0) as watched:
+        await until(lambda: watched.pool.view.spent(time.time()) > 0)
+        with monkeypatch.context() as clock:
+            clock.setattr(time, "time", lambda: real() - 3600)
+            await until(lambda: watched.states[-1:] == ["spent"])
 
 
 async def test_a_price_that_nobody_knows_is_said(world: Dear) -> None:
