@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -125,17 +125,24 @@ class RunSearch:
         return run.has_failed or not self.failed
 
 
-def past_runs(ledger: Ledger, search: RunSearch, launches: dict[str, Launched]) -> list[PastRun]:
+def past_runs(
+    ledger: Ledger,
+    search: RunSearch,
+    launches: dict[str, Launched],
+    seen: Mapping[str, RunView],
+) -> list[PastRun]:
     """Those that are wanted, of the newest 10,000, newest first; pools that had no run stand among them.
 
     Args:
         launches: what runs were launched with, as far as that was read before; gets the rest.
+        seen: those of pools that are watched, by id: of what only looks at a pool the ledger hears nothing.
 
     Raises:
         LedgerError: the ledger cannot be read.
     """
     pools = _Pools(ledger, launches)
-    found = [pools.run(row) for row in ledger.latest_runs(search.since, EVERY)]
+    rows = ledger.latest_runs(search.since, EVERY)
+    found = [pools.run(_as_it_ended(row, seen.get(row.run))) for row in rows]
     found += [pools.without_run(row) for row in ledger.pools_without_runs(search.since, EVERY)]
     return sorted(filter(search.wants, found), key=lambda each: -each.opened_at)
 
@@ -182,6 +189,13 @@ def _with_figures(ledger: Ledger, row: RunRow, run: PastRun) -> PastRun:
     return run if told is None else replace(run, figures=told.to_json())
 
 
+def _as_it_ended(row: RunRow, view: RunView | None) -> RunRow:
+    """The same as it was seen to end, where nobody has written that down yet."""
+    if row.state != "running" or view is None or view.state == "running":
+        return row
+    return replace(row, state=view.state, ended_at=view.ended_at, root_cause=view.root_cause)
+
+
 def _as_seen(run: PastRun, view: RunView | None) -> PastRun:
     """The same with what its machine was at, as far as that was seen: it is written down a few seconds later."""
     told = view.cause_figures if view is not None else None
@@ -198,7 +212,7 @@ class PastRuns(SessionPart):
         """See :func:`past_runs`; the future raises what that raises."""
 
         async def work() -> list[PastRun]:
-            return await asyncio.to_thread(past_runs, self.ledger, search, self._launches)
+            return await asyncio.to_thread(past_runs, self.ledger, search, self._launches, self._runs_seen())
 
         return self._submit(work())
 
@@ -207,10 +221,13 @@ class PastRuns(SessionPart):
 
         async def work() -> list[PastRun]:
             found = await asyncio.to_thread(failures, self.ledger)
-            views = {run.id: run for pool in self.pools() for run in pool.runs.values()}
+            views = self._runs_seen()
             return [_as_seen(run, views.get(run.run)) for run in found]
 
         return self._submit(work())
+
+    def _runs_seen(self) -> dict[str, RunView]:
+        return {run.id: run for pool in self.pools() for run in list(pool.runs.values())}
 
     def dismiss(self, runs: Sequence[str]) -> Future[None]:
         """Tell of some failures no more.

@@ -32,7 +32,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
 
 
 def search(ledger: Ledger, *words: str) -> LogSearch:
-    return LogSearch(ledger, past_runs(ledger, RunSearch(), {}), words)
+    return LogSearch(ledger, past_runs(ledger, RunSearch(), {}, {}), words)
 
 
 def found(ledger: Ledger, *words: str) -> dict[str, FoundInLogs]:

@@ -60,7 +60,7 @@ def test_of_a_sweep_the_trials_are_told_and_counted(tmp_path: Path, monkeypatch:
             ("0.2",),
         ]
         assert other.trials is None
-        counted = {run.run: run.counted for run in past_runs(ledger, RunSearch(), {})}
+        counted = {run.run: run.counted for run in past_runs(ledger, RunSearch(), {}, {})}
         assert counted == {"s1": "trial", "b1": "rank"}
     finally:
         ledger.close()

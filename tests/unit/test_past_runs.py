@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.front.past_runs import COLUMNS, RunSearch, past_runs, sorted_runs
+from skyward_core.front.past_runs import COLUMNS, PastRuns, RunSearch, past_runs, sorted_runs
 from skyward_core.model.machine import Machine
 from skyward_core.model.outcome import RootCause
 from skyward_core.store import kept_launches
 from skyward_core.store.home import pool_dir
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt, bills_of
+from skyward_core.views.views import PoolView, RunView
 from skyward_tui.cli import cli
 
 HOUR = 3600.0
@@ -56,11 +60,11 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
 
 
 def ids(ledger: Ledger, *words: str, failed: bool = False, since: float = 0.0) -> list[str]:
-    return [run.run or run.pool for run in past_runs(ledger, RunSearch(words, failed, since), {})]
+    return [run.run or run.pool for run in past_runs(ledger, RunSearch(words, failed, since), {}, {})]
 
 
 def test_all_of_them_newest_first_with_outcome_duration_and_cost(ledger: Ledger) -> None:
-    found = past_runs(ledger, RunSearch(), {})
+    found = past_runs(ledger, RunSearch(), {}, {})
     assert [run.run for run in found] == ["", "r9", "r2", "r1", "r0"]
     empty, running, _, failed, done = found
     assert (empty.pool, empty.function, empty.is_up) == ("empty", "", True)
@@ -73,6 +77,32 @@ def test_all_of_them_newest_first_with_outcome_duration_and_cost(ledger: Ledger)
     assert done.dollars == pytest.approx(1.0) and running.dollars == 0.0
     assert done.seconds(0.0) == pytest.approx(HOUR / 2)
     assert (done.script, done.arguments, done.provider) == ("train_0.py", ("lr=0.0",), "world")
+
+
+class Watching(PastRuns):
+    """A session that sees one pool, and writes nothing down of it."""
+
+    def __init__(self, ledger: Ledger, view: PoolView) -> None:
+        self.ledger, self._launches, self._view = ledger, {}, view
+
+    def pools(self) -> list[PoolView]:
+        return [self._view]
+
+    def _submit(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(asyncio.run(work))
+        return done
+
+
+def test_one_that_was_seen_to_end_runs_no_longer(ledger: Ledger) -> None:
+    view = PoolView("here", state="up", runs={"r9": RunView("r9", "here", "evaluate", "single", 1, 100.0)})
+    session = Watching(ledger, view)
+    (running,) = session.past_runs(RunSearch(["evaluate"])).result()
+    assert (running.state, running.ended_at, running.error) == ("running", None, "")
+    view.runs["r9"].end("failed", running.opened_at + 7, RootCause(0, "raised", "OSError", "disk full"))
+    (failed,) = session.past_runs(RunSearch(failed=True, words=["here"])).result()
+    assert (failed.run, failed.state, failed.seconds(0.0)) == ("r9", "failed", 7.0)
+    assert failed.error == "r0 OSError: disk full"
 
 
 def test_they_are_found_by_words_failures_and_age(ledger: Ledger) -> None:
@@ -92,7 +122,7 @@ def test_a_launch_that_was_tampered_with_hides_no_run(ledger: Ledger, tmp_path: 
 
 @pytest.mark.parametrize("by", COLUMNS)
 def test_they_are_sorted_by_any_column(ledger: Ledger, by: str) -> None:
-    found = past_runs(ledger, RunSearch(), {})
+    found = past_runs(ledger, RunSearch(), {}, {})
     up = sorted_runs(found, by, time.time(), falling=False)
     assert sorted(run.run for run in up) == sorted(run.run for run in found)
     if by == "cost":
