@@ -100,7 +100,9 @@ def _open(view: PoolView, row: PoolRow) -> None:
 def unreached(row: PoolRow, state: PoolStatus, detail: str) -> PoolView:
     """A pool to which there is no connection."""
     provider = str(row.spec.get("provider") or row.provider["provider"])
-    return PoolView(row.name, provider, state, detail, row.created_at, row.spec, key=row.key)
+    view = PoolView(row.name, provider, state, detail, row.created_at, row.spec, key=row.key)
+    view.priced_at, view.budget = row.created_at, row.spec.get("options", {}).get("budget")
+    return view
 
 
 def price(view: PoolView, ledger: Ledger, row: PoolRow) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from skyward_core.front.costs import _by_day, costs
 from skyward_core.model.machine import Machine
 from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.store.history import price, unreached
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Bill, Receipt, bills_of, end_of
 from skyward_tui.cli import cli
@@ -87,6 +88,16 @@ def test_a_start_that_came_to_nothing_cost_nothing(ledger: Ledger) -> None:
     assert costs(now - 60).pools == []
     pool(ledger, "starts", [], hours=None)
     assert [(each.pool, each.dollars) for each in costs(now - 60).pools] == [("starts", None)]
+
+
+def test_what_cannot_be_reached_has_cost_what_it_costs_since_it_was_made(ledger: Ledger) -> None:
+    pool(ledger, "far", [machine("a", 2.0, time.time())], hours=None)
+    row = ledger.pool("t-far")
+    row.spec["options"] = {"budget": 9.0}
+    view = unreached(row, "unreachable", "no answer")
+    price(view, ledger, row)
+    assert (view.price_hourly, view.budget) == (2.0, 9.0)
+    assert view.spent(row.created_at + 1800) == pytest.approx(1.0)
 
 
 def test_only_what_was_spent_in_the_time_that_is_asked_about_counts(ledger: Ledger) -> None:
