@@ -48,8 +48,8 @@ def ordered(pools: Sequence[PoolView], words: Iterable[str], by: str, *, falling
     keys: dict[str, Callable[[PoolView], Any]] = {
         "pool": lambda pool: pool.name,
         "state": lambda pool: look(pool.state).word,
-        "nodes": lambda pool: len(pool.nodes),
-        "ranks": lambda pool: pool.world_size,
+        "nodes": lambda pool: pool.node_count,
+        "ranks": lambda pool: pool.node_count * pool.ranks_per_node,
         "provider": lambda pool: pool.provider,
         "use": _used,
         "age": lambda pool: -(pool.created_at if pool.ended_at is None else pool.ended_at),

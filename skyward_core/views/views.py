@@ -235,6 +235,12 @@ class PoolView(Value):
     def world_size(self) -> int:
         return len(self.nodes) * self.ranks_per_node
 
+    @property
+    def node_count(self) -> int:
+        """How many nodes it has; of one that nobody has reached, was to have."""
+        meant = self.spec.get("nodes", 0)
+        return len(self.nodes) or (meant if isinstance(meant, int) else 0)
+
     def node_of(self, rank: int) -> int:
         """The node that a rank is on."""
         return rank // self.ranks_per_node

@@ -42,11 +42,11 @@ def ls(everything: bool, console: Console) -> int:
         runs = ", ".join(
             f"{run.id} {run.function} {run.state}" + unfetched(pool, run.id) for run in pool.runs.values()
         )
-        ready = f"{pool.nodes_ready}/{len(pool.nodes)}"
+        ready = f"{pool.nodes_ready}/{pool.node_count}"
         left = pool.lease_left(time.time())
         ends = "" if left is None else f"in {duration(left)}"
         if pool.ended_at is not None:
-            ready, ends = str(len(pool.nodes)), time.strftime("%Y-%m-%d %H:%M", time.localtime(pool.ended_at))
+            ready, ends = str(pool.node_count), time.strftime("%Y-%m-%d %H:%M", time.localtime(pool.ended_at))
         price = hourly(pool) or "-"
         rows.append((pool.name, pool.state, pool.provider, ready, price, ends, runs))
     if console.as_json:

@@ -109,9 +109,10 @@ class TeardownScreen(TypedWord[bool]):
         return any(not isinstance(left, str) and left.is_too_much for left in self._left.values())
 
     def _facts(self, view: PoolView, now: float) -> Content:
+        nodes = view.node_count
         parts: list[tuple[str, str]] = [
             (view.name, "bold"),
-            (f": {count(len(view.nodes), 'node')}, {count(view.world_size, 'rank')}, ", ""),
+            (f": {count(nodes, 'node')}, {count(nodes * view.ranks_per_node, 'rank')}, ", ""),
             (f"up {', '.join(filter(None, (duration(now - view.created_at), hourly(view))))}.", ""),
         ]
         running = [run for run in view.runs.values() if run.state == "running"]

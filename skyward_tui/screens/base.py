@@ -201,7 +201,7 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
         parts.append(Content.styled(cost, "$muted"))
     state = Content.styled(f"pool {mark.text}", mark.style)
     parts.append(state)
-    parts.append(Content.styled(f"{pool.nodes_ready}/{count(len(pool.nodes), 'node')}", "$muted"))
+    parts.append(Content.styled(f"{pool.nodes_ready}/{count(pool.node_count, 'node')}", "$muted"))
     if (left := pool.lease_left(now)) is not None:
         parts.append(Content.styled(f"ends in {time_left(left)}", "$text-warning"))
     if pool.state not in ("up", "gone"):

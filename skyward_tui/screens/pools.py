@@ -190,7 +190,7 @@ class PoolList(Roll):
         mark = look(pool.state)
         name = self._name_width(width)
         here = index == self.cursor
-        nodes = f"{pool.nodes_ready}/{len(pool.nodes)}" if not pool.is_over else f"{len(pool.nodes)}"
+        nodes = f"{pool.node_count}" if pool.is_over else f"{pool.nodes_ready}/{pool.node_count}"
         lasts = self._now - pool.created_at
         said = duration(lasts) if goes_on(pool, self._now) else age(lasts)
         if pool.is_over:
@@ -204,7 +204,7 @@ class PoolList(Roll):
                 f"{mark.style} {PULSE_STYLE}" if pool.key in self._pulse.lit else mark.style,
             ),
             (f"{nodes:<8}", "$muted" if pool.is_over else ""),
-            (f"{pool.world_size:<7,}" if width >= _ROOMY else "", ""),
+            (f"{pool.node_count * pool.ranks_per_node:<7,}" if width >= _ROOMY else "", ""),
             (f"{pool.provider:<10}" if width >= _ROOMY else "", "$muted"),
             (f"{use_of(pool, self._now):<{_USE}}" if width >= _ROOMY and self._measured else "", ""),
             (f"{said:>10} ", "$muted"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -492,7 +493,8 @@ class LogPane(Widget, can_focus=True):
             rows = self._rows_of(self.window.after(first, height + 1), base)[skip : skip + height]
         self._shown = [place for place, _ in rows]
         if not rows and self.empty_text:
-            return [Strip([Segment(" " + self.empty_text, base + Style(dim=True))])]
+            said = textwrap.wrap(self.empty_text, max(20, width - 1))[:height]
+            return [Strip([Segment(f" {line}", base + Style(dim=True))]) for line in said]
         return [strip for _, strip in rows]
 
     def _rows_of(self, lines: list[Line], base: Style) -> list[tuple[tuple[int, int], Strip]]:

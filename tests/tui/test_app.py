@@ -322,10 +322,11 @@ async def test_a_pool_that_cannot_be_reached_is_shown_all_the_same(
     app: SkywardApp, session: FakeSession
 ) -> None:
     lost = PoolView("lost", "ssh", "unreachable", "10.0.0.7 does not answer", session.now - 60)
-    lost.hint = Hint("trust-host-key", "10.0.0.7")
+    lost.hint, lost.spec = Hint("trust-host-key", "10.0.0.7"), {"nodes": 2, "worker": {"ranks_per_node": 3}}
     session.views.append(lost)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "! unreachable" in screen_text(app))
+        assert re.search("lost +! unreachable +0/2 ", screen_text(app))
         await pilot.press("enter")
         said = "10.0.0.7 does not answer; accept it with: "
         await until(
@@ -337,6 +338,11 @@ async def test_a_pool_that_cannot_be_reached_is_shown_all_the_same(
             await pilot.resize_terminal(*size)
             await pilot.pause()
         assert isinstance(app.screen, RunScreen)
+        lost.detail, lost.hint = f"{'its machines cost money ' * 5}until somebody ends them", None
+        lost.version += 1
+        await until(pilot, lambda: "ends them" in screen_text(app))  # in a line of its own
+        await pilot.press("X")
+        await until(pilot, lambda: "lost: 2 nodes, 6 ranks, up" in screen_text(app))
 
 
 async def test_a_teardown_goes_on_when_the_app_quits(app: SkywardApp, session: FakeSession) -> None:

@@ -16,7 +16,7 @@ SETTINGS = (
         name="instance_type",
         help="the type of machine; else the cheapest with the accelerator",
         example="g5.xlarge",
-        field=lambda: Field("Machine", placeholder="the cheapest type with the accelerator, or g5.xlarge"),
+        field=lambda: Field("Machine", placeholder="the cheapest type that fits; or one, such as g5.xlarge"),
     ),
     Setting(name="zones", help="the only zones to use, in order", type=words),
     Setting(name="profile", help="the profile of ~/.aws/config"),
