@@ -3,6 +3,7 @@ said of it on the way, such as what its installer printed."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from textual import events
@@ -23,6 +24,7 @@ ROOMY = 90  # cells in which a node's way, and its steps, have room
 _NOTHING_HERE = "nothing was said of its way, or only where the pool was started"
 SAID = 12  # lines that were said of a node, below it, at most
 _LEAST = 3
+_MOST_OF_POOL = 3  # lines that are said of all of it
 _CURSOR = "$block-cursor-foreground on $block-cursor-background bold"
 _LABEL = 5  # cells of a node's name
 
@@ -56,7 +58,7 @@ class PhaseBoard(Roll):
         self._steps = on_nodes(job_steps, now)
         bad = pool.state in ("failed", "degraded", "unreachable")
         style = "$text-error" if bad else "$muted"
-        self._head = [Content.styled(f" {line}", style) for line in detail_of(pool).splitlines()[:3]]
+        self._head = [Content.styled(f" {line}", style) for line in self._what_of(pool)]
         for number, line in enumerate(last_words(pool, job_steps)):
             self._head.append(Content.styled(f" {line}", "$muted" if number else "$text-error"))
         nodes = pool.nodes
@@ -68,6 +70,13 @@ class PhaseBoard(Roll):
         self._rows = [row for node in nodes for row in self._rows_of(node, now)]
         self.refresh_if_changed()
         return True
+
+    def _what_of(self, pool: PoolView) -> list[str]:
+        """What is said of the pool as a whole: all of it, where its nodes leave room for that."""
+        lines = detail_of(pool).splitlines()[:_MOST_OF_POOL]
+        whole = [part for line in lines for part in textwrap.wrap(line, max(20, self.size.width - 2))]
+        has_room = len(whole[:_MOST_OF_POOL]) + len(pool.nodes) <= self.size.height
+        return whole[:_MOST_OF_POOL] if has_room else lines
 
     def _rows_of(self, node: NodeView, now: float) -> Iterator[tuple[int, Content]]:
         yield node.index, self._node(node, now)

@@ -340,7 +340,12 @@ async def test_a_pool_that_cannot_be_reached_is_shown_all_the_same(
         assert isinstance(app.screen, RunScreen)
         lost.detail, lost.hint = f"{'its machines cost money ' * 5}until somebody ends them", None
         lost.version += 1
-        await until(pilot, lambda: "ends them" in screen_text(app))  # in a line of its own
+        await until(
+            pilot, lambda: screen_text(app).count("until somebody ends them") == 1
+        )  # in a line of its own
+        await pilot.resize_terminal(80, 24)
+        await pilot.press("3")
+        await until(pilot, lambda: "somebody ends them" in " ".join(screen_text(app).split()))
         await pilot.press("X")
         await until(pilot, lambda: "lost: 2 nodes, 6 ranks, up" in screen_text(app))
 
