@@ -22,7 +22,7 @@ from tests.support.have_uv import have_uv
 # How long an example takes is for the benchmarks: here a busy machine would fail tests.
 PATIENT: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("proofs", max_examples=100, **PATIENT)
-settings.register_profile("suite", max_examples=25, **PATIENT)
+settings.register_profile("suite", max_examples=15, **PATIENT)
 
 # As below for the packages: the processes of a run would each compile all tests, of which one can keep what it has.
 sys.dont_write_bytecode = False

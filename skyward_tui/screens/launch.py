@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
+from textual.content import Content
 from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Button, Input, Select, Static
@@ -48,6 +49,7 @@ from ..widgets.chrome import Crumbs, Panel
 from ..widgets.form_fields import Choice
 from ..widgets.plan_panel import PlanPanel
 from ..widgets.plugin_fields import PluginFields
+from ..widgets.saying import say
 from ..widgets.toggles import Toggles
 from ..words import one_line
 from . import launch_presets
@@ -344,7 +346,7 @@ class LaunchScreen(BaseScreen[None]):
         message = self.query_one("#message", Static)
         message.set_class(error, "-error")
         text = with_keys(text, self.app.keys)
-        message.update(f"✗ {text}" if error else text)
+        say(message, Content(f"✗ {text}" if error else text))
 
     # Acting
 

@@ -21,6 +21,7 @@ from ..argument_line import given, with_argument
 from ..several_values import amiss, values_of
 from ..styles import beside
 from .form_fields import Choice, line
+from .saying import say
 from .toggles import Toggles
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class ArgumentRow(Vertical):
             said = Content.styled(field(_about(self.asked)), "$muted")
         else:
             said = Content("")
-        self._under.update(said)
+        say(self._under, said)
         self._under.display = bool(said.plain)
 
 

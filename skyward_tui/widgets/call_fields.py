@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.content import Content
 from textual.widgets import Input, Static
 
 from skyward_core.wire.safe_text import field
@@ -16,6 +17,7 @@ from skyward_core.wire.safe_text import field
 from ..words import one_line
 from .argument_fields import ArgumentFields
 from .form_fields import line, row
+from .saying import say
 
 if TYPE_CHECKING:
     from skyward_core.front.scripts import ArgumentField, FunctionInfo
@@ -49,7 +51,7 @@ class CallFields(Vertical):
         if called is not None and not whole:
             said = field(one_line(called.doc) if asked else str(called))
         hint = self.query_one("#hint", Static)
-        hint.update(said)
+        say(hint, Content(said))
         hint.display = bool(said)
         text = self.query_one("#arguments", Input)
         text.placeholder = WORDS if whole else ARGUMENTS
@@ -58,7 +60,7 @@ class CallFields(Vertical):
     def show_variables(self, asked: Sequence[ArgumentField], file: Path) -> None:
         """Have fields for a job file's variables."""
         hint = self.query_one("#hint", Static)
-        hint.update(JOB)
+        say(hint, Content(JOB))
         hint.display = True
         text = self.query_one("#arguments", Input)
         text.placeholder = VARIABLES

@@ -16,6 +16,7 @@ from skyward_core.wire.safe_text import paragraph
 
 from .chrome import Panel
 from .earlier_runs import rows
+from .saying import say
 
 if TYPE_CHECKING:
     from skyward_core.front.past_runs import PastRun
@@ -97,7 +98,7 @@ class PlanPanel(Panel):
             if not shown:
                 shown = Content.styled("not before the form is complete", "$muted")
             title = Content(f"{VIEWS[self._view]} ({self._key}: {VIEWS[(self._view + 1) % len(VIEWS)]})")
-        self._why.update(shown)
+        say(self._why, shown)
         self.retitle(title, self._more)
 
     def _before(self, width: int, room: int) -> Content:

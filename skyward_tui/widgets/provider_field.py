@@ -13,6 +13,7 @@ from skyward_core.wire.safe_text import field
 from ..hints import detail_of
 from ..words import clip_path, one_line
 from .form_fields import Choice
+from .saying import say
 
 if TYPE_CHECKING:
     from skyward_core.model.machine import Check
@@ -79,7 +80,7 @@ class CheckLines(Static):
             return self._show_fine()
         content = Content("\n").join(Content.styled(text, _STYLES[state]) for state, text in said)
         self.remove_class("-fine")
-        self.update(content)
+        say(self, content)
         self.display = bool(said)
         return None
 
@@ -87,7 +88,7 @@ class CheckLines(Static):
         """One line; where it names a folder that has no room, its end."""
         text = f"{_GLYPHS['ok']} {self._fine}"
         self.add_class("-fine")
-        self.update(Content.styled(clip_path(text, self.size.width or len(text)), _STYLES["ok"]))
+        say(self, Content.styled(clip_path(text, self.size.width or len(text)), _STYLES["ok"]))
         self.display = True
 
     def on_resize(self) -> None:

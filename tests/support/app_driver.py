@@ -13,6 +13,7 @@ from textual import events
 from textual._compositor import Compositor
 from textual._context import active_app, visible_screen_stack
 from textual.css.stylesheet import Stylesheet
+from textual.css.tokenize import tokenize_values
 from textual.message_pump import MessagePump
 from textual.pilot import Pilot
 
@@ -20,7 +21,8 @@ from skyward_tui.app import SkywardApp
 from skyward_tui.screens.launch import LaunchScreen
 
 PATIENCE = 60.0
-PARSED: dict[Any, Any] = {}  # style sheets
+TOKENS: dict[frozenset[tuple[str, str]], Any] = {}  # of the values of colours
+PARSED: dict[frozenset[tuple[str, str]], dict[Any, Any]] = {}  # style sheets, by their colours
 
 
 USUAL = [(80, 24), (160, 48), (120, 40)]
@@ -125,25 +127,38 @@ def parse_once(patch: pytest.MonkeyPatch) -> None:
     """Until that patch is undone, parse a style sheet once for all apps of this process that have the same colours."""
     parse = Stylesheet._parse_rules
 
-    def parsed(self: Stylesheet, *sheet: Any, **more: Any) -> Any:
-        key = (sheet, *more.items(), frozenset(self._variables.items()))
-        if key not in PARSED:
-            PARSED[key] = parse(self, *sheet, **more)
-        return PARSED[key]
+    def tokens(values: dict[str, str]) -> Any:
+        key = frozenset(values.items())
+        if key not in TOKENS:
+            TOKENS[key] = tokenize_values(values)
+        return TOKENS[key]
+
+    def parsed(self: Any, *sheet: Any, **more: Any) -> Any:
+        if getattr(self, "_coloured", (None,))[0] is not self._variables:
+            self._coloured = self._variables, PARSED.setdefault(frozenset(self._variables.items()), {})
+        of_colours = self._coloured[1]
+        key = (sheet, *more.items())
+        if (rules := of_colours.get(key)) is None:
+            rules = of_colours[key] = parse(self, *sheet, **more)
+        return rules
 
     patch.setattr(Stylesheet, "_parse_rules", parsed)
+    for module in ("textual.css.stylesheet", "textual.markup"):
+        patch.setattr(f"{module}.tokenize_values", tokens)
 
 
 async def until(pilot: Pilot[Any], true: Callable[[], bool]) -> None:
     """Let the app run until something holds, and has come to all that follows from it, such as a screen to its first
     layout; a deadline and not a pace."""
     deadline = time.monotonic() + PATIENCE
+    wait = 0.02
     await pilot.pause()
     while not true():
         if time.monotonic() > deadline:
             raise AssertionError(f"never came true; the screen was\n{screen_text(pilot.app)}")  # type: ignore[arg-type]
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(wait)
         await pilot.pause()
+        wait = min(wait * 1.3, 0.2)
     await pilot.pause()
 
 

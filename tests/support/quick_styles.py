@@ -19,6 +19,11 @@ from textual.dom import DOMNode
 
 Found = dict[tuple[Any, ...], Any]
 FOUND: dict[tuple[int, ...], Known] = {}  # by the rules that may hold
+# What is known of a whole sheet's nodes, by its rules, which are kept, so that none of another app has the id of one.
+ALL_OF: dict[tuple[int, ...], tuple[tuple[RuleSet, ...], dict[Any, Candidates]]] = {}
+SET: dict[
+    int, tuple[Any, Any]
+] = {}  # what a new node has once rules are set, by the id of these, which are kept
 FLAGS = ("_has_hover_style", "_has_focus_within", "_has_order_style", "_has_odd_or_even")
 ALIKE: dict[str, DOMNode] = {}  # a part of a widget that has a class alone, by that
 
@@ -68,7 +73,8 @@ def state(node: DOMNode, pseudo_classes: list[str]) -> tuple[Any, ...]:
 def candidates(sheet: Any, node: DOMNode) -> Candidates:
     by_name = sheet.rules_map
     if getattr(sheet, "_quick", (None,))[0] is not by_name:
-        sheet._quick = by_name, {}
+        rules = tuple(sheet.rules)
+        sheet._quick = by_name, ALL_OF.setdefault(tuple(map(id, rules)), (rules, {}))[1]
     known = sheet._quick[1]
     key = type(node), node._id, frozenset(node._classes)
     if (found := known.get(key)) is None:
@@ -82,11 +88,29 @@ def match_once(patch: pytest.MonkeyPatch) -> None:
     noted: list[Any] = []  # what Textual has just found for the node that it was asked about
 
     def put(cls: Any, node: DOMNode, rules: Any, animate: bool = False) -> None:
-        """Textual sets each of them, also where it is set so already."""
-        if node.styles.base._rules == rules and not (animate and node.app.animator._animations):
-            node.notify_style_update()
-        else:
+        """Textual sets each of them by its property, also one that is set so already, and those of a new node, which
+        nobody has to be told of."""
+        parent: Any
+        base, parent = node.styles.base, node._parent
+        if not base._rules and not node._is_mounted:
+            if id(rules) not in SET:
+                replace_rules(cls, node, rules, animate=animate)
+                SET[id(rules)] = rules, base._rules.copy()
+                return
+            base._rules.update(SET[id(rules)][1])
+            base._updates += 1
+            if parent is not None:
+                parent._nodes.updated()
+        elif animate and (
+            "transitions" in rules or node.app.animator._animations or node.app.animator._scheduled
+        ):
             replace_rules(cls, node, rules, animate=animate)
+            return
+        else:
+            for key in base._rules.keys() | rules.keys():
+                if base._rules.get(key) != rules.get(key):
+                    setattr(base, key, rules.get(key))
+        node.notify_style_update()
 
     def replaced(cls: Any, node: DOMNode, rules: Any, animate: bool = False) -> None:
         noted.append(rules)
