@@ -129,6 +129,10 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
     "--gang-nodes", metavar="N", type=click.IntRange(1),
     help="Of a sweep: each combination on every rank of N nodes, as many side by side as fit.",
 )  # fmt: skip
+@click.option(
+    "--gang-ranks", metavar="N", type=click.IntRange(1),
+    help="The same, said in ranks: each combination on the nodes that have N of them.",
+)  # fmt: skip
 @of_place
 @click.option(
     "-n", "--nodes", metavar="N|MIN:MAX", type=NodesOption(),

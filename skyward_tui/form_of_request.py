@@ -11,7 +11,7 @@ from skyward_core.front.launch_request import PACKAGES, LaunchRequest
 from skyward_core.front.providers import DEFAULT
 from skyward_core.model.errors import UsageError
 
-from .launch_form import ALL_NODES, Form, fields_of, path_of, rows_of
+from .launch_form import ALL_NODES, RANKS, Form, fields_of, path_of, rows_of
 from .launch_packages import choice_of
 
 
@@ -63,9 +63,11 @@ def form_of(request: LaunchRequest) -> Form:
     values = {
         row.field: _WRITTEN.get(name, _written)(getattr(request, name))
         for name, row in rows_of(request.provider or DEFAULT).items()
-        if name not in (*PACKAGES, "gang", "gang_nodes")
+        if name not in (*PACKAGES, "gang", "gang_nodes", "gang_ranks")
     }
     values["gang"] = ALL_NODES if request.gang else _written(request.gang_nodes)
+    if request.gang_ranks is not None:
+        values["gang"] = f"{request.gang_ranks} {RANKS}"
     values["packages"] = next(
         (choice_of(name, str(given)) for name in PACKAGES if (given := getattr(request, name))), ""
     )

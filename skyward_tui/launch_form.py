@@ -55,6 +55,7 @@ OTHER_IDS = frozenset(
 )
 _BOXES = ("keep", "one", "sweep")  # fields that are boxes of one
 ALL_NODES = "all"
+RANKS = "ranks"
 _NUMBERS = {
     "nodes": ("nodes", 1024),
     "ranks": ("ranks per node", 64),
@@ -278,7 +279,13 @@ def _seconds(text: str) -> float | None:
 
 
 def _gang_nodes(text: str) -> Any:
-    return None if text.strip().lower() == ALL_NODES else _number(text)
+    words = text.strip().lower()
+    return None if words == ALL_NODES or words.endswith(RANKS) else _number(text)
+
+
+def _gang_ranks(text: str) -> Any:
+    words = text.strip().lower()
+    return _number(words.removesuffix(RANKS)) if words.endswith(RANKS) else None
 
 
 class _Row(NamedTuple):
@@ -296,6 +303,7 @@ _ROWS: dict[str, _Row] = {
     "sweep": _Row("sweep", bool),
     "gang": _Row("gang", lambda text: text.strip().lower() == ALL_NODES),
     "gang_nodes": _Row("gang", _gang_nodes),
+    "gang_ranks": _Row("gang", _gang_ranks),
     "keep": _Row("keep", bool),
     "timeout": _Row("timeout", _seconds),
     "torchrun": _Row("torchrun", bool),
@@ -402,9 +410,7 @@ def _checked(form: Form, live: Mapping[str, PoolView]) -> LaunchPlan:
         if used is None:
             name = _name_of(form.pool)
             raise FieldError("pool", f"pool {name} is not up any more; choose another or a new one")
-        plan = request_of(form).plan().on(used)
-        plan.check_gangs()
-        return plan
+        return request_of(form).plan().on(used).with_gangs()
     if not form.name.strip():
         form = replace(form, name=free_name(path_of(form.script), live))
     elif form.name.strip() in live:
@@ -418,8 +424,7 @@ def _checked(form: Form, live: Mapping[str, PoolView]) -> LaunchPlan:
     _check_words("outputs", patterns_of, form.outputs)
     plan = request_of(form).plan().asking().giving_way()
     _check_numbers(form, plan)
-    plan.check_gangs()
-    return plan
+    return plan.with_gangs()
 
 
 def _check_words(id: str, split: Callable[[str], object], text: str) -> None:

@@ -50,6 +50,7 @@ class LaunchPlan:
         values: its arguments, as values by name; of a sweep those of the first combination.
         combinations: of a sweep, the arguments of each.
         sheet: of a sweep, what of it is run.
+        gang_ranks: of a sweep, how many ranks run each combination, where that was said: see :meth:`with_gangs`.
         whole: whether it is a whole script; then its ``args`` and its ``module`` are the values.
         pool: what is asked of the one that is made, or the one that is up and is used.
         plugins: those of the pool.
@@ -73,6 +74,7 @@ class LaunchPlan:
     packages: Packages | None = None
     combinations: Sequence[Mapping[str, Any]] = ()
     sheet: TrialSheet | None = None
+    gang_ranks: int | None = None
 
     def on(self, pool: PoolView) -> LaunchPlan:
         """The same on a pool that is up, which has the plugins and the Python that it was made with.
@@ -116,18 +118,34 @@ class LaunchPlan:
         """How many nodes the pool has, or may get."""
         return len(self.pool.nodes) if not isinstance(self.pool, PoolSpec) else self.pool.most_nodes
 
-    def check_gangs(self) -> None:
-        """See whether the pool has room for each combination of a sweep by gangs.
+    def with_gangs(self) -> LaunchPlan:
+        """The same, with gangs of nodes where it said how many ranks, once it is seen that the pool has room for them.
 
         Raises:
-            UsageError: it has fewer nodes.
+            UsageError: it has fewer nodes, or none of them has as many ranks as that takes.
         """
-        if self.sheet is not None and self.sheet.nodes > self.most_nodes:
-            with of_field("gang_nodes"):
+        if self.sheet is None:
+            return self
+        nodes, name = self.sheet.nodes, "gang_nodes"
+        if self.gang_ranks is not None:
+            from ..pool.runs.gang_sweep import nodes_with
+
+            name = "gang_ranks"
+            with of_field(name):
+                nodes = nodes_with(self.gang_ranks, self._ranks_per_node, self.pool.name)
+        if nodes > self.most_nodes:
+            with of_field(name):
                 raise UsageError(
-                    f"each combination is to run on {self.sheet.nodes} nodes, and pool {self.pool.name} has "
-                    f"{self.most_nodes}"
+                    f"each combination is to run on {nodes} nodes, and pool {self.pool.name} has {self.most_nodes}"
                 )
+        return replace(self, sheet=replace(self.sheet, nodes=nodes))
+
+    @property
+    def _ranks_per_node(self) -> int:
+        """How many ranks a node of the pool has; 0 where nobody knows before it is up."""
+        if not isinstance(self.pool, PoolSpec):
+            return self.pool.ranks_per_node
+        return self.pool.ranks_per_node if isinstance(self.pool.worker.ranks_per_node, int) else 0
 
     @property
     def spec(self) -> PoolSpec | None:

@@ -20,6 +20,7 @@ from ..tasks.beside_script import check_travels
 from ..tasks.combinations import combinations
 from ..tasks.scripts import FunctionInfo, commands_of, find_function, parse_arguments, split_target, whole
 from ..views.trial_sheet import TrialSheet
+from .gangs_asked import WAYS, check_asked
 from .launch_plan import LaunchPlan
 from .plugins import by_name as plugin
 from .plugins import values_of as values_of_plugins
@@ -40,6 +41,7 @@ OPTIONS: Mapping[str, str] = {
     "sweep": "--sweep",
     "gang": "--gang",
     "gang_nodes": "--gang-nodes",
+    "gang_ranks": "--gang-ranks",
     "python": "--python",
     "provider": "--provider",
     "settings": "--set",
@@ -98,6 +100,7 @@ class LaunchRequest:
             its own on one rank.
         gang: whether each combination of a sweep runs on every rank instead, one after the other.
         gang_nodes: on so many nodes each instead, as many at a time as the pool has room for.
+        gang_ranks: the same, said in ranks: the nodes that have so many.
         script_args: the script's own arguments, where it is run as a whole; None to call a function of it.
         module: the module's name, where it is run as ``python -m`` does; the script is its file then.
         python: path of the interpreter that the script is loaded with, or its name in PATH; None for the one that is
@@ -133,6 +136,7 @@ class LaunchRequest:
     sweep: bool = False
     gang: bool = False
     gang_nodes: int | None = None
+    gang_ranks: int | None = None
     script_args: Sequence[str] | None = None
     module: str = ""
     python: str | None = None
@@ -221,7 +225,8 @@ class LaunchRequest:
         Raises:
             SkywardError: something makes no sense; its ``field`` says what of this.
         """
-        self._check_gangs()
+        gangs = {name: getattr(self, name) for name in WAYS}
+        check_asked(gangs, OPTIONS, sweep=self.sweep, detach=self.detach)
         if self.sweep and self.one:
             with of_field("one"):
                 raise UsageError("each combination of a sweep runs on one rank anyway: leave --one out")
@@ -243,34 +248,12 @@ class LaunchRequest:
             timeout=self.timeout,
             combinations=[parse_arguments(function, each) for each in texts],
             sheet=self._sheet(texts) if texts else None,
+            gang_ranks=self.gang_ranks,
         )
 
     def _sheet(self, texts: Sequence[Sequence[str]]) -> TrialSheet:
-        gang = self.gang or self.gang_nodes is not None
+        gang = self.gang or self.gang_nodes is not None or self.gang_ranks is not None
         return TrialSheet.of_texts(texts, gang=gang, nodes=self.gang_nodes or 0)
-
-    def _check_gangs(self) -> None:
-        """See whether what is said of gangs makes sense.
-
-        Raises:
-            UsageError: it does not.
-        """
-        if not self.gang and self.gang_nodes is None:
-            return
-        name = "gang" if self.gang_nodes is None else "gang_nodes"
-        how = "every rank" if self.gang_nodes is None else "some nodes"
-        what = f"{OPTIONS[name]} has each combination of a sweep run on {how}, and"
-        with of_field(name):
-            if self.gang_nodes is not None and (not isinstance(self.gang_nodes, int) or self.gang_nodes < 1):
-                raise UsageError(
-                    f"each combination runs on a number of nodes, 1 at least, not on {self.gang_nodes!r:.40}"
-                )
-            if not self.sweep:
-                raise UsageError(f"{what} goes with --sweep")
-            if self.detach:
-                raise UsageError(f"{what} needs its client to the end: leave --detach out")
-            if self.gang and self.gang_nodes is not None:
-                raise UsageError(f"{what} --gang on all of them: leave one of the two out")
 
     def call(self) -> tuple[FunctionInfo, dict[str, Any]]:
         """The function, and its arguments as values; of a whole script, what stands for them.
@@ -446,8 +429,10 @@ class LaunchRequest:
         if self.sweep:
             with of_field("sweep"):
                 how = " >> pool"
-                if self.gang or self.gang_nodes is not None:
-                    how = " @ pool" if self.gang else f".with_nodes({self.gang_nodes}) @ pool"
+                if self.gang:
+                    how = " @ pool"
+                elif (many := self.gang_nodes or self.gang_ranks) is not None:
+                    how = f".with_{'nodes' if self.gang_nodes else 'ranks'}({many}) @ pool"
                 raise UsageError(f"as Python a sweep is written sky.sweep(FUNCTION, NAME=[...]){how}")
         provider = by_name(self.provider or DEFAULT)
         settings = values_of(provider, self.settings)

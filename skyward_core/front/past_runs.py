@@ -18,6 +18,7 @@ from ..store.ledger_rows import Bill, PoolRow, RunRow
 from ..views.views import RunView
 from ..wire.safe_text import field as safe
 from .costs import bills_of_pool
+from .gangs_asked import WAYS
 from .history import run_view
 from .session_part import SessionPart
 
@@ -320,7 +321,7 @@ def _launched(pool: str, run: str) -> Launched:
             return Launched("", tuple(safe(str(word)) for word in told["command"]["words"]))
         asked = dict(told["request"])
         words = asked.get("arguments") or asked.get("script_args") or ()
-        if asked.get("gang") or asked.get("gang_nodes"):
+        if any(map(asked.get, WAYS)):
             words = _combination(pool, run) or words
         return Launched(safe(Path(str(asked["script"])).name), tuple(safe(str(word)) for word in words))
     except (OSError, KeyError, TypeError, ValueError):

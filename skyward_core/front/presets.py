@@ -33,7 +33,7 @@ _TYPES: Mapping[str, str] = {
     ),
     **dict.fromkeys(("max_hourly_cost", "budget", "timeout"), _NUMBER),
     **dict.fromkeys(("project", "one", "torchrun", "keep", "detach", "sweep", "gang"), _FLAG),
-    **dict.fromkeys(("nodes", "ranks_per_node", "gang_nodes"), _COUNT),
+    **dict.fromkeys(("nodes", "ranks_per_node", "gang_nodes", "gang_ranks"), _COUNT),
     **dict.fromkeys(("arguments", "script_args", "plugins", "outputs"), _TEXTS),
     **dict.fromkeys(("settings", "plugin_settings"), _TABLE),
 }  # fmt: skip

@@ -85,7 +85,7 @@ def run(
             plan = replace(plan, sheet=missing)
         if found is not None:
             plan = plan.on(found)
-        plan.check_gangs()
+        plan = plan.with_gangs()
         if said := plan.since(before[1]):
             console.note(f"run {before[0]}: {said}")
         if dry_run:

@@ -590,17 +590,30 @@ def test_no_task_waits_behind_a_long_one_while_another_slot_is_free(home: Path) 
 
 
 def test_several_ranks_per_node(home: Path) -> None:
-    def place() -> tuple[int, int, int, int, int, bool]:
+    def place(n: int = 0) -> tuple[int, int, int, int, int, bool]:
         info = sky.instance_info()
         return info.node, info.rank, info.local_rank, info.world_size, info.total_nodes, info.is_head
 
     with sky.Compute(nodes=2, worker=sky.Worker(ranks_per_node=2), options=QUIET) as compute:
-        assert sky.function(place)() @ compute == [
+        whole = [
             (0, 0, 0, 4, 2, True),
             (0, 1, 1, 4, 2, False),
             (1, 2, 0, 4, 2, False),
             (1, 3, 1, 4, 2, False),
         ]
+        assert sky.function(place)() @ compute == whole
+        sweep = sky.sweep(sky.function(place), n=[1, 2])
+        assert [trial.value for trial in sweep.with_ranks(4) @ compute] == [whole] * 2, "over both nodes"
+        one_node = [(0, 0, 0, 2, 1, True), (0, 1, 1, 2, 1, False)]
+        assert [trial.value for trial in sweep.with_ranks(2) @ compute] == [one_node] * 2
+        with pytest.raises(
+            sky.UsageError, match=r"on 3 ranks, and .* has 2 on each: take 2 or 4 ranks, or a"
+        ):
+            sweep.with_ranks(3) @ compute
+        with pytest.raises(
+            sky.UsageError, match=r"on 1 rank, and .*: take 2 ranks, or a pool whose nodes have 1"
+        ):
+            sweep.with_ranks(1) @ compute
 
 
 def test_instance_info_describes_the_pool(pool: sky.Compute) -> None:

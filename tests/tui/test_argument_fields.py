@@ -188,8 +188,11 @@ async def test_a_sweep_runs_by_gangs_of_as_many_nodes_as_its_field_says(
         assert gang.has_class("-wrong")
         gang.value = "all"
         await until(pilot, lambda: "after the other" in screen_text(app))
-        gang.value = "2"
+        gang.value = "2 ranks"
         await until(pilot, lambda: "2 at a time" in screen_text(app))
+        assert "--gang-ranks 2" in screen_text(app)
+        gang.value = "2"
+        await until(pilot, lambda: "--gang-nodes 2" in screen_text(app))
         await pilot.press("ctrl+r")
         await until(pilot, lambda: bool(session.boards))
         (board,) = session.boards.values()

@@ -283,19 +283,22 @@ class Dispatching(PoolFace, RightSide):
         calls: Sequence[PendingFunction[Any]],
         sheet: TrialSheet,
         nodes: int | None,
+        ranks: int | None,
         ended: Callable[[int, Run], None],
     ) -> GangSweep:
-        """Begin calls, each as a gang of its own on so many nodes; see :mod:`.trials`.
+        """Begin calls, each as a gang of its own on so many nodes, or ranks; see :mod:`.trials`.
 
         Raises:
             NotPicklableError, TypeError, PoolError: as :meth:`_start_sweep`.
-            UsageError: the pool has fewer nodes.
+            UsageError: the pool has fewer nodes, or none with so many ranks.
         """
-        from ...pool.runs.gang_sweep import begin, check_room
+        from ...pool.runs.gang_sweep import begin, check_room, nodes_with
         from ...tasks.payload import make_tasks
 
         pool = self.pool
         self._refuse_within_map()
+        if ranks is not None:
+            nodes = nodes_with(ranks, pool.context.ranks_per_node, pool.name)
         check_room(nodes or 0, len(pool.links), pool.name)
         tasks = list(make_tasks(tuple(calls), self.plugins, self._folder()))
         return submit(begin(pool.context, pool.launch, tasks, sheet, nodes or 0, ended)).result()

@@ -67,6 +67,7 @@ class PendingTrials:
         calls: one for each combination.
         arguments: of each, by name.
         nodes: how many nodes each combination has with ``@``; None for all.
+        ranks: how many ranks instead; None where nodes are counted.
     """
 
     def __init__(
@@ -74,10 +75,12 @@ class PendingTrials:
         calls: Sequence[PendingFunction[Any]],
         arguments: Sequence[Mapping[str, Any]],
         nodes: int | None = None,
+        ranks: int | None = None,
     ) -> None:
         self.calls = tuple(calls)
         self.arguments = tuple(arguments)
         self.nodes = nodes
+        self.ranks = ranks
 
     def with_nodes(self, nodes: int | None) -> PendingTrials:
         """The same with gangs of so many nodes: ``sweep.with_nodes(2) @ pool`` runs each combination on every rank of
@@ -89,11 +92,21 @@ class PendingTrials:
         Raises:
             ValueError: it is no number of nodes.
         """
-        if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1):
-            raise ValueError(
-                f"nodes must be a number of them, 1 at least, or None for all, not {nodes!r:.80}"
-            )
+        _check_many("nodes", nodes)
         return PendingTrials(self.calls, self.arguments, nodes)
+
+    def with_ranks(self, ranks: int | None) -> PendingTrials:
+        """The same with gangs of so many ranks. A gang has all ranks of its nodes: in a pool whose nodes have two each,
+        ``sweep.with_ranks(4) @ pool`` is ``sweep.with_nodes(2) @ pool``, and 3 are refused.
+
+        Args:
+            ranks: how many; None for all.
+
+        Raises:
+            ValueError: it is no number of ranks.
+        """
+        _check_many("ranks", ranks)
+        return PendingTrials(self.calls, self.arguments, ranks=ranks)
 
     def __len__(self) -> int:
         return len(self.calls)
@@ -114,7 +127,7 @@ class PendingTrials:
             pool: where it runs.
 
         Raises:
-            UsageError: the pool has fewer nodes than each combination is to have.
+            UsageError: the pool has fewer nodes than each combination is to have, or no nodes with so many ranks.
             NotPicklableError: an argument cannot travel.
             PoolError: the pool is not up.
         """
@@ -122,6 +135,11 @@ class PendingTrials:
 
     def __repr__(self) -> str:
         return f"<{len(self)} trials of {self.calls[0].name}(…) not run yet: use >>, > or @ with a pool>"
+
+
+def _check_many(what: str, many: object) -> None:
+    if many is not None and (not isinstance(many, int) or isinstance(many, bool) or many < 1):
+        raise ValueError(f"{what} must be a number of them, 1 at least, or None for all, not {many!r:.80}")
 
 
 def sweep(fn: Function[..., Any], /, **arguments: Any) -> PendingTrials:
@@ -290,10 +308,11 @@ def _begun(pending: PendingTrials, pool: Any, operator: str) -> Trials:
         raise TypeError(
             f"right of {operator} stands a pool (with sky.Compute(...) as pool), not {pool!r:.80}"
         )
-    if pending.nodes is not None and operator != "@":
+    if (pending.nodes is not None or pending.ranks is not None) and operator != "@":
+        what = "nodes" if pending.ranks is None else "ranks"
         raise UsageError(
-            f"with {operator} each combination runs on one rank; with_nodes says how many nodes each has with @: leave "
-            "it out, or use @"
+            f"with {operator} each combination runs on one rank; with_{what} says how many {what} each has with @: "
+            "leave it out, or use @"
         )
     trials = Trials(pending)
     if operator == "@":
@@ -341,7 +360,7 @@ def _sheet_of(pending: PendingTrials) -> TrialSheet:
 def _as_gangs(trials: Trials, pending: PendingTrials, pool: Dispatching) -> None:
     arrived: SimpleQueue[tuple[int, Run] | None] = SimpleQueue()
     sweep = pool._start_gangs(
-        pending.calls, _sheet_of(pending), pending.nodes, lambda *ended: arrived.put(ended)
+        pending.calls, _sheet_of(pending), pending.nodes, pending.ranks, lambda *ended: arrived.put(ended)
     )
     over = submit(sweep.over())
     over.add_done_callback(lambda _: arrived.put(None))

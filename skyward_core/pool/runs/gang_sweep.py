@@ -43,6 +43,32 @@ def check_room(nodes: int, has: int, pool: str) -> None:
         raise UsageError(f"each combination is to run on {nodes} nodes, and {of_pool}: nothing was begun")
 
 
+def nodes_with(ranks: int, each: int, pool: str) -> int:
+    """How many nodes a gang of so many ranks has. A gang has all ranks of its nodes: an agent knows one gang at a time.
+
+    Args:
+        each: ranks of each node; 0 where nobody knows yet.
+
+    Raises:
+        UsageError: no number of nodes has so many.
+    """
+    if not each:
+        raise UsageError(
+            f"each combination is to run on {ranks} ranks, and how many a node of pool {pool} has is known once it is "
+            "up: say how many nodes each has instead, or use a pool that is up"
+        )
+    if ranks % each:
+        low = ranks - ranks % each
+        fit = f"{low} or {low + each}" if low else f"{each}"
+        word = "rank" if ranks == 1 else "ranks"
+        raise UsageError(
+            f"each combination is to run on {ranks} {word}, and a gang has all ranks of its nodes, of which pool "
+            f"{pool} has {each} on each: take {fit} ranks, or a pool whose nodes have {ranks} {word} each, and "
+            "more of them"
+        )
+    return ranks // each
+
+
 async def begin(
     context: PoolContext, launch: Launcher, tasks: Sequence[Task], sheet: TrialSheet, nodes: int,
     ended: Callable[[int, Run], None] = lambda place, run: None,
