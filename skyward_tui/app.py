@@ -29,11 +29,11 @@ from .app_face import settled
 from .at_once import AtOnce
 from .budgets import BudgetQuestions
 from .ends import Ends, beside
+from .failing_app import FailingApp
 from .garbage import look_if_due
 from .host_keys import HostKeyQuestions
 from .keymap import usable
 from .notifications import Notifier
-from .opening_app import OpeningApp
 from .typed_ahead import TypedAhead
 from .widgets.chrome import MIN_HEIGHT, MIN_WIDTH
 
@@ -71,7 +71,7 @@ def _new_session() -> Front:
     return Session()
 
 
-class SkywardApp(OpeningApp):
+class SkywardApp(FailingApp):
     """Launch, watch and tear down pools.
 
     Args:
@@ -127,6 +127,7 @@ class SkywardApp(OpeningApp):
         self._ends = Ends()
         self._leaving = False
         self._returns = not self.REPLAYS  # to the screen that was left last, before anybody goes elsewhere
+        self._returning = asyncio.Lock()
         self._lively_until = time.monotonic() + LIVELY_SECONDS
         self._pumped: tuple[tuple[object, ...] | None, float] = (None, 0.0)
         self._again: list[float] = []  # when the screen gets its pulse again, the next one last
@@ -232,7 +233,7 @@ class SkywardApp(OpeningApp):
         else:
             await self._list_pools()
         self._pump()
-        self._return()
+        await self._return()
         self._hear_early_keys()
         self.refresh_pools()
         self.look_for_failures()
@@ -305,12 +306,16 @@ class SkywardApp(OpeningApp):
     async def refresh_pools(self) -> None:
         """Look for pools that others made, and for those that are over, now."""
         await self._look_for_pools(patient=False)
-        self._return()  # to a pool that is over, which are listed now
+        await self._return()  # to a pool that is over, which are listed now
 
-    def _return(self) -> None:
+    async def _return(self) -> None:
         """Open the screen that was left last, as soon as there is one."""
-        if self._returns and self.session is not None and len(self.screen_stack) == 1:
-            self._returns = not self.open_last()
+        async with self._returning:
+            if self._may_return():
+                self._returns = not await self.open_last(self._may_return)
+
+    def _may_return(self) -> bool:
+        return self._returns and self.session is not None and len(self.screen_stack) == 1
 
     async def _look_for_pools(self, *, patient: bool) -> None:
         """With ``patient`` pass those by that did not answer of late, until they are due."""

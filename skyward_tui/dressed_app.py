@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -48,7 +46,6 @@ class DressedApp(AppFace):
 
     def __init__(self, theme: str, plain: bool) -> None:
         super().__init__()
-        self._began = time.time()
         self.own = OwnSettings()
         self.remarks: list[str] = []
         self._asked_theme, self._plain = theme, plain
@@ -59,12 +56,6 @@ class DressedApp(AppFace):
         self._painters: list[LineFilter] = []
         self._worn = SKYWARD.name
         self.add_class(f"-theme-{SKYWARD.name}", update=False)  # as Textual does where a theme comes later
-
-    def _fatal_error(self) -> None:  # Textual calls it where nobody handles an error
-        if (error := sys.exception()) is not None:
-            from .own_failure import failed
-
-            self.panic(failed(error, self.pools(), self._began))
 
     @property
     def available_themes(self) -> dict[str, Theme]:
@@ -151,21 +142,32 @@ class DressedApp(AppFace):
 
     def keep(self, scope: str, screen: KeptScreen) -> None:
         if screen != self.kept_of(scope):
-            self._kept = self._kept._replace(screens={**self._kept.screens, scope: screen})
-            self._changed_screens[scope] = screen
+            self._change(scope, screen)
             self.run_worker(self.write_down(), group="keep", exclusive=False)
 
-    async def write_down(self) -> None:
-        """Keep what has changed for the next start, one change after the other; another app's changes stay."""
+    async def forget(self, scope: str) -> bool:
+        """Keep nothing of a screen any more; says whether the next start will know."""
+        self._change(scope, {})
+        return await self.write_down()
+
+    def _change(self, scope: str, screen: KeptScreen) -> None:
+        self._kept = self._kept._replace(screens={**self._kept.screens, scope: screen})
+        self._changed_screens[scope] = screen
+
+    async def write_down(self) -> bool:
+        """Keep what has changed for the next start, one change after the other; another app's changes stay. Says
+        whether it is kept."""
         async with self._writing:
             changed, screens = self._changed, self._changed_screens
             if not (changed or screens):
-                return
+                return True
             self._changed, self._changed_screens = {}, {}
             try:
                 await asyncio.wait_for(beside(partial(write_down, changed, screens)), PATIENCE)
             except (OSError, TimeoutError, SkywardError) as error:
                 self.flash(f"how the app looks is not kept: {words_of(error)}", "error")
+                return False
+            return True
 
     def get_css_variables(self) -> dict[str, str]:
         """The theme's, in which states can be read."""

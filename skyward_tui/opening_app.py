@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .dressed_app import DressedApp
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from skyward_core.front.line_search import FoundInLogs
     from skyward_core.views.views import RunView
 
+    from .kept_state import KeptScreen
     from .launch_form import Form
 
 
@@ -28,19 +30,32 @@ class OpeningApp(DressedApp):
         places = (screen.place for screen in reversed(self.screen_stack) if isinstance(screen, BaseScreen))
         self.keep(LAST, next(filter(None, places), {}))
 
-    def open_last(self) -> bool:
+    async def open_last(self, still: Callable[[], bool]) -> bool:
         """Open the screen that was left last, one step from the list of pools; says whether that is settled. It is not
-        while its pool is not listed."""
-        place = self.kept_of(LAST)
+        while its pool is not listed.
+
+        The place is forgotten first, and kept again on the way out: one that makes the app fail is opened once, and not
+        at each start.
+
+        Args:
+            still: whether it is still wanted, once the place is forgotten.
+        """
+        shows = self._shows(self.kept_of(LAST))
+        if shows is not None and self.kept_of(LAST) and await self.forget(LAST) and still():
+            shows()
+        return shows is not None
+
+    def _shows(self, place: KeptScreen) -> Callable[[], None] | None:
+        """What opens a place; None while its pool is not listed."""
         if place.get("screen") == "history":
-            self.show_history(inbox=place.get("inbox") is True)
-        elif place.get("screen") == "run":
-            pool, run = self.find_pool(str(place.get("pool"))), str(place.get("run", ""))
-            if pool is None:
-                return False
-            # A run that the pool does not know of any more; one that is over has not been asked yet.
-            self.show_run(pool.key, run if pool.is_over or run in pool.runs else "")
-        return True
+            return partial(self.show_history, inbox=place.get("inbox") is True)
+        if place.get("screen") != "run":
+            return lambda: None
+        pool, run = self.find_pool(str(place.get("pool"))), str(place.get("run", ""))
+        if pool is None:
+            return None
+        # A run that the pool does not know of any more; one that is over has not been asked yet.
+        return partial(self.show_run, pool.key, run if pool.is_over or run in pool.runs else "")
 
     def show_pool(self, key: str) -> None:
         from .screens.run import RunScreen

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import rich
 import textual
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.text import Text
 from rich.traceback import Traceback
 
 import skyward_core
 from skyward_core.views.views import PoolView
+from skyward_core.wire.safe_text import in_place
 
 PACKAGES = Path(__file__).parent, Path(skyward_core.__file__).parent
 
@@ -34,6 +36,19 @@ def failed(error: BaseException, pools: Sequence[PoolView], began: float) -> Ren
         type(error), error, error.__traceback__, show_locals=False, suppress=(rich, textual)
     )
     return Group(where, Padding(Text("\n\n".join(_words(pools, began))), (1, 0)))
+
+
+class Harmless:
+    """Something as it is painted, but for characters in it that would act on a terminal, which show as a mark."""
+
+    def __init__(self, shown: RenderableType) -> None:
+        self._shown = shown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._shown, options):
+            if not segment.control:
+                lines = segment.text.split("\n")
+                yield Segment("\n".join(map(in_place, lines)), segment.style)
 
 
 def _words(pools: Sequence[PoolView], began: float) -> list[str]:

@@ -12,6 +12,7 @@ from skyward_core.front import settings
 from skyward_core.views.views import PoolView
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.quit import QuitScreen
+from skyward_tui.opening_app import LAST
 from skyward_tui.screens.history import HistoryScreen
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
@@ -104,6 +105,38 @@ async def test_the_next_start_opens_the_screen_that_was_left(
         assert len(app.screen_stack) == 1
 
 
+async def test_a_screen_that_makes_the_app_fail_is_opened_once(
+    session: FakeSession, view: PoolView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unpaintable(self: RunScreen) -> None:
+        raise LookupError("a record that cannot be painted")
+
+    await left_at(session, "enter", shows="step=2")
+    with monkeypatch.context() as patch, pytest.raises(LookupError, match="cannot be painted"):
+        patch.setattr(RunScreen, "body", unpaintable)
+        app = made(session)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: not app.is_running)
+    app = made(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app) and app._early is None)
+        assert isinstance(app.screen, PoolsScreen)
+
+
+async def test_what_cannot_be_forgotten_is_not_opened(
+    session: FakeSession, view: PoolView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(name: str, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    await left_at(session, "enter", shows="step=2")
+    monkeypatch.setattr(settings, "remember", full)
+    app = made(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "No space left" in screen_text(app) and app._early is None)
+        assert isinstance(app.screen, PoolsScreen)
+
+
 @pytest.mark.parametrize(("key", "title"), [("H", "history"), ("F", "failures")])
 async def test_so_it_does_of_the_history(session: FakeSession, view: PoolView, key: str, title: str) -> None:
     some_past(session)
@@ -148,6 +181,26 @@ async def test_a_key_before_that_goes_first(session: FakeSession, view: PoolView
         await until(pilot, lambda: "reading the ledger" in screen_text(app))
         await pilot.press("H")
         read.set()
+        await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
+        assert [type(each) for each in app.screen_stack] == [PoolsScreen, HistoryScreen]
+
+
+async def test_so_does_one_while_the_place_is_forgotten(
+    session: FakeSession, view: PoolView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await left_at(session, "enter", shows="step=2")
+    written, remember = threading.Event(), settings.remember
+
+    def slow(name: str, text: str) -> None:
+        assert written.wait(60)
+        remember(name, text)
+
+    monkeypatch.setattr(settings, "remember", slow)
+    app = made(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: not app.kept_of(LAST) and app.session is not None)
+        await pilot.press("H")
+        written.set()
         await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
         assert [type(each) for each in app.screen_stack] == [PoolsScreen, HistoryScreen]
 

@@ -21,7 +21,7 @@ from skyward_tui import own_failure
 from skyward_tui.screens import settings
 def fails(self, *_):
     token = "hunter" + "2"
-    raise ImportError("cannot import name 'fit'")
+    raise ImportError("cannot import name 'fit' \x1b]52;c;b3duZWQ=\x1b\\\\")
 settings.SettingsScreen.__init__ = fails
 {more}
 from skyward_tui.cli import main
@@ -51,7 +51,7 @@ def warm(tmp_path: Path) -> Iterator[Session]:
 
 def test_what_becomes_of_pools_is_said_and_no_variable_is_shown(tmp_path: Path, warm: Session) -> None:
     text = said(tmp_path / "home")
-    assert "ImportError: cannot import name 'fit'" in text and "hunter2" not in text
+    assert "ImportError: cannot import name 'fit' �]52;c;b3duZWQ=�" in text and "hunter2" not in text
     assert "skyward-tui failed by itself, which is a defect of it." in text
     assert "Nothing was torn down: warm and what runs there; skyward-tui opens it again." in text
     assert [pool.state for pool in warm.pools()] == ["up"]
