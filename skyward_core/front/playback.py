@@ -68,7 +68,8 @@ class Playback:
         start = next(filter(None, map(time_of, record.entries())), None)
         end = next(filter(None, map(time_of, record.last())), None)
         if start is None or end is None:
-            raise UsageError("the record holds nothing that could be played")
+            why = ": it was cut off before its first whole part" if record.cut else ""
+            raise UsageError(f"the record holds nothing that could be played{why}")
         self._start, self._end = start, max(start, end)
         failures = (time_of(entry) for entry in record.entries(b"Ended") if _fails(entry))
         self._failure = next(filter(None, failures), None)

@@ -137,7 +137,7 @@ def test_where_nothing_failed_it_says_so(tmp_path: Path) -> None:
 
 def test_a_record_of_nothing_is_refused(tmp_path: Path) -> None:
     RecordWriter(tmp_path / "b", {}).close()
-    with pytest.raises(UsageError, match="nothing that could be played"):
+    with pytest.raises(UsageError, match="nothing that could be played$"):
         Playback(opened(tmp_path / "b"))
 
 
@@ -172,7 +172,7 @@ def test_a_record_of_centuries_is_played_like_any_other(tmp_path: Path) -> None:
 def test_a_record_that_was_cut_off_says_so_and_its_words_are_harmless(path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:-10] + b"")
-    with pytest.raises(UsageError, match="holds nothing"):
+    with pytest.raises(UsageError, match="could be played: it was cut off"):
         Playback(opened(path))  # one block only, and that is gone
     path.write_bytes(data + b"blk1")
     playback = Playback(opened(path))
