@@ -33,6 +33,7 @@ from .failing_app import FailingApp
 from .garbage import look_if_due
 from .host_keys import HostKeyQuestions
 from .keymap import usable
+from .left_once import Palette
 from .notifications import Notifier
 from .typed_ahead import TypedAhead
 from .widgets.chrome import MIN_HEIGHT, MIN_WIDTH
@@ -481,6 +482,10 @@ class SkywardApp(FailingApp):
         choices = [("close", "Close", False), ("copy", "Copy it", False)]
         asked = ChoiceScreen("about", text, choices, escape="close")
         self.push_screen(asked, lambda chosen: self.copy(text, "it") if chosen == "copy" else None)
+
+    def action_command_palette(self) -> None:  # Textual calls action_command_palette
+        if not isinstance(self.screen, CommandPalette):
+            self.push_screen(Palette(id="--command-palette"))
 
     def action_jump(self) -> None:
         from .dialogs.jump import JumpScreen, places

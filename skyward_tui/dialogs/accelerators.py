@@ -86,8 +86,8 @@ class AcceleratorsScreen(Picker):
     def on_input_submitted(self) -> None:
         self.query_one(OptionList).action_select()
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self._wanted[int(event.option_id or "0")])
+    def take(self, picked: str) -> None:
+        self.dismiss(self._wanted[int(picked)])
 
 
 def _row(entry: accelerators.Entry) -> Content:

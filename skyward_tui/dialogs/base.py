@@ -15,6 +15,7 @@ from textual.widgets import Button, Static
 
 from ..actions import bindings, first_key
 from ..app_face import AppFace
+from ..left_once import LeftOnce
 from ..styles import beside
 
 Result = TypeVar("Result")
@@ -22,7 +23,7 @@ Result = TypeVar("Result")
 LEAST_BUTTON, PADDED = 12, 2  # cells of a button, and those around its label
 
 
-class Dialog(ModalScreen[Result]):
+class Dialog(ModalScreen[Result], LeftOnce[Result]):
     """A box to be answered. Escape closes it, arrows go from button to button; what stands first has the focus, so
     the answer that does no harm is the first one.
 

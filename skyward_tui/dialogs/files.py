@@ -119,9 +119,8 @@ class FilesScreen(Picker):
         else:
             self.query_one(OptionList).action_select()
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        path = self._entries[event.option_id or ""]
-        self.again = self._launches.get(event.option_id or "")
+    def take(self, picked: str) -> None:
+        path, self.again = self._entries[picked], self._launches.get(picked)
         if not path.is_dir():
             self.dismiss(str(path))
             return

@@ -39,12 +39,21 @@ class Picker(Dialog[str | None]):
         """List what fits to what was typed."""
         raise NotImplementedError
 
+    def take(self, picked: str) -> None:
+        """Do what is to be done with the option of this id."""
+        raise NotImplementedError
+
     def say(self, text: str) -> None:
         """Stand a line in the list that cannot be picked."""
         self.query_one(OptionList).add_option(Option(Content.styled(text, "$muted"), disabled=True))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.fill(event.value)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        # The second half of a double click may come when the list has been filled anew.
+        if event.option in event.option_list.options:
+            self.take(event.option_id or "")
 
     def action_step(self, step: int) -> None:
         listed = self.query_one(OptionList)

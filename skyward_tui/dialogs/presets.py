@@ -69,8 +69,8 @@ class PresetsScreen(Picker):
     def on_input_submitted(self) -> None:
         self.query_one(OptionList).action_select()
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self._listed[int(event.option_id or 0)])
+    def take(self, picked: str) -> None:
+        self.dismiss(self._listed[int(picked)])
 
     def action_delete(self) -> None:
         cursor = self.query_one(OptionList).highlighted

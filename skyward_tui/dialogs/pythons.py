@@ -101,8 +101,8 @@ class PythonsScreen(Picker):
         else:
             self.query_one(OptionList).action_select()
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(event.option_id)
+    def take(self, picked: str) -> None:
+        self.dismiss(picked)
 
 
 def _ask(script: Path | None, path: str) -> _Told:

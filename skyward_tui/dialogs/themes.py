@@ -39,5 +39,5 @@ class ThemePicker(Picker):
     def on_input_submitted(self) -> None:
         self.query_one(OptionList).action_select()
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(event.option_id)
+    def take(self, picked: str) -> None:
+        self.dismiss(picked)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 from textual import getters
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.screen import Screen
 from textual.widgets import Input
 
 from skyward_core.views.metrics import numbers_line
@@ -16,6 +15,7 @@ from skyward_core.views.metrics import numbers_line
 from ..actions import ALWAYS, HINTS, Action, first_key, named, of
 from ..app_face import AppFace
 from ..beat import at_rest
+from ..left_once import LeftOnce
 from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import FLASH_SECONDS, Crumbs, Hint, HintBar, TooSmall
@@ -33,7 +33,7 @@ _EDITING = ("enter", "space", "backspace", "home", "end")  # keys that a field t
 NUMBERS = 3  # of what the first rank logged, in the header
 
 
-class BaseScreen(Screen[Result]):
+class BaseScreen(LeftOnce[Result]):
     """A screen with breadcrumbs and hints; the app calls :meth:`pulse` a few times a second while on top."""
 
     SCOPE: ClassVar[str] = ""

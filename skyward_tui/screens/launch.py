@@ -539,7 +539,7 @@ class LaunchScreen(BaseScreen[None]):
             self.flash(f"filled from preset {preset}", "done")
 
     def action_back(self) -> None:
-        self.app.pop_screen()
+        self.leave()
 
 
 def _offered() -> OfferList:

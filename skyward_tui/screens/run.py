@@ -583,7 +583,7 @@ class RunScreen(BaseScreen[None]):
 
     def action_leave(self) -> None:
         self.app.keep(self.SCOPE, self.kept())
-        self.app.pop_screen()
+        self.leave()
 
 
 def _handed_on(row: str, call: str) -> Callable[..., object]:

@@ -137,7 +137,7 @@ def test_where_nothing_failed_it_says_so(tmp_path: Path) -> None:
 
 def test_a_record_of_nothing_is_refused(tmp_path: Path) -> None:
     RecordWriter(tmp_path / "b", {}).close()
-    with pytest.raises(UsageError, match="nothing that could be played$"):
+    with pytest.raises(UsageError, match=r"nothing that could be played$"):
         Playback(opened(tmp_path / "b"))
 
 
