@@ -85,9 +85,9 @@ class LaunchPlan:
         with of_field("plugins"):
             plugins = tuple(by_name(name) for name in plugins_of(pool))
         if (of_pool := python_of(pool.spec)) is not None:
-            here = isinstance(provider_of(pool.provider), RunsHere)
+            runs_here = isinstance(provider_of(pool.provider), RunsHere)
             with of_field("python"):  # before an environment is made that would be of no use
-                refuse_another(self.function.name, pool.name, self.interpreter, of_pool, here=here)
+                refuse_another(self.function.name, pool.name, self.interpreter, of_pool, here=runs_here)
         return replace(self, pool=pool, plugins=plugins, plugin_values={})
 
     def since(self, before: Interpreter | None) -> str:
@@ -236,8 +236,8 @@ class LaunchPlan:
     def lacking(self) -> list[str]:
         """Packages that the script imports, and that its ranks on this machine will not have: they have our own Python,
         and nobody says what is installed."""
-        here = self.spec is not None and isinstance(self.spec.provider, RunsHere)
-        if not here or self.packages is not None or not is_own(self.interpreter.prefix):
+        runs_here = self.spec is not None and isinstance(self.spec.provider, RunsHere)
+        if not runs_here or self.packages is not None or not is_own(self.interpreter.prefix):
             return []
         return lacking_here(self.script, whole=self.whole)
 
