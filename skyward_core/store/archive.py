@@ -10,16 +10,18 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from ..views import events as ev
 from ..wire.content_name import BLOB
 from ..wire.frames import encoder
-from ..wire.value_checks import is_log
+from ..wire.value_checks import is_log, is_number
 from .home import pool_dir
 
 _json = encoder(only_ascii=True)
 ROOM = 1 << 20  # bytes; more than a node sends of a log at once
+LONGEST = 64 << 20  # bytes of an event's line that is read; an outcome with all that it tells has far fewer
 
 
 class Archive:
@@ -143,28 +145,35 @@ class EventJournal:
 
 
 def replay(folder: Path) -> Iterator[ev.Event]:
-    """The events of a pool from its folder; lines that a crash cut short are left out."""
-    with open(folder / "events.jsonl", encoding="utf-8") as source:
-        yield from _events(source)
+    """The events of a pool from its folder; lines that a crash cut short, or that are none of ours, are left out."""
+    return _events(_journal_lines(folder))
 
 
-def _events(lines: Iterable[str]) -> Iterator[ev.Event]:
-    for line in lines:
-        try:
-            data = json.loads(line)
-        except ValueError:
-            continue
-        if (event := ev.from_json(data)) is not None:
-            yield event
+def _events(lines: Iterable[bytes]) -> Iterator[ev.Event]:
+    return filter(None, map(_event, lines))
+
+
+def _event(line: bytes) -> ev.Event | None:
+    """What a line tells; None for one that nobody of ours has written as it stands there."""
+    try:
+        event = ev.from_json(json.loads(line))
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
+        return None
+    return event if event is not None and is_number(event.at) else None
+
+
+def _journal_lines(folder: Path) -> Iterator[bytes]:
+    """The lines of a journal; one that is too long comes in pieces, none of which is an event."""
+    with open(folder / "events.jsonl", "rb") as source:
+        yield from iter(partial(source.readline, LONGEST), b"")
 
 
 def said_of_nodes(folder: Path, before: float) -> Iterator[ev.NodePhase]:
     """What was said of a pool's nodes before a time, out of the same; other lines are not parsed."""
-    kind = f'"{ev.NodePhase.__name__}"'
-    with open(folder / "events.jsonl", encoding="utf-8") as source:
-        for event in _events(line for line in source if kind in line):
-            if isinstance(event, ev.NodePhase) and event.at < before:
-                yield event
+    kind = f'"{ev.NodePhase.__name__}"'.encode()
+    for event in _events(line for line in _journal_lines(folder) if kind in line):
+        if isinstance(event, ev.NodePhase) and event.at < before:
+            yield event
 
 
 def log_files(folder: Path) -> list[Path]:

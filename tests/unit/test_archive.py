@@ -121,6 +121,35 @@ def test_what_a_crash_cut_short_is_left_out_and_what_follows_is_not(world: Path)
     assert list(replay(world)) == [EVENTS[0], EVENTS[2]]
 
 
+READERS = {
+    "replay": replay,
+    "said_of_nodes": lambda folder: said_of_nodes(folder, 1e12),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_lines_of_a_journal_that_are_none_of_ours_are_left_out(
+    reader: str, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skyward_core.store.archive.LONGEST", 10_000)
+    told = [ev.NodePhase(pool="p", node=0, phase="ready", detail=each, at=3.0) for each in "ab"]
+    first, last = (json.dumps(ev.to_json(event)).encode() for event in told)
+    wrong = [
+        first.replace(b'"a"', b'"\xff\xfe"'),  # no UTF-8
+        b"\xff" * 100 + b'"NodePhase"',
+        first[:-9],  # cut short
+        b'["NodePhase"]',
+        b'"NodePhase"',
+        b"[" * 9_000 + b'"NodePhase"',
+        b'{"event": ["NodePhase"]}',
+        b'{"event": "NodePhase", "pool": "p"}',
+        first.replace(b"3.0", b'"NodePhase"'),
+        first.replace(b'"a"', b'"' + b"a" * 35_000 + b'"'),  # of several pieces
+    ]
+    (world / "events.jsonl").write_bytes(b"\n".join([first, *wrong, last, first[:-1]]))
+    assert list(READERS[reader](world)) == told
+
+
 def test_news_after_the_end_is_passed_over(world: Path) -> None:
     journal = EventJournal(world / "events.jsonl")
     journal.add(EVENTS[0])
