@@ -34,7 +34,9 @@ def unsaved(error: OSError, folder: Path) -> str:
     """Why something could not be saved there, in words."""
     if not folder.is_dir():
         return f"could not save: {folder}, which the app was started in, is not there any more"
-    return f"could not save in {folder}: {error.strerror or error}"
+    return "; ".join(
+        [f"could not save in {folder}: {error.strerror or error}", *getattr(error, "__notes__", ())]
+    )
 
 
 def save(path: Path, pieces: Iterable[str]) -> Path:
@@ -60,6 +62,31 @@ def save(path: Path, pieces: Iterable[str]) -> Path:
             raise
         return free
     raise FileExistsError(f"there are {_MOST:,} files named like {path} already")
+
+
+def save_all(folder: Path, files: Mapping[str, Iterable[str]]) -> list[Path]:
+    """:func:`save` several files, by their names: all of them, or none.
+
+    Raises:
+        OSError: one cannot be written. Those before it are gone again; its notes name those that could not be removed.
+    """
+    written: list[Path] = []
+    try:
+        for name, pieces in files.items():
+            written.append(save(folder / name, pieces))
+    except BaseException as error:
+        if left := [path for path in written if not _is_removed(path)]:
+            error.add_note(f"saved all the same: {together(left)}")
+        raise
+    return written
+
+
+def _is_removed(path: Path) -> bool:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
 
 
 def together(paths: Iterable[Path]) -> str:

@@ -9,7 +9,7 @@ from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
 from skyward_core.views.profile import as_json, parsed, table
 
-from ..saving import profile_files, save
+from ..saving import profile_files, save_all
 from .console import Console
 from .reach import live_run, opened
 from .report import table as laid_out
@@ -38,7 +38,7 @@ def profile(word: str, seconds: float, to: str | None, console: Console) -> int:
         seen = parsed(_taken(session, pool.key, rank, seconds))
     called = f"{pool.name}-{run}-r{rank}" if run else f"{pool.name}-r{rank}"
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [save(folder / name, [text]) for name, text in profile_files(seen, called).items()]
+    paths = save_all(folder, {name: [text] for name, text in profile_files(seen, called).items()})
     console.result(as_json(seen) | {"files": [str(path) for path in paths]})
     if not console.as_json:
         for line in laid_out(table(seen)) if seen.samples else ():

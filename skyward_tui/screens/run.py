@@ -398,7 +398,7 @@ class RunScreen(BaseScreen[None]):
         self.run_worker(self._save(), exclusive=True, group="save")
 
     async def _save(self) -> None:
-        from ..saving import save, together, unsaved
+        from ..saving import save_all, together, unsaved
 
         pool, run, chosen = self.pool, self.run, self._chosen
         if pool is None:
@@ -410,7 +410,7 @@ class RunScreen(BaseScreen[None]):
             files |= {f"{stem}-{end}": text for end, text in kept.files.items()}
             remarks += kept.remark
         try:
-            paths = [await asyncio.to_thread(save, Path(name), text) for name, text in files.items()]
+            paths = await asyncio.to_thread(save_all, Path(), files)
         except OSError as error:
             return self.flash(unsaved(error, current_folder()), "error")
         self.flash(f"saved {together(paths)} in {current_folder()}{remarks}", "done")

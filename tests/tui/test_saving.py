@@ -20,7 +20,7 @@ from textual.pilot import Pilot
 from skyward_core.model.outcome import ErrorInfo
 from skyward_tui.app import SkywardApp
 from skyward_tui.clipboard import NotCopied, pass_on
-from skyward_tui.saving import results_csv, results_json, results_text, save
+from skyward_tui.saving import results_csv, results_json, results_text, save, save_all, unsaved
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession, value
 
@@ -40,6 +40,27 @@ def test_nothing_is_overwritten_and_nothing_is_left_of_what_fails(tmp_path: Path
     with pytest.raises(OSError, match="no space left"):
         save(tmp_path / "new.log", breaks())
     assert not (tmp_path / "new.log").exists()
+
+
+def test_of_several_files_all_are_saved_or_none(tmp_path: Path) -> None:
+    assert save_all(tmp_path, {"a": ["1"], "b": ["2"]}) == [tmp_path / "a", tmp_path / "b"]
+    with pytest.raises(OSError, match="too long") as caught:
+        save_all(tmp_path, {"c": ["3"], "d" * 300: ["4"]})
+    assert {each.name for each in tmp_path.iterdir()} == {"a", "b"} and unsaved(
+        caught.value, tmp_path
+    ).endswith("File name too long")
+
+    def closes_the_folder() -> Iterator[str]:
+        (tmp_path / "c").unlink()
+        (
+            tmp_path / "c"
+        ).mkdir()  # root may remove files of a folder that is closed to others, but no folder as a file
+        yield "half"
+        raise PermissionError(13, "Permission denied")
+
+    with pytest.raises(PermissionError) as caught:
+        save_all(tmp_path, {"c": ["3"], "d": closes_the_folder()})
+    assert unsaved(caught.value, tmp_path).endswith("Permission denied; saved all the same: c")
 
 
 def test_results_load_again_as_they_were(session: FakeSession) -> None:
