@@ -35,6 +35,7 @@ from .host_keys import HostKeyQuestions
 from .keymap import usable
 from .left_once import Palette
 from .notifications import Notifier
+from .paging import sweep
 from .typed_ahead import TypedAhead
 from .widgets.chrome import MIN_HEIGHT, MIN_WIDTH
 
@@ -239,6 +240,7 @@ class SkywardApp(FailingApp):
         self.refresh_pools()
         self.look_for_failures()
         self.look_for_leftovers()
+        await sweep()
 
     async def _keep_pumping(self) -> None:
         while True:

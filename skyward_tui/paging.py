@@ -1,4 +1,8 @@
-"""Gives a log to the person's pager, in the app's terminal."""
+"""Gives a log to the person's pager, in the app's terminal.
+
+The log lies in a file, by its name: pagers show that, and one that hands on to a window has no descriptor of ours. It
+goes with the pager; where the app was killed before that, with the next start.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,23 @@ import asyncio
 import os
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterable
-from pathlib import Path
+from contextlib import suppress
+from functools import partial
 
 from .app_face import AppFace
+from .ends import beside
+from .hints import words_of
 
+FOLDER = "paged"  # of the home
 USUAL = ("less", "more")  # where $PAGER says none
 
 
 async def page(app: AppFace, name: str, lines: Iterable[str]) -> None:
     """Have it read there, from a file that only the person can read, and that goes when the pager has ended."""
+    from skyward_core.front import passing_folders
+    from skyward_core.model.errors import SkywardError
+
     from .given_terminal import SuspendNotSupported, run_in_terminal
     from .saving import save
 
@@ -26,7 +36,10 @@ async def page(app: AppFace, name: str, lines: Iterable[str]) -> None:
         return app.flash(f"$PAGER is no command ({error})", "error")
     if not words:
         return app.flash("set $PAGER to have the log opened", "error")
-    folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="skyward-log-"))
+    try:
+        folder = await asyncio.to_thread(passing_folders.begin, FOLDER)
+    except (SkywardError, OSError) as error:
+        return app.flash(f"the log cannot be put where a pager finds it: {words_of(error)}", "error")
     try:
         path = await asyncio.to_thread(save, folder / name, lines)
         await run_in_terminal(app, *words, str(path))
@@ -37,3 +50,12 @@ async def page(app: AppFace, name: str, lines: Iterable[str]) -> None:
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     return None
+
+
+async def sweep() -> None:
+    """Remove logs that apps were killed over."""
+    from skyward_core.front import passing_folders
+    from skyward_core.model.errors import SkywardError
+
+    with suppress(SkywardError, OSError):  # the session says what is wrong with the home
+        await beside(partial(passing_folders.sweep, FOLDER))

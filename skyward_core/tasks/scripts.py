@@ -15,7 +15,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -316,26 +315,15 @@ def build_task(path: Path, function: str | None, kwargs: Mapping[str, Any], **ho
 
 def _workplace() -> Path:
     """A folder for a task that is loaded, in the person's own; those of processes that are no more go."""
+    from ..store import passing_folders
     from ..store.home import home
 
-    base = home() / "tasks"
     try:
-        return _own_folder(base)
+        return passing_folders.begin("tasks")
     except OSError as error:
         raise UsageError(
-            f"no script can be loaded, which is done in {base}: {error.strerror or error}"
+            f"no script can be loaded, which is done in {home() / 'tasks'}: {error.strerror or error}"
         ) from error
-
-
-def _own_folder(base: Path) -> Path:
-    from ..store.ledger_rows import process_lives
-
-    base.mkdir(mode=0o700, exist_ok=True)
-    for left in base.iterdir():
-        owner = left.name.partition("-")[0]
-        if owner.isdecimal() and not process_lives(int(owner)):
-            shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=base))
 
 
 def _is_full(folder: Path) -> bool:

@@ -1,0 +1,7 @@
+"""Folders for what is of use only while a process lives, such as a log that is read in a pager."""
+
+from __future__ import annotations
+
+from ..store.passing_folders import begin, sweep
+
+__all__ = ["begin", "sweep"]
