@@ -57,7 +57,8 @@ class Endings:
         while not context.leaving:
             row = context.ledger.pool(context.token)
             if row.receipt is not None:
-                self._news.emit(ev.PoolEnded(pool=context.name, receipt=row.receipt))
+                at = time.time() if row.ended_at is None else row.ended_at
+                self._news.emit(ev.PoolEnded(pool=context.name, receipt=row.receipt, at=at))
                 return
             await close_if_gone(row, context.provider, context.ledger)
             await asyncio.sleep(0.05 if time.monotonic() < soon else 1.0)

@@ -102,9 +102,12 @@ async def tear_down(
     for link in context.links:
         book.lose_calls(link)
     background.catch_up()
-    news.emit(ev.PoolEnded(pool=context.name, receipt=receipt.to_json()))
+    at = time.time()
+    with suppress(LedgerError):  # another client may have seen it end before
+        at = context.ledger.pool(context.token).ended_at or at
+    news.emit(ev.PoolEnded(pool=context.name, receipt=receipt.to_json(), at=at))
     news.records.flush()
-    if why := await _write(lambda: context.ledger.ended(context.token, receipt, kept), WRITE):
+    if why := await _write(lambda: context.ledger.ended(context.token, receipt, kept, at), WRITE):
         receipt = replace(receipt, unwritten=why)
     await leave()
     context.archive.sweep()

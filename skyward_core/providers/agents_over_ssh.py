@@ -111,7 +111,8 @@ async def _ask_for_state(transport: SSHTransport, machine: Machine, seconds: flo
         return replace(machine, state="orphaned")  # a new agent takes over what is there
     if facts["root"] and facts["orphans"]:
         return replace(machine, state="ending")  # something that ran there has not quite ended
-    told = {"why": facts.get("ended", ""), "kept": facts.get("kept", {})}
+    told: dict[str, Any] = {"why": facts.get("ended", ""), "kept": facts.get("kept", {})}
+    told |= {"ended": at} if (at := facts.get("ended_at")) else {}
     return replace(machine, state="gone", extra=machine.extra | told)
 
 

@@ -22,6 +22,7 @@ from .home import pool_dir
 _json = encoder(only_ascii=True)
 ROOM = 1 << 20  # bytes; more than a node sends of a log at once
 LONGEST = 64 << 20  # bytes of an event's line that is read; an outcome with all that it tells has far fewer
+TAIL = 1 << 16  # bytes of the journal in which its last events are
 
 
 class Archive:
@@ -166,6 +167,18 @@ def _journal_lines(folder: Path) -> Iterator[bytes]:
     """The lines of a journal; one that is too long comes in pieces, none of which is an event."""
     with open(folder / "events.jsonl", "rb") as source:
         yield from iter(partial(source.readline, LONGEST), b"")
+
+
+def last_event(folder: Path) -> float | None:
+    """When the last one happened that is in a pool's folder, as Unix time; None where there is none, or it cannot be
+    read."""
+    try:
+        with open(folder / "events.jsonl", "rb") as source:
+            source.seek(max(0, source.seek(0, os.SEEK_END) - TAIL))
+            lines = source.read().splitlines()
+    except OSError:
+        return None
+    return max((event.at for event in _events(lines)), default=None)
 
 
 def said_of_nodes(folder: Path, before: float) -> Iterator[ev.NodePhase]:

@@ -229,15 +229,16 @@ class Ledger:
         self._write([("UPDATE pools SET pid=NULL WHERE token=? AND state='starting'", (token,))])
         self._trace(token)
 
-    def ended(self, token: str, receipt: Receipt, kept: Iterable[Kept] = ()) -> None:
+    def ended(self, token: str, receipt: Receipt, kept: Iterable[Kept] = (), at: float | None = None) -> None:
         """Close a pool whose teardown was verified; an unverified one stays open, with its receipt.
 
         Args:
             kept: what its hosts keep, as nobody has fetched it.
+            at: when it ended, Unix time; None for now. Of one that has ended before, it was then.
         """
-        end = time.time() if receipt.ok else None
+        end = (time.time() if at is None else at) if receipt.ok else None
         state = "gone" if receipt.ok else "failed"
-        sql = "UPDATE pools SET state=?, ended_at=?, receipt=? WHERE token=?"
+        sql = "UPDATE pools SET state=?, ended_at=COALESCE(ended_at, ?), receipt=? WHERE token=?"
         statements: list[tuple[str, tuple[Any, ...]]] = [
             (sql, (state, end, json.dumps(receipt.to_json()), token))
         ]

@@ -3,7 +3,7 @@ views keep up by themselves, and goes through no history."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, get_args
 
 from ..model.alert import Alert as Alert
@@ -15,6 +15,7 @@ from .spread import median, outliers
 
 if TYPE_CHECKING:
     from .machines import MachineBook
+    from .signs import Signs
     from .views import PoolView, RunView
 
 KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
@@ -64,20 +65,52 @@ def _stalled(pool: PoolView, run: RunView, now: float) -> Iterator[Alert]:
 
 def _slow(pool: PoolView, run: RunView) -> Iterator[Alert]:
     """Whose pace is far from all others', to the worse: of its last values, so that one hiccup is none."""
-    paces: dict[str, dict[int, tuple[float, float]]] = {}
-    kinds: dict[str, str] = {}
+    paces: dict[str, dict[int, float]] = {}
+    told: dict[str, dict[int, Signs]] = {}
     for rank, name, signs in pool.metrics.signs(run.id):
         if signs.kind in ("time", "rate") and (pace := signs.pace()) is not None:
             paces.setdefault(name, {})[rank] = pace
-            kinds[name] = signs.kind
-    for name, each in paces.items():
-        values = {rank: value for rank, (_, value) in each.items()}
-        middle = median(values.values())
-        for rank in outliers(values):
-            worse = values[rank] - middle if kinds[name] == "time" else middle - values[rank]
-            if worse > OFF * abs(middle):
-                words = f"{name} {values[rank]:.4g}, all others about {middle:.4g}"
-                yield Alert("straggler", rank, None, None, name, each[rank][0], words)
+            told.setdefault(name, {})[rank] = signs
+    for name, values in paces.items():
+        for rank in _lagging(values, told[name]):
+            words = f"{name} {values[rank]:.4g}, all others about {median(values.values()):.4g}"
+            yield Alert("straggler", rank, None, None, name, _lags_since(rank, told[name]), words)
+
+
+def _lagging(values: Mapping[int, float], signs: Mapping[int, Signs]) -> list[int]:
+    """Whose pace is far from the others', to the worse."""
+    middle, found = median(values.values()), []
+    for rank in outliers(values):
+        worse = values[rank] - middle if signs[rank].kind == "time" else middle - values[rank]
+        if worse > OFF * abs(middle):
+            found.append(rank)
+    return found
+
+
+def _lags_since(rank: int, signs: Mapping[int, Signs]) -> float:
+    """Since when a rank that lags does: the beginning of the first stretch of its own in which it did, by what the
+    others had at that time. By the times of the numbers alone, so that whoever looks later is told the same. A pause of
+    less than ``AGAIN`` seconds counts for nothing."""
+    mine = signs[rank]
+    since, stretches = mine.next_at, mine.paces
+    if since is None:
+        since = stretches[-1][0]
+    others = {other: each.paces for other, each in signs.items() if other != rank and each.paces}
+    places = {other: len(paces) - 1 for other, paces in others.items()}
+    for began, pace in reversed(stretches):
+        values = {rank: pace}
+        for other, paces in others.items():
+            place = places[other]
+            while place >= 0 and paces[place][0] > began:
+                place -= 1
+            places[other] = place
+            if place >= 0:
+                values[other] = paces[place][1]
+        if rank in _lagging(values, signs):
+            since = began
+        elif since - began >= AGAIN:
+            break
+    return since
 
 
 def _machines(book: MachineBook, began: float, now: float) -> Iterator[Alert]:
@@ -126,7 +159,8 @@ class AlertWatch:
             if now - seen >= AGAIN:
                 since = alert.since
                 new.append(alert)
-            since = min(since, alert.since)
+            # By its numbers' times alone a straggler is known from the first, whoever looks and since when.
+            since = alert.since if alert.kind == "straggler" else min(since, alert.since)
             self._lasting[alert.key] = since, now
             found.append(Alert(alert.kind, alert.rank, alert.node, alert.gpu, alert.name, since, alert.words))
         self._lasting = {

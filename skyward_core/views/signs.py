@@ -18,6 +18,7 @@ REST_SECONDS = 300.0  # they span at least that: who logs twenty times a second 
 LEAST_FALL = 0.01  # of the first median that it has to have fallen by; what never fell is no training
 BETTER = 0.001  # of the whole fall, that counts as better
 PACE = 8  # values whose median is a pace: one hiccup is none
+PACES = 256  # of them that are kept; beyond that two become one
 
 _LOSS = re.compile(r"(^|[^a-z])(loss|nll|ppl|perplexity)($|[^a-z])")
 _TIME = re.compile(
@@ -46,11 +47,14 @@ class Signs:
         bad_step: the step that was logged with it, or None.
         bad_place: how many values came before it.
         rests_since: since when a loss has not got better; None where it does, or too little is known.
+        paces: of a pace, when each of its stretches began and what it was there, the oldest first; replaced, never
+            changed in place.
+        next_at: when the stretch began that has too few values yet; None where there is none.
     """
 
     __slots__ = (
-        "_best", "_best_at", "_block", "_first", "_good", "_recent", "_worse",
-        "bad", "bad_at", "bad_place", "bad_step", "kind", "rests_since", "seen",
+        "_best", "_best_at", "_block", "_each", "_first", "_good", "_recent", "_worse",
+        "bad", "bad_at", "bad_place", "bad_step", "kind", "next_at", "paces", "rests_since", "seen",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -65,7 +69,10 @@ class Signs:
         self._first = self._best = 0.0
         self._best_at: float | None = None
         self._worse = 0
-        self._recent: deque[tuple[float, float]] = deque(maxlen=PACE)
+        self._recent: deque[float] = deque(maxlen=PACE)
+        self.paces: tuple[tuple[float, float], ...] = ()
+        self.next_at: float | None = None
+        self._each = PACE  # values of a stretch
 
     def add(self, at: float, value: float, step: float | None) -> None:
         """Take the next value."""
@@ -86,7 +93,20 @@ class Signs:
                 self._weigh(median(self._block), at)
                 self._block = []
         elif self.kind:
-            self._recent.append((at, value))
+            self._recent.append(value)
+            self._pace(at, value)
+
+    def _pace(self, at: float, value: float) -> None:
+        since = self.next_at = at if self.next_at is None else self.next_at
+        self._block.append(value)
+        if len(self._block) < self._each:
+            return
+        paces = (*self.paces, (since, median(self._block)))
+        if len(paces) >= PACES:
+            pairs = zip(paces[::2], paces[1::2], strict=True)
+            paces = tuple((since, (one + other) / 2) for (since, one), (_, other) in pairs)
+            self._each *= 2
+        self.paces, self.next_at, self._block = paces, None, []
 
     def _weigh(self, now: float, at: float) -> None:
         if self._best_at is None:
@@ -102,12 +122,10 @@ class Signs:
         if fell and self._worse >= REST and at - self._best_at >= REST_SECONDS:
             self.rests_since = self._best_at
 
-    def pace(self) -> tuple[float, float] | None:
-        """Since when, and the median of its last values; None where there are too few, or it is no pace."""
+    def pace(self) -> float | None:
+        """The median of its last values; None where there are too few, or it is no pace."""
         recent = list(self._recent)
-        if len(recent) < PACE:
-            return None
-        return recent[0][0], median(value for _, value in recent)
+        return median(recent) if len(recent) >= PACE else None
 
     @property
     def bad_word(self) -> str:

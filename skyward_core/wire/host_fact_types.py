@@ -34,6 +34,7 @@ class HostFacts(TypedDict):
     orphans: NotRequired[list[int]]
     left: NotRequired[bool]
     ended: NotRequired[str]
+    ended_at: NotRequired[float]
 
 
 class EnvironmentDone(TypedDict):

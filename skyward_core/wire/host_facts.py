@@ -124,6 +124,7 @@ FACTS_OF_POOL: Checks = {
     "orphans": all_of(is_count),
     "left": is_flag,
     "ended": is_text,
+    "ended_at": is_number,
 }
 
 # What it says when something was done on it, by what that was.

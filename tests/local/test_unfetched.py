@@ -89,11 +89,13 @@ def test_a_good_run_outlives_the_lease_and_the_next_client_fetches_it(home: Path
     row, run = leave(home, size=size, idle=0.5)
     wait_for_the_end(home)
     assert left_there(home) == ["kept.node-0", "kept.node-1"]
+    ended = max(path.stat().st_mtime for path in home.glob("local/*/ended.*"))
     with closing(Look()) as session:
         (view,) = session.refresh().result(60)
         while view.state == "unreachable":  # its process may have a moment to go
             (view,) = session.refresh().result(60)
         assert view.state == "gone"
+        assert view.ended_at == ended, "when it was, not when somebody came to see it"
         assert "nobody used it" in view.detail and run in view.detail
         kept = session.kept()
     assert [each.machine.node for each in kept] == [0, 1]

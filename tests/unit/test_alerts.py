@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from skyward_core.views.alerts import AGAIN, Alert, AlertWatch, alerts_of
 from skyward_core.views.machines import MachineBook
-from skyward_core.views.signs import BLOCK, CALM, PACE, REST, Signs, kind_of
+from skyward_core.views.signs import BLOCK, CALM, PACE, PACES, REST, Signs, kind_of
 from skyward_core.views.silence import UNKNOWN
 from skyward_core.views.views import PoolView, RunView
 from tests.support.fake_session import FakeSession
@@ -141,6 +141,34 @@ def test_a_rank_whose_pace_lags(name: str, paces: list[float], told: list[int]) 
     found = alerts_of(view, run, session.now)
     assert kinds(found) == [("straggler", f"rank {rank}") for rank in told]
     assert all(alert.since == session.now - 20 for alert in found)
+
+
+@pytest.mark.parametrize(
+    ("before", "pace"),
+    [
+        (0, 3.0),
+        (5 * PACE, 3.0),
+        (2 * PACES * PACE, 3.0),
+        ((PACES - 3) * PACE, 1.15),
+    ],  # thinned before, and meanwhile
+)
+def test_since_when_a_rank_lags_is_the_same_whoever_looks_and_whenever(before: int, pace: float) -> None:
+    """It lags from then on, but for a minute in which it keeps up; the app that looks later has all numbers at once."""
+    session, view, run = running(4)
+    began, watch, told = session.now, AlertWatch(), set()
+    slow = [*[False] * before, *[True] * 5 * PACE, *[False] * 60, *[True] * 5 * PACE]
+    for place, lags in enumerate(slow):
+        for rank in range(4):
+            step = pace if rank == 2 and lags else 1.0 + 0.01 * rank
+            view.metrics.note(run.id, rank, began + place, {"step_time": step})
+        if place > before:
+            now = began + place
+            mine, later = watch.look(view, run, now)[0], AlertWatch().look(view, run, now)[0]
+            assert [alert.since for alert in mine] == [alert.since for alert in later]
+            told |= {alert.since for alert in mine}
+    assert 1 <= len(told) <= 2  # two stretches may become one meanwhile
+    of_stretch = PACE if before < PACES * PACE - 5 * PACE else 4 * PACE
+    assert all(abs(since - began - before) <= of_stretch for since in told)
 
 
 def test_one_hiccup_is_no_straggler() -> None:

@@ -15,7 +15,7 @@ FACTS: dict[str, Any] = {
     "unusable": [], "doubted": "", "gpus": [], "nvml": False, "cpus": 2, "free": 1, "bundle": True, "rest": True,
     "socket": "/s", "shared": False, "running": False,
 }  # fmt: skip
-STATUS: dict[str, Any] = {"kept": {}, "orphans": [], "left": False, "ended": ""}
+STATUS: dict[str, Any] = {"kept": {}, "orphans": [], "left": False, "ended": "", "ended_at": 0.0}
 
 
 @pytest.mark.parametrize("value", [None, [1], {"a": 1}, float("nan"), 1 << 70])

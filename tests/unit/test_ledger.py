@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -68,6 +69,8 @@ def test_a_pool_from_intent_to_end(ledger: Ledger, path: Path) -> None:
     ended = other.pool("t1")
     assert ended.state == "gone"
     assert ended.ended_at is not None
+    ledger.ended("t1", Receipt("fit", 2, (0, 1), (), 1.5), at=time.time() + 9)
+    assert ledger.pool("t1").ended_at == ended.ended_at, "whoever tears it down once more, it ended then"
     assert ended.receipt is not None
     lists = dict.fromkeys(("unaccounted", "notes", "kept", "lost", "stays", "bills"), ())
     assert Receipt(**ended.receipt | {"gone": (0, 1)} | lists) == receipt

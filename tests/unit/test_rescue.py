@@ -163,10 +163,6 @@ async def test_what_went_with_machines_that_ended_themselves_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    archive = Archive("p.t")
-    for waiting in ({"dd": 5}, {"cc": 5}):  # the other was fetched meanwhile
-        archive.note(UnfetchedNews(pool="p", runs=waiting))
-    archive.close()
 
     class Ended(Provider):
         async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
@@ -178,10 +174,16 @@ async def test_what_went_with_machines_that_ended_themselves_is_named(
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         row = ledger.intend("t", "p", {}, {"options": {}})
         ledger.created("t", [machine(0)])
+        archive = Archive("p.t")
+        for waiting in ({"dd": 5}, {"cc": 5}):  # the other was fetched meanwhile
+            last = UnfetchedNews(pool="p", runs=waiting)
+            archive.note(last)
+        archive.close()
         ledger.record(
             opened=[("t", run, "f", "broadcast", 1, float(at)) for at, run in enumerate((A, B, "cc", "dd"))]
         )
         ledger.record(ends=[(run, "done", 2.0, None) for run in (B, "cc", "dd")])
         receipt = await close_if_gone(row, Ended(), ledger)  # type: ignore[arg-type]
+        assert ledger.pool("t").ended_at == last.at, "no machine tells when: it was heard of then"
     assert receipt is not None
     assert receipt.lost == ("what nobody had fetched of run aa", "what nobody had fetched of run cc")

@@ -199,7 +199,7 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
             places = [f"{pools(each)}/{asked['folder']}" for each in all_roots()]
             known["orphans"] = sorted({pid for each in places for pid in members(each)})
             known["left"] = bool(asked["folder"]) and is_left(place, known["orphans"])
-            known["ended"] = goodbye(place)
+            known["ended"], known["ended_at"] = goodbye(place)
     return known
 
 
@@ -224,13 +224,13 @@ def is_running(folder: str) -> bool:
     return False
 
 
-def goodbye(folder: str) -> str:
-    """What an agent that ended by itself left as its word, or ""."""
+def goodbye(folder: str) -> tuple[str, float]:
+    """What an agent that ended by itself left as its word, and when, as Unix time; "" and 0 where it left none."""
     try:
         with open(NodePaths(folder).last_word, encoding="utf-8") as file:
-            return file.read().strip()
+            return file.read().strip(), os.fstat(file.fileno()).st_mtime
     except FileNotFoundError:
-        return ""
+        return "", 0.0
 
 
 def members(folder: str) -> list[int]:

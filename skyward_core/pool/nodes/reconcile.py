@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 from ...model.capabilities import Quiets, price_of
+from ...model.machine import Machine
 from ...providers.base import Provider
 from ...providers.told import answered
-from ...store.archive import replay
+from ...store.archive import last_event, replay
 from ...store.home import pool_path
 from ...store.ledger import Ledger
 from ...store.ledger_rows import Kept, PoolRow, Receipt, bills_of, process_lives
@@ -58,8 +60,19 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
         ),
     )
     if not closed:
-        ledger.ended(row.token, receipt, kept)
+        ledger.ended(row.token, receipt, kept, await asyncio.to_thread(_ended_at, row, seen, ledger))
     return receipt
+
+
+def _ended_at(row: PoolRow, gone: Sequence[Machine], ledger: Ledger) -> float:
+    """When a pool ended that nobody has seen end, as Unix time: as its machines tell, or their provider; where one says
+    nothing, when it was last heard of."""
+    known = [float(each.extra["ended"]) for each in gone if "ended" in each.extra]
+    if len(known) < len(gone) and (last := last_event(pool_path(row.key))) is not None:
+        known.append(last)
+    for run in ledger.runs(row.token):
+        known += [run.opened_at, run.ended_at or run.opened_at]
+    return min(max([row.created_at, *known]), time.time())
 
 
 def _not_fetched(row: PoolRow, ledger: Ledger) -> list[str]:

@@ -16,7 +16,7 @@ from ...model.machine import Check, Machine
 from ...model.misuse import KnowsItsWords
 from ...model.spec import PoolSpec
 from ...node.agent import unfetched
-from ...node.boot.host import is_running, members
+from ...node.boot.host import goodbye, is_running, members
 from ...store.home import home, socket_dir
 from ...transport.local.agent_starter import Starter
 from ...transport.local.transport import LocalTransport
@@ -85,13 +85,9 @@ class Local(KnowsItsWords):
         left = Path(paths.kept)
         if members(str(folder)) or is_running(str(left)):
             return replace(machine, state="ending")  # its agent, or what ran there, has not quite ended
-        try:
-            why = Path(paths.last_word).read_text(encoding="utf-8").strip()
-        except FileNotFoundError:
-            why = ""
-        return replace(
-            machine, state="gone", extra=machine.extra | {"why": why, "kept": unfetched.facts(left)}
-        )
+        why, at = goodbye(str(folder))
+        told = {"why": why, "kept": unfetched.facts(left)} | ({"ended": at} if at else {})
+        return replace(machine, state="gone", extra=machine.extra | told)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         await asyncio.gather(*(self._end(machine) for machine in machines))
