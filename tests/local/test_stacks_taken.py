@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -31,6 +32,7 @@ from tests.support.cli import call
 from tests.support.faults import agent_pids
 from tests.support.waiting import wait_until
 
+SPIN = "spin"  # the file that has rank 3 work
 PLACES = Places("/nowhere", "", None)
 PY_SPY = str(Path(sys.executable).parent / "py-spy")
 needs_py_spy = pytest.mark.skipif(not os.access(PY_SPY, os.X_OK), reason="py-spy is not installed")
@@ -55,11 +57,11 @@ def session(world: Path) -> Iterator[Session]:
 
 @sky.function
 def waits(folder: str) -> str:
-    """Rank 3 spins in C, with the GIL; rank 2 waits elsewhere; the others wait here, until they are stopped."""
+    """Rank 3 is in C, with the GIL; rank 2 waits elsewhere; the others wait here, until they are stopped."""
     me = sky.instance_info().rank
     Path(folder, f"at.{me}").touch()
     if me == 3:
-        return holds_gil()
+        holds_gil(f"{folder}/{SPIN}")
     if me == 2:
         return elsewhere()
     return until()
@@ -74,14 +76,22 @@ def elsewhere() -> str:
     return until()
 
 
-def holds_gil() -> str:
-    return str(sum(range(10**12)))  # in C, from the first number to the last
+def holds_gil(spin: str) -> NoReturn:
+    """It works while a test asks for that, and else sleeps there: to work all the time takes a core from others."""
+    sleep = ctypes.PyDLL(None).usleep
+    while True:
+        sum(range(1_000_000)) if os.access(spin, os.F_OK) else sleep(20_000)
 
 
 @pytest.fixture(scope="module")
-def hung(ranks: sky.Compute, session: Session, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of files by which ranks and tests tell each other something."""
+    return tmp_path_factory.mktemp("hung")
+
+
+@pytest.fixture(scope="module")
+def hung(ranks: sky.Compute, session: Session, folder: Path) -> Iterator[str]:
     """A run of theirs, which ends when it is cancelled."""
-    folder = tmp_path_factory.mktemp("hung")
     with ThreadPoolExecutor() as beside:
         running = beside.submit(lambda: waits(str(folder)) @ ranks)
         wait_until(lambda: len(list(folder.glob("at.*"))) == 4)
@@ -89,6 +99,14 @@ def hung(ranks: sky.Compute, session: Session, tmp_path_factory: pytest.TempPath
         yield run
         session.cancel("four", run).result(30)
         assert running.exception(30) is not None
+
+
+@pytest.fixture
+def working(hung: str, folder: Path) -> Iterator[str]:
+    """That run, while its rank 3 works."""
+    (folder / SPIN).touch()
+    yield hung
+    (folder / SPIN).unlink()
 
 
 def take(session: Session, **how: Any) -> Stacks:
@@ -151,7 +169,7 @@ def test_ranks_write_their_stacks_at_the_signal_and_go_on(
 
 
 @needs_py_spy
-def test_where_a_rank_spends_its_time(ranks: sky.Compute, session: Session, hung: str) -> None:
+def test_where_a_rank_spends_its_time(ranks: sky.Compute, session: Session, working: str) -> None:
     seen = parsed(session.profile("four", 3, 1).result(60))
     assert hottest(seen)[0].frame.function == "holds_gil"
     with pytest.raises(UsageError, match="has ranks 0 to 3, and no rank 4"):
@@ -183,16 +201,16 @@ def test_the_command_line_tells_the_same(session: Session, hung: str) -> None:
 
 
 @needs_py_spy
-def test_the_command_line_profiles_a_rank_and_files_come_home(hung: str, tmp_path: Path) -> None:
-    said = command("profile", f"{hung}:3", "--seconds", "1", "--to", str(tmp_path / "made"))
+def test_the_command_line_profiles_a_rank_and_files_come_home(working: str, tmp_path: Path) -> None:
+    said = command("profile", f"{working}:3", "--seconds", "1", "--to", str(tmp_path / "made"))
     head, hot = said.splitlines()[:2]
     assert head.split() == ["itself", "with", "calls", "line"] and "holds_gil" in hot
     scope, flame = sorted((tmp_path / "made").iterdir())
-    assert (flame.suffix, scope.name) == (".svg", f"profile-four-{hung}-r3.speedscope.json")
+    assert (flame.suffix, scope.name) == (".svg", f"profile-four-{working}-r3.speedscope.json")
     assert "holds_gil" in flame.read_text("utf-8")
     frames = json.loads(scope.read_text("utf-8"))["shared"]["frames"]
     assert "holds_gil" in {frame["name"] for frame in frames}
-    assert "names no rank: write RUN:RANK" in command("profile", hung, status=2)
+    assert "names no rank: write RUN:RANK" in command("profile", working, status=2)
 
 
 def command(*words: str, status: int = 0) -> str:
@@ -202,7 +220,7 @@ def command(*words: str, status: int = 0) -> str:
     return done.stdout or done.stderr
 
 
-def test_who_works_is_told_from_who_waits(ranks: sky.Compute, session: Session, hung: str) -> None:
+def test_who_works_is_told_from_who_waits(ranks: sky.Compute, session: Session, working: str) -> None:
     rhythms = session.look("four").result(60).rhythms
     wait_until(lambda: 3 in rhythms._worked, what="word of the node that rank 3 works")
     assert set(rhythms._worked) == {3}
