@@ -15,7 +15,7 @@ from .inside_commands import debug, metrics, profile, stacks, top
 from .job_commands import cp, exec_, forward, launch, queue
 from .market_commands import capacity, costs, hosts, offers, sweep
 from .number_options import NodesOption, RanksOption
-from .record_commands import DEMO, has_terminal, played, record, replay
+from .record_commands import DEMO, has_terminal, in_theme, played, record, replay
 from .script_words import ScriptCommand
 from .shared_options import (
     of_accelerator,
@@ -105,14 +105,11 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
                 )
         return 0
     if demo:
-        return played(DEMO)
+        return played(DEMO, theme, plain)
     has_terminal()
     from .opening import new_app, run
 
-    app = new_app(read_only=read_only, theme=theme or "", plain=plain)
-    if theme is not None and theme not in app.available_themes:
-        raise click.UsageError(f"there is no theme {theme!r}: {', '.join(sorted(app.available_themes))}")
-    return run(app)
+    return run(in_theme(new_app(read_only=read_only, theme=theme or "", plain=plain), theme))
 
 
 @cli.command(cls=ScriptCommand, options_metavar="[OPTIONS]")

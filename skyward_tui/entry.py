@@ -10,6 +10,8 @@ import gc
 import sys
 from typing import NoReturn
 
+from .terminal_kind import is_dumb
+
 
 def main() -> NoReturn:
     """Do what is asked for and end with its exit status (``docs/exit-codes.md``)."""
@@ -28,6 +30,8 @@ def main() -> NoReturn:
 
 
 def _has_terminal() -> bool:
-    return sys.stderr is not None and all(
-        stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)
+    return (
+        not is_dumb()
+        and sys.stderr is not None
+        and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
     )

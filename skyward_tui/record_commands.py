@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from .command_console import console_of, of_json
+from .terminal_kind import is_dumb
+
+if TYPE_CHECKING:
+    from .app import SkywardApp
 
 DEMO = Path(__file__).with_name("demo.skyrec")  # tests/demo_record makes it
 
@@ -49,7 +55,7 @@ def replay(record: Path, dump: bool) -> int:
     return played(record)
 
 
-def played(record: Path) -> int:
+def played(record: Path, theme: str | None = None, plain: bool = False) -> int:
     """Play a record until the person leaves; the exit status."""
     has_terminal()
     with console_of(False):
@@ -59,14 +65,30 @@ def played(record: Path) -> int:
     from .opening import run
     from .replay_app import ReplayApp
 
-    return run(ReplayApp(record))
+    return run(in_theme(ReplayApp(record, theme or "", plain), theme))
+
+
+def in_theme(app: SkywardApp, theme: str | None) -> SkywardApp:
+    """The app, where it has the theme that is asked for.
+
+    Raises:
+        UsageError: it has none of that name.
+    """
+    if theme is not None and theme not in app.available_themes:
+        raise click.UsageError(f"there is no theme {theme!r}: {', '.join(sorted(app.available_themes))}")
+    return app
 
 
 def has_terminal() -> None:
     """See that there is a terminal for the app.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or none on which a cursor can be moved.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("the app needs a terminal; skyward-tui --help lists commands that do without")
+    if is_dumb():
+        raise click.UsageError(
+            f"the app needs a terminal that can move its cursor, and TERM says {os.environ['TERM']}; where it can, set "
+            "TERM=xterm-256color; skyward-tui --help lists commands that do without"
+        )

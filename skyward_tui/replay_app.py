@@ -20,14 +20,15 @@ class ReplayApp(SkywardApp):
 
     Args:
         record: its file.
+        theme, plain: see :class:`.app.SkywardApp`.
     """
 
     REPLAYS = True
     BINDINGS = bindings("replay")
     REFUSAL = "this is a replay of a record, and changes nothing"
 
-    def __init__(self, record: Path) -> None:
-        super().__init__(self._open, self._time_of_record, read_only=True)
+    def __init__(self, record: Path, theme: str = "", plain: bool = False) -> None:
+        super().__init__(self._open, self._time_of_record, read_only=True, theme=theme, plain=plain)
         self._record = record
 
     def _open(self) -> Front:

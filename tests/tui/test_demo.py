@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
 
 import skyward_tui
 from skyward_core.front.playback import Playback
 from skyward_core.front.replay import opened
 from skyward_core.views.alerts import alerts_of
-from skyward_tui.record_commands import DEMO
+from skyward_tui import entry
+from skyward_tui.cli import cli
+from skyward_tui.record_commands import DEMO, has_terminal
 from tests.support.terminal import Terminal
 
 
 def test_it_opens_on_a_terminal_plays_and_leaves_at_a_key(tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path / "home", cwd=tmp_path, program=("-m", "skyward_tui", "--demo"))
+    terminal = Terminal(tmp_path / "home", cwd=tmp_path, program=("-m", "skyward_tui", "--ascii", "--demo"))
     try:
-        terminal.until("pools › demo › warm_up  [replay]")
+        terminal.until("pools > demo > warm_up  [replay]")
         terminal.until("32 running")
         terminal.until("real run, simulated machines")
+        terminal.until("+- 2 log")
         terminal.press("E")
         terminal.until(lambda text: "paused" in text and "train" in text)
         terminal.press("p")
@@ -30,6 +39,28 @@ def test_it_opens_on_a_terminal_plays_and_leaves_at_a_key(tmp_path: Path) -> Non
         terminal.close()
     left = {path.name for path in (tmp_path / "home").glob("*")} if (tmp_path / "home").exists() else set()
     assert not left & {"ledger.db", "pools", "local"}, "it makes nothing"
+
+
+def test_a_theme_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skyward_tui.record_commands.has_terminal", lambda: None)
+    done = CliRunner().invoke(cli, ["--demo", "--theme", "nope"])
+    assert done.exit_code == 2 and "there is no theme 'nope'" in done.output
+
+
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_that_moves_no_cursor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(sys, stream, Tty())
+    monkeypatch.setenv("TERM", "xterm")
+    has_terminal()
+    monkeypatch.setenv("TERM", "dumb")
+    with pytest.raises(click.UsageError, match="TERM says dumb"):
+        has_terminal()
+    assert not entry._has_terminal(), "so the command line says it"
 
 
 def test_it_has_all_that_there_is_to_see() -> None:
