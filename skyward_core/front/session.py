@@ -405,7 +405,7 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
 
     def kept(self) -> list[Kept]:
         """What the hosts of pools that have ended keep, because nobody has fetched it."""
-        return self.ledger.kept()
+        return self.ledger.unfetched()
 
     def fetch(self, token: str, *, give_up: bool = False) -> Future[list[str]]:
         """Bring home what the hosts keep of a pool that has ended; gives what was done, in words.

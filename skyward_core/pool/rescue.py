@@ -183,4 +183,5 @@ def _runs(links: Sequence[Link]) -> str:
     for told in (link.left for link in links):
         for run, size in (told or {}).items():
             sizes[run] = sizes.get(run, 0) + size
-    return ", ".join(f"run {run} ({size_in_words(size)})" for run, size in sizes.items()) or "its runs"
+    named = (f"run {run} ({size_in_words(size)})" if size else f"run {run}" for run, size in sizes.items())
+    return ", ".join(named) or "its runs"

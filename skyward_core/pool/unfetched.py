@@ -57,7 +57,7 @@ async def fetch(row: PoolRow, ledger: Ledger, *, give_up: bool = False) -> list[
     archive = Archive(row.key)
     try:
         for kept in ledger.kept(row.token):
-            visit = Visit(row, kept.machine, archive, ledger)
+            visit, needed = Visit(row, kept.machine, archive, ledger), ledger.needed([kept])
             try:
                 await visit.make(give_up=give_up)
                 await visit.see_it_gone()
@@ -67,7 +67,7 @@ async def fetch(row: PoolRow, ledger: Ledger, *, give_up: bool = False) -> list[
                     hint = hint or hint_of(error)
                 continue
             await asyncio.to_thread(ledger.unkeep, kept)
-            done.append(f"{'gave up' if give_up else 'fetched'} {kept.words()}")
+            done += [f"{'gave up' if give_up else 'fetched'} {each.words()}" for each in needed]
     finally:
         archive.close()
     if failures:
@@ -106,9 +106,8 @@ async def fetch_run(row: PoolRow, run: str, ledger: Ledger) -> list[str]:
                 failures.append(f"node {machine.node} ({what_of(error)})")
                 continue
             if size is not None:
-                done.append(
-                    f"fetched run {run} ({size_in_words(size)}) from node {machine.node} ({machine.address})"
-                )
+                what = f"run {run} ({size_in_words(size)})" if size else f"how run {run} ended"
+                done.append(f"fetched {what} from node {machine.node} ({machine.address})")
     finally:
         archive.close()
     if failures:
@@ -123,7 +122,7 @@ async def bring_home(row: PoolRow, ledger: Ledger, receipt: Receipt, *, give_up:
         notes = await fetch(row, ledger, give_up=give_up)
     except SkywardError as error:
         notes = [what_of(error)]
-    left = tuple(map(str, ledger.kept(row.token))) if not receipt.unwritten else receipt.kept
+    left = tuple(map(str, ledger.unfetched(row.token))) if not receipt.unwritten else receipt.kept
     return replace(receipt, notes=(*receipt.notes, *notes), kept=left)
 
 

@@ -129,7 +129,7 @@ def _end(view: PoolView, ledger: Ledger, row: PoolRow) -> PoolView:
     price(view, ledger, row)
     apply(view, ev.PoolEnded(pool=row.name, receipt=receipt, at=at))
     said = sorted({note.partition(": ")[2] or note for note in receipt.get("notes", ())})
-    kept = ledger.kept(row.token)
+    kept = ledger.unfetched(row.token)
     view.detail = "; ".join([*said, *(f"not fetched: {each}" for each in kept)])
-    view.unfetched = {run: size for each in kept for run, size in each.runs.items()}
+    view.unfetched = {run: size for each in kept for run, size in each.runs.items() if size}
     return view

@@ -257,9 +257,26 @@ class Ledger:
         rows = self._read(f"SELECT token, machine, facts FROM kept{where} ORDER BY rowid", values)
         return [Kept(each, Machine(**json.loads(m)), **json.loads(facts)) for each, m, facts in rows]
 
+    def unfetched(self, token: str | None = None) -> list[Kept]:
+        """The same without what nobody needs to fetch: of runs that left no results and no logs, and whose end is known
+        here."""
+        return self.needed(self.kept(token))
+
+    def needed(self, kept: Iterable[Kept]) -> list[Kept]:
+        """Of what hosts keep, what somebody may yet want."""
+        return list(filter(None, map(self._needed, kept)))
+
+    def _needed(self, kept: Kept) -> Kept | None:
+        return kept.of_runs([run for run, size in kept.runs.items() if size or not self._is_told(run)])
+
+    def _is_told(self, run: str) -> bool:
+        """Whether it is known here how a run ended."""
+        row = self.run(run)
+        return row is not None and row.state in ("done", "failed", "cancelled")
+
     def unkeep(self, kept: Kept) -> None:
         """A host keeps something no longer: it was fetched, or given up, or its time is over."""
-        left = [str(each) for each in self.kept(kept.token) if each != kept]
+        left = list(map(str, self.needed(each for each in self.kept(kept.token) if each != kept)))
         receipt = (self.pool(kept.token).receipt or {}) | {"kept": left}
         machine, _ = _kept_row(kept)
         drop = ("DELETE FROM kept WHERE token=? AND machine=?", (kept.token, machine))

@@ -166,9 +166,12 @@ class Kept(Value):
         return cls(token, there, sizes, size, until)
 
     def words(self) -> str:
-        """What it is and where, in words."""
-        runs = ", ".join(f"{run} ({size_in_words(size)})" for run, size in self.runs.items())
-        return f"run{'s' * (len(self.runs) > 1)} {runs} on node {self.machine.node} ({self.machine.address})"
+        """What it is and where, in words; of a run without results and logs it is how that ended."""
+        sizes = [f"{run} ({size_in_words(size)})" for run, size in self.runs.items() if size]
+        ends = [run for run, size in self.runs.items() if not size]
+        parts = [f"run{'s' * (len(sizes) > 1)} {', '.join(sizes)}"] if sizes else []
+        parts += [f"how run{'s' * (len(ends) > 1)} {', '.join(ends)} ended"] if ends else []
+        return f"{' and '.join(parts)} on node {self.machine.node} ({self.machine.address})"
 
     def of_runs(self, runs: Container[str]) -> Kept | None:
         """The part of it that is of some runs; None where there is none."""

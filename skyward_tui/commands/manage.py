@@ -97,7 +97,7 @@ def _question(
     waiting = [
         f"run {run} of {view.name} ({size:,} bytes)" for view in views for run, size in view.unfetched.items()
     ]
-    waiting += [f"{kept} of {row.name}" for row in ended for kept in session.ledger.kept(row.token)]
+    waiting += [f"{kept} of {row.name}" for row in ended for kept in session.ledger.unfetched(row.token)]
     said = (
         f"tear down {', '.join(row.name for row in live)}? what runs there is stopped" if live else "go on?"
     )

@@ -32,6 +32,8 @@ def work(how, size, go):
     while not go.exists():
         time.sleep(0.01)
     print("done by rank", sky.instance_info().rank, os.environ["A_TOKEN"])
+    if how == "dies":
+        os._exit(3)
     if how == "raises":
         raise KeyError("lost it")
     return [sky.instance_info().rank, bytes(size)]
@@ -155,6 +157,17 @@ def test_a_teardown_fetches_what_nobody_has_fetched(home: Path, keep: str) -> No
     assert sum(note.startswith(f"fetched run {run} (") for note in receipt.notes) == 2
     assert left_there(home) == []
     assert sky.results(run) == [[0, bytes(10)], [1, bytes(10)]]
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_of_a_run_that_left_nothing_and_whose_end_is_known_nothing_is_said_to_be_fetched(home: Path) -> None:
+    _, run = leave(home, how="dies")
+    with closing(Look()) as session:
+        wait_until(lambda: session.look("left").result(60).runs[run].state == "failed")
+        receipt = session.down("left").result(60)
+        assert receipt.ok and receipt.kept == ()
+        assert not [note for note in receipt.notes if run in note]
+    assert left_there(home) == []
 
 
 def test_the_empty_folder_that_is_left_then_goes_with_a_later_teardown(home: Path) -> None:

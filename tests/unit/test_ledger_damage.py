@@ -12,6 +12,7 @@ import pytest
 
 from skyward_core.model.errors import LedgerError
 from skyward_core.model.machine import Machine
+from skyward_core.store.history import outline
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Kept, Receipt
 from tests.support.child import child
@@ -117,6 +118,22 @@ def test_a_ledger_that_was_deleted_is_made_anew_with_machines_and_with_what_host
         assert ledger.kept() == []
         assert ledger.find("fit") is None, "nothing is left of it"
         assert ledger.live() == []
+
+
+def test_nothing_to_fetch_is_not_told_as_something_that_is_not_fetched(path: Path) -> None:
+    machine = Machine("m0", 0, "10.0.0.1", "h", extra={"folder": "/x/fit.t1.0"})
+    sizes = {"aa": 0, "bb": 0, "cc": 7, "dd": 0}
+    with closing(Ledger(path)) as ledger:
+        ledger.intend("t1", "fit", LOCAL, SPEC)
+        ledger.record(opened=[("t1", run, "f", "broadcast", 1, 1.0) for run in ("aa", "bb", "cc")])
+        ledger.record(ends=[("aa", "failed", 2.0, None)])  # how dd ended nobody knows, nor that it began
+        ledger.ended("t1", Receipt("fit", 1, (0,), (), 0.1), [Kept("t1", machine, sizes, 9, 2e9)])
+        (kept,) = ledger.unfetched("t1")
+        assert kept.words() == "run cc (7 bytes) and how runs bb, dd ended on node 0 (10.0.0.1)"
+        view = outline(ledger, ledger.pool("t1"))
+        assert view.unfetched == {"cc": 7}
+        assert view.detail.startswith(f"not fetched: {kept.words()} until ")
+        assert ledger.needed([Kept("t1", machine, {"aa": 0}, 9, 2e9)]) == []
 
 
 def test_of_a_node_that_was_replaced_a_new_ledger_knows_both_machines(path: Path) -> None:

@@ -25,11 +25,12 @@ LOGS = (OUT, ERR)
 
 
 def unfetched(frames: Iterable[tuple[Written, bytes]]) -> dict[str, int]:
-    """Runs with results that no client has confirmed, as an agent's journal tells them, and bytes of those results."""
+    """Runs with results that no client has confirmed, as an agent's journal tells them, and bytes of those results, or
+    of the exceptions in their place."""
     waiting: dict[str, dict[int, int]] = {}
-    for header, _ in frames:
+    for header, body in frames:
         if header["t"] == "outcome" and header.get("kind") in WORK:
-            waiting.setdefault(header["run"], {})[header["i"]] = header.get("size", 0)
+            waiting.setdefault(header["run"], {})[header["i"]] = header.get("size", 0) or len(body)
         elif header["t"] == "ack":
             for run, only in header["calls"].items():
                 for index in list(waiting.get(run, ())) if only is None else only:

@@ -50,7 +50,7 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
         (),
         0.0,
         tuple(sorted(notes)),
-        kept=tuple(map(str, kept)),
+        kept=tuple(map(str, ledger.needed(kept))),
         lost=tuple(lost),
         bills=bills_of(
             row,
