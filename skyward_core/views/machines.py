@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, isfinite, nan
@@ -21,6 +22,7 @@ NAME = 40  # characters of a figure's name
 _KNOWN = NODE.keys() | GPU.keys()
 _NUMBERS = {int, float}
 FRESH = 10.0  # seconds after which a figure is not of now
+SET_BACK = 1.0  # seconds that what comes is older than what came last where the machine's clock was set back
 FULL = 0.95  # of a memory
 # Hardware slowdown, too hot (by driver, by hardware), power brake. A power cap is how a GPU is run at full load.
 SLOWED = 0x08 | 0x20 | 0x40 | 0x80
@@ -42,7 +44,7 @@ class Track:
     """Figures of one machine, or one GPU, over time: a row for each time, in one array.
 
     A history that is full is thinned to every other row, and from then on takes half as many: it always spans the
-    whole time, evenly.
+    whole time, evenly. Where the clock was set back, what was later than that is forgotten: curves go on.
 
     Attributes:
         latest: the newest figures, those only that were among them.
@@ -92,6 +94,9 @@ class Track:
             self.lost_since = at
         if (xid := figures.get("xid", 0.0)) and xid != self.xid:
             self.xid, self.xid_at = xid, at
+        if self._at and at < self._at[-1] - SET_BACK:
+            self._at = self._at[: bisect_left(self._at, at)]
+            self._rows = self._rows[: len(self._at) * len(self.names)]
         if (self.seen - 1) % self._stride:
             return
         if len(self._at) >= POINTS:

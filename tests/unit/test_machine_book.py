@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from array import array
 from math import inf, nan
 from types import SimpleNamespace
 from typing import Any
@@ -34,16 +35,24 @@ def test_the_newest_figures_and_the_past_by_node_and_gpu() -> None:
         3, sample(10.0, 5.0, devices=devices, gpus=[{"util": 97}, {"util": 12, "temp": 60}]), ahead=100.0
     )
     book.feed(1, sample(10.5) + sample(11.5, 2.0))
-    book.feed(3, sample(11.0, 6.0, gpus=[{"util": 98}, {"lost": 1}], why="no word \x1b[31m"))
+    book.feed(3, sample(11.0, 6.0, gpus=[{"util": 98}, {"lost": 1}], why="no word \x1b[31m"), ahead=100.0)
     assert list(book.nodes) == [1, 3]
     assert book.latest("cpu") == {(1, None): 2.0, (3, None): 6.0}
     assert book.latest("util") == {(3, 0): 98.0}, "what is not among the newest is not of now"
     machine = book.nodes[3]
     assert machine.devices[0].model == "H100"
     assert "\x1b" not in machine.devices[1].model + machine.why
-    assert list(machine.host.trace("cpu").at) == [110.0, 11.0]
+    assert list(machine.host.trace("cpu").at) == [110.0, 111.0]
     assert [list(part) for part in machine.gpus[1].trace("temp")] == [[110.0], [60.0]]
-    assert machine.is_fresh(15.0) and not machine.is_fresh(60.0)
+    assert machine.is_fresh(115.0) and not machine.is_fresh(160.0)
+
+
+def test_a_history_goes_on_where_the_clock_was_set_back() -> None:
+    track = Track()
+    for at in (100.0, 4000.0, 4001.0, 4000.9, 401.0, 402.0):
+        track.add(at, {"cpu": at} if at > 400 else {})
+    assert track.trace("cpu") == (array("d", [401.0, 402.0]), array("d", [401.0, 402.0]))
+    assert track.span == (100.0, 402.0) and track.latest_at == 402.0
 
 
 @given(
