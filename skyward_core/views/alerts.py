@@ -3,7 +3,9 @@ views keep up by themselves, and goes through no history."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import TYPE_CHECKING, get_args
 
 from ..model.alert import Alert as Alert
@@ -90,27 +92,22 @@ def _lagging(values: Mapping[int, float], signs: Mapping[int, Signs]) -> list[in
 def _lags_since(rank: int, signs: Mapping[int, Signs]) -> float:
     """Since when a rank that lags does: the beginning of the first stretch of its own in which it did, by what the
     others had at that time. By the times of the numbers alone, so that whoever looks later is told the same. A pause of
-    less than ``AGAIN`` seconds counts for nothing."""
+    less than ``AGAIN`` seconds counts for nothing. Each stretch is weighed once, however often somebody looks."""
     mine = signs[rank]
-    since, stretches = mine.next_at, mine.paces
-    if since is None:
-        since = stretches[-1][0]
-    others = {other: each.paces for other, each in signs.items() if other != rank and each.paces}
-    places = {other: len(paces) - 1 for other, paces in others.items()}
-    for began, pace in reversed(stretches):
+    weighed, since, last = mine.lag
+    others = [(other, each.paces) for other, each in signs.items() if other != rank and each.paces]
+    for began, pace in mine.paces[bisect_right(mine.paces, weighed, key=itemgetter(0)) :]:
         values = {rank: pace}
-        for other, paces in others.items():
-            place = places[other]
-            while place >= 0 and paces[place][0] > began:
-                place -= 1
-            places[other] = place
-            if place >= 0:
-                values[other] = paces[place][1]
+        for other, paces in others:
+            if place := bisect_right(paces, began, key=itemgetter(0)):
+                values[other] = paces[place - 1][1]
         if rank in _lagging(values, signs):
-            since = began
-        elif since - began >= AGAIN:
-            break
-    return since
+            since = began if began - last >= AGAIN else since
+            last = began
+        weighed = began
+    mine.lag = weighed, since, last
+    newest = mine.paces[-1][0] if mine.next_at is None else mine.next_at
+    return since if newest - last < AGAIN else newest
 
 
 def _machines(book: MachineBook, began: float, now: float) -> Iterator[Alert]:

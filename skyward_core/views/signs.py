@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from math import inf
 from typing import Literal
 
 from .spread import median
@@ -50,11 +51,13 @@ class Signs:
         paces: of a pace, when each of its stretches began and what it was there, the oldest first; replaced, never
             changed in place.
         next_at: when the stretch began that has too few values yet; None where there is none.
+        lag: for who weighs its stretches against other ranks': when the last one began that has been weighed, since
+            when it lags, and when the last one began in which it did.
     """
 
     __slots__ = (
         "_best", "_best_at", "_block", "_each", "_first", "_good", "_recent", "_worse",
-        "bad", "bad_at", "bad_place", "bad_step", "kind", "next_at", "paces", "rests_since", "seen",
+        "bad", "bad_at", "bad_place", "bad_step", "kind", "lag", "next_at", "paces", "rests_since", "seen",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -72,6 +75,7 @@ class Signs:
         self._recent: deque[float] = deque(maxlen=PACE)
         self.paces: tuple[tuple[float, float], ...] = ()
         self.next_at: float | None = None
+        self.lag = (-inf, 0.0, -inf)
         self._each = PACE  # values of a stretch
 
     def add(self, at: float, value: float, step: float | None) -> None:

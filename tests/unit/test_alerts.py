@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skyward_core.views import alerts
 from skyward_core.views.alerts import AGAIN, Alert, AlertWatch, alerts_of
 from skyward_core.views.machines import MachineBook
 from skyward_core.views.signs import BLOCK, CALM, PACE, PACES, REST, Signs, kind_of
@@ -154,21 +155,51 @@ def test_a_rank_whose_pace_lags(name: str, paces: list[float], told: list[int]) 
 )
 def test_since_when_a_rank_lags_is_the_same_whoever_looks_and_whenever(before: int, pace: float) -> None:
     """It lags from then on, but for a minute in which it keeps up; the app that looks later has all numbers at once."""
-    session, view, run = running(4)
+    (session, view, run), (_, later_view, later_run) = running(4), running(4)
     began, watch, told = session.now, AlertWatch(), set()
     slow = [*[False] * before, *[True] * 5 * PACE, *[False] * 60, *[True] * 5 * PACE]
     for place, lags in enumerate(slow):
         for rank in range(4):
             step = pace if rank == 2 and lags else 1.0 + 0.01 * rank
-            view.metrics.note(run.id, rank, began + place, {"step_time": step})
+            for pool, its in ((view, run), (later_view, later_run)):
+                pool.metrics.note(its.id, rank, began + place, {"step_time": step})
         if place > before:
-            now = began + place
-            mine, later = watch.look(view, run, now)[0], AlertWatch().look(view, run, now)[0]
-            assert [alert.since for alert in mine] == [alert.since for alert in later]
-            told |= {alert.since for alert in mine}
+            told |= {alert.since for alert in watch.look(view, run, began + place)[0]}
     assert 1 <= len(told) <= 2  # two stretches may become one meanwhile
+    (later,) = AlertWatch().look(later_view, later_run, began + len(slow))[0]
     of_stretch = PACE if before < PACES * PACE - 5 * PACE else 4 * PACE
-    assert all(abs(since - began - before) <= of_stretch for since in told)
+    assert all(abs(since - began - before) <= of_stretch for since in (*told, later.since))
+
+
+def test_a_rank_lags_from_when_the_others_got_quicker() -> None:
+    session, view, run = running(4)
+    for place in range(20 * PACE):
+        for rank in range(4):
+            step = 1.0 if rank != 2 and place >= 10 * PACE else 3.0
+            view.metrics.note(run.id, rank, session.now + place, {"step_time": step})
+    (found,) = alerts_of(view, run, session.now + 20 * PACE)
+    assert (found.rank, found.since) == (2, session.now + 10 * PACE)
+
+
+def test_each_stretch_is_weighed_once_however_often_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, view, run = running(4)
+    weighed: list[float] = []
+    lagging = alerts._lagging
+
+    def counted(values: dict[int, float], signs: dict[int, Signs]) -> list[int]:
+        weighed.append(values[2])
+        return lagging(values, signs)
+
+    monkeypatch.setattr(alerts, "_lagging", counted)
+    counts = []
+    for place in range(40 * PACE):
+        for rank in range(4):
+            view.metrics.note(run.id, rank, session.now + place, {"step_time": 3.0 if rank == 2 else 1.0})
+        if place % PACE == PACE - 1 and place > 30 * PACE:
+            weighed.clear()
+            assert [each.since for each in alerts_of(view, run, session.now + place)] == [session.now]
+            counts.append(len(weighed))
+    assert counts[0] > 30 and set(counts[1:]) == {2}, "the last one, and that of now"
 
 
 def test_one_hiccup_is_no_straggler() -> None:
