@@ -23,7 +23,7 @@ class Thing:
 def _as_before() -> Iterator[None]:
     before = gc.get_threshold()
     yield
-    gc.unfreeze()
+    gc.freeze()  # what was kept for good before, all tests among it, is not to be looked through again and again
     gc.set_threshold(*before)
 
 
