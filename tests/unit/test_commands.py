@@ -15,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyte
 import pytest
 from click.testing import CliRunner
 
@@ -41,16 +40,14 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.tasks.task import Blob, Task
 from skyward_core.views.events import NodeLink, NodeNotice, NodePhase, PoolOpened, PoolState
-from skyward_core.views.live_lines import LiveLines
 from skyward_core.views.views import PoolView, RunView, TaskView, apply
-from skyward_tui import packaged
 from skyward_tui.as_json import pool_json, run_json
 from skyward_tui.cli import cli
 from skyward_tui.commands import look, manage, reach
-from skyward_tui.commands.console import Console, LogPrinter
+from skyward_tui.commands.console import Console
 from skyward_tui.commands.follow import Follower, Interrupted
 from skyward_tui.commands.report import aggregate_lines, failure_lines, run_table
-from skyward_tui.commands.run import Job, run
+from skyward_tui.commands.run import Job
 
 # What is printed
 
@@ -61,96 +58,6 @@ def test_every_commands_summary_is_whole_at_80_columns() -> None:
     assert [line.split()[0] for line in lines] == sorted(cli.commands), "each has one line"
     for line in lines:
         assert len(line) <= 80 and line.endswith(".") and not line.endswith("..."), line
-
-
-def printed(*chunks: tuple[int, str, bytes], **options: Any) -> bytes:
-    sink = io.BytesIO()
-    printer = LogPrinter(sink, **options)
-    for chunk in chunks:
-        printer.feed(*chunk)
-    printer.finish()
-    return sink.getvalue()
-
-
-def test_a_progress_bar_is_drawn_in_place_on_a_terminal() -> None:
-    screen, sink = pyte.Screen(24, 6), io.BytesIO()
-    terminal = pyte.ByteStream(screen)
-    printer = LogPrinter(sink, terminal=True, live=LiveLines(lambda: os.terminal_size((24, 6))))
-
-    def shown() -> list[str]:
-        printer.flush()
-        terminal.feed(sink.getvalue().replace(b"\n", b"\r\n"))
-        sink.seek(0)
-        sink.truncate()
-        return [line.rstrip() for line in screen.display if line.strip()]
-
-    printer.feed(0, "err", b"\r 10% |#         |")
-    assert shown() == ["r000|  10% |#         |"]
-    printer.feed(0, "err", b"\r 50% \x1b[32m|#####     | and what does not fit")
-    assert shown() == ["r000|  50% |#####…"]
-    printer.feed(1, "out", b"a line\nnext")
-    assert shown() == ["r001| a line", "r000|  50% |#####…", "r001| next"], "a line for each rank"
-    printer.feed(1, "out", b" one")
-    assert shown() == ["r001| a line", "r000|  50% |#####…", "r001| next one"]
-    for rank in range(2, 9):
-        printer.feed(rank, "err", b"\r  0%")
-    assert shown() == ["r001| a line", "r000|  50% |#####…", "r001| next one", "… and 7 more ranks"]
-    for rank in range(2, 9):
-        printer.feed(rank, "err", b"\r    \r")
-    printer.feed(0, "err", b"\r100%\n")
-    assert shown() == ["r001| a line", "r000| 100%", "r001| next one"]
-    printer.finish()
-    assert shown() == ["r001| a line", "r000| 100%", "r001| next one"]
-
-
-def test_lines_are_whole_whatever_the_chunks() -> None:
-    chunks = [
-        (0, "out", b"a"),
-        (1, "out", b"x\ny"),
-        (0, "err", b"e\n"),
-        (0, "out", b"b\n\nc"),
-        (0, "out", b""),
-    ]
-    assert printed(*chunks) == b"r001| x\nr000| e\nr000| ab\nr000| \nr000| c\nr001| y\n"
-
-
-@pytest.mark.parametrize("cut", range(1, 12))
-def test_no_byte_is_lost_or_changed_on_the_way_to_a_pipe(cut: int) -> None:
-    data = b"\x1b]0;t\x07\r\x00\xff\n\n" + bytes(range(256)) + b"\ntail"
-    chunks = [(7, "out", data[i : i + cut]) for i in range(0, len(data), cut)]
-    assert printed(*chunks) == b"".join(b"r007| " + line + b"\n" for line in data.split(b"\n"))
-
-
-def test_prefixes_are_coloured_by_rank_and_can_be_left_out() -> None:
-    assert printed((1, "out", b"x\n"), color=True) == b"\x1b[33mr001| \x1b[0mx\n"
-    assert printed((1, "out", b"x\ny"), prefix=False) == b"x\ny\n"
-
-
-@pytest.mark.parametrize(
-    "line, safe",
-    [
-        (b"plain \xc3\xa9\t.", b"plain \xc3\xa9\t."),
-        (b"\x1b[1;31mred\x1b[0m", b"\x1b[1;31mred\x1b[0m"),
-        (b"a\x1b[2Jb\x1b[10;3Hc\x1b[?25ld", b"abcd"),
-        (b"a\x1b]52;c;aGk=\x07b\x1b]0;title\x1b\\c", b"abc"),
-        (b"a\x1bcb\x1b(0c", b"abc"),
-        (b"a\x1b[\x002Jb\x1b\x00]0;title\x07c\x1b[>4;1md", b"abcd"),
-        (b"c1 \xc2\x9b2J\xc2\x9d52;c;aGk=\xc2\x9cend", b"c1 end"),
-        ("bell\x07back\x08nul\x00\u202e".encode(), "bell�back�nul��".encode()),
-        (b" 10%\r 50%\r100%", b"100%"),
-        (b"done\r", b"done"),
-    ],
-)
-def test_what_reaches_a_terminal_is_safe(line: bytes, safe: bytes) -> None:
-    expected = b"r000| " + safe + (b"\x1b[0m\n" if b"\x1b" in safe else b"\n")
-    assert printed((0, "out", line + b"\n"), terminal=True) == expected
-    assert printed((0, "out", line), terminal=True) == expected
-
-
-def test_an_endless_line_is_cut_on_a_terminal_only() -> None:
-    cut = printed((0, "out", b"x" * 70_000), terminal=True)
-    assert cut.endswith(" … [4,464 more bytes in the log file]\n".encode())
-    assert len(printed((0, "out", b"x" * 70_000))) == 70_007
 
 
 def test_what_a_command_says_is_safe(capsys: pytest.CaptureFixture[str]) -> None:
@@ -616,43 +523,6 @@ def test_down_ends_with_the_truth(
 
 def test_interrupted_tells_which_signal() -> None:
     assert Interrupted(signal.SIGTERM).number == signal.SIGTERM
-
-
-def test_examples_are_listed_shown_and_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["examples"], standalone_mode=False) == 0
-    listed = capfd.readouterr().out
-    assert "ddp" in listed and "DistributedDataParallel" in listed
-    source = packaged.example("hello").read_text()
-    assert cli.main(["examples", "hello"], standalone_mode=False) == 0
-    assert capfd.readouterr().out.strip() == source.strip()
-    assert cli.main(["examples", "hello", "--copy"], standalone_mode=False) == 0
-    assert Path("hello.py").read_text() == source
-    Path("hello.py").write_text("mine")
-    for words, why in ((["hello", "--copy"], "left as it is"), (["helo"], "did you mean 'hello'")):
-        with pytest.raises(SystemExit) as caught:
-            cli.main(["examples", *words], standalone_mode=False)
-        assert caught.value.code == 2
-        assert why in capfd.readouterr().err
-    assert Path("hello.py").read_text() == "mine"
-
-
-def test_an_example_has_a_name_for_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = packaged.FOLDER / "ddp.py"
-    assert packaged.located("example:ddp") == str(path)
-    assert packaged.located("example:ddp:train") == f"{path}:train"
-    assert packaged.named(str(path)) == "example:ddp"
-    Path("example:ddp").write_text("")
-    assert packaged.located("example:ddp") == "example:ddp"
-    with pytest.raises(
-        ScriptError, match="no such script: hello\nthere is an example of that name: run example:hello"
-    ):
-        run(LaunchRequest(script="hello"), Console())
-    with pytest.raises(ScriptError, match=r"no such script: train\.py$"):
-        run(LaunchRequest(script="train.py"), Console())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,53 @@
+"""Packaged examples as the command line shows, copies and names them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.model.errors import (
+    ScriptError,
+)
+from skyward_tui import packaged
+from skyward_tui.cli import cli
+from skyward_tui.commands.console import Console
+from skyward_tui.commands.run import run
+
+
+def test_examples_are_listed_shown_and_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["examples"], standalone_mode=False) == 0
+    listed = capfd.readouterr().out
+    assert "ddp" in listed and "DistributedDataParallel" in listed
+    source = packaged.example("hello").read_text()
+    assert cli.main(["examples", "hello"], standalone_mode=False) == 0
+    assert capfd.readouterr().out.strip() == source.strip()
+    assert cli.main(["examples", "hello", "--copy"], standalone_mode=False) == 0
+    assert Path("hello.py").read_text() == source
+    Path("hello.py").write_text("mine")
+    for words, why in ((["hello", "--copy"], "left as it is"), (["helo"], "did you mean 'hello'")):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(["examples", *words], standalone_mode=False)
+        assert caught.value.code == 2
+        assert why in capfd.readouterr().err
+    assert Path("hello.py").read_text() == "mine"
+
+
+def test_an_example_has_a_name_for_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = packaged.FOLDER / "ddp.py"
+    assert packaged.located("example:ddp") == str(path)
+    assert packaged.located("example:ddp:train") == f"{path}:train"
+    assert packaged.named(str(path)) == "example:ddp"
+    Path("example:ddp").write_text("")
+    assert packaged.located("example:ddp") == "example:ddp"
+    with pytest.raises(
+        ScriptError, match="no such script: hello\nthere is an example of that name: run example:hello"
+    ):
+        run(LaunchRequest(script="hello"), Console())
+    with pytest.raises(ScriptError, match=r"no such script: train\.py$"):
+        run(LaunchRequest(script="train.py"), Console())
