@@ -40,7 +40,8 @@ from ..hints import words_of
 from ..sgr import CELL_LIMIT, Parsed, parse
 from ..styles import beside
 from ..words import count
-from .log_window import SLICES, LogWindow, Matcher, search_files
+from .file_search import search_earlier
+from .log_window import LogWindow, Matcher
 
 _PREFIX = re.compile(r"r\d{3,}\| ")
 _LABEL = re.compile(r"(?:(x\d+ *)|[xr]\d[^|]*)\| ")  # who said a collapsed line; all of them, first
@@ -169,20 +170,15 @@ class LogPane(Widget, can_focus=True):
 
     async def _search_files(self, window: LogWindow) -> None:
         """The newest lines first, and what is found there is shown before the others are looked at."""
-        stored = window.stored
-        for hits in (window.filter, window.search):
-            size, most = SLICES
-            while stored is not None and hits is not None and hits.begin:
-                begin = max(0, hits.begin - size)
-                numbers = await asyncio.to_thread(search_files, stored, hits.matcher, begin, hits.begin)
-                if hits not in (window.filter, window.search) or window is not self.window:
+        for hits in filter(None, (window.filter, window.search)):
+            async for numbers in search_earlier(window, hits):
+                if window is not self.window:
                     break
-                hits.add_earlier(numbers, begin)
                 if hits is window.search and self.current_hit is None:
                     self._go_to_hit(window.find(self._last_number(), backwards=True))
                 if numbers:
                     self._repaint()
-                size = min(2 * size, most)
+        self._give_up()
 
     def _renumber(self, shift: int) -> None:
         if self.top is not None:

@@ -22,11 +22,6 @@ from ..sgr import plain
 from .endless import EndlessSearch, ended
 
 Span = tuple[int, int, Callable[[int, int], list[Line]]]
-PIECE = 32_768  # lines of files that are read at once, at most, where each of them is looked at
-SLICES = (
-    8_192,
-    524_288,
-)  # lines of files that are searched before what was found is shown: at first, and at most
 NEAR = (
     64  # lines after one of which nothing tells when it was printed, in which one with a time is looked for
 )
@@ -111,7 +106,7 @@ class Hits:
     """The numbers of the lines that match, kept up to date by looking at new lines only.
 
     Attributes:
-        begin: the number from which on lines were looked at; :func:`search_files` sees to those before it.
+        begin: the number from which on lines were looked at; :func:`.file_search.search_files` sees to those before it.
     """
 
     def __init__(self, matcher: Matcher, begin: int) -> None:
@@ -148,16 +143,6 @@ class Hits:
         """Take what was found before the place where looking began, from ``begin`` on."""
         self.numbers = [*numbers, *self.numbers[bisect_left(self.numbers, self.begin) :]]
         self.begin = begin
-
-
-def search_files(stored: StoredLines, matcher: Matcher, start: int, stop: int) -> list[int]:
-    """The numbers of the lines that match from ``start`` until below ``stop``; may take long."""
-    return [
-        line.number
-        for at in range(start, min(stop, stored.count), PIECE)
-        for line in stored.read(at, min(at + PIECE, stop), matcher.may)
-        if matcher.hits(line.text)
-    ]
 
 
 class LogWindow:
@@ -221,8 +206,14 @@ class LogWindow:
                 if hits is not None:
                     hits.update(self)
             except EndlessSearch:
-                setattr(self, name, None)
-                self.endless = self.endless or (hits.matcher.text if hits is not None else "")
+                self.give_up(hits)
+
+    def give_up(self, hits: Hits | None) -> None:
+        """Look no more for what would take for ever."""
+        if hits is not None:
+            self.filter = None if hits is self.filter else self.filter
+            self.search = None if hits is self.search else self.search
+            self.endless = self.endless or hits.matcher.text
 
     def set_filter(self, matcher: Matcher | None) -> None:
         self.filter = None if matcher is None else Hits(matcher, self.oldest)

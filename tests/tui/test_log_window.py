@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core.store.run_logs import Part
 from skyward_core.store.stored_lines import StoredLines, tail_of
 from skyward_core.views.logs import Line, LogRing
-from skyward_tui.widgets.log_window import LogWindow, Matcher, search_files
+from skyward_tui.widgets.file_search import search_earlier, search_files
+from skyward_tui.widgets.log_window import LogWindow, Matcher
 
 
 def ring_of(count: int, capacity: int = 100) -> LogRing:
@@ -94,19 +97,53 @@ def test_held_lines_and_files_fill_each_others_gaps(tmp_path: Path) -> None:
     assert numbers(window.before(402, 300)) == list(range(102, 402))
 
 
-def test_what_is_searched_for_is_found_in_the_files_too(tmp_path: Path) -> None:
+async def test_what_is_searched_for_is_found_in_the_files_too(tmp_path: Path) -> None:
     ring = ring_of(500)
     window, files = LogWindow(ring), stored(tmp_path, 500)
     window.set_search(Matcher.parse("line .*50$"))
     assert window.search is not None and window.search.numbers == [450]
     window.open_files(files, 0)
-    matcher = window.search.matcher
-    window.search.add_earlier(search_files(files, matcher, 0, window.search.begin))
+    assert [each async for each in search_earlier(window, window.search)] == [[50, 150, 250, 350]]
     assert window.search.numbers == [50, 150, 250, 350, 450]
     assert [window.find(n) for n in (0, 51, 451)] == [50, 150, 50]
     ring.extend([f"line {i}" for i in range(500, 560)])
     window.update()
     assert window.search.numbers[-1] == 550
+
+
+async def test_one_that_would_take_for_ever_on_a_line_of_a_file_is_given_up(tmp_path: Path) -> None:
+    ring = ring_of(500)
+    window, files = LogWindow(ring), stored(tmp_path, 500)
+    (tmp_path / "r000.out").write_bytes(b"m" * 3000 + (tmp_path / "r000.out").read_bytes()[3000:])
+    for text in ("(m+m+)+y", "!(m+m+)+y"):
+        window.set_filter(Matcher.parse(text, invertible=True))
+        assert window.filter is not None
+        window.open_files(files, 0)
+        assert [each async for each in search_earlier(window, window.filter)] == []
+        assert window.filter is None and window.endless == text
+        window.endless = ""
+
+
+async def test_who_waits_no_longer_ends_a_search_of_files(tmp_path: Path) -> None:
+    files = stored(tmp_path, 100_000)
+    looked: list[str] = []
+
+    class Seen(Matcher):
+        def hits(self, text: str) -> bool:
+            looked.append(text)
+            return super().hits(text)
+
+    found = Seen.parse("line", invertible=True)
+    assert found is not None
+    search = asyncio.create_task(search_files(files, found, 0, 100_000))
+    while not looked:
+        await asyncio.sleep(0)
+    search.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await search
+    seen = len(looked)
+    await asyncio.get_running_loop().shutdown_default_executor()  # waits for its threads
+    assert len(looked) == seen < 100_000
 
 
 def test_filter_keeps_up_and_inverts() -> None:
