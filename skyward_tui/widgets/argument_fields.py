@@ -109,7 +109,8 @@ class ArgumentRow(Vertical):
         elif self._many > 1:
             said = Content.styled(f"{self._many:,} values", "$text-accent")
         elif self._field.has_focus:
-            said = Content.styled(field(_about(self.asked)), "$muted")
+            says_itself = isinstance(self._field, Input) and not self._field.value
+            said = Content.styled(field(_about(self.asked, says_itself)), "$muted")
         else:
             said = Content("")
         say(self._under, said)
@@ -213,10 +214,11 @@ def _placeholder(asked: ArgumentField) -> str:
     return ", ".join(filter(None, (asked.type, "needed" if asked.required else "none")))
 
 
-def _about(asked: ArgumentField) -> str:
-    of = "" if asked.kind == "text" else _placeholder(asked)
+def _about(asked: ArgumentField, says_itself: bool) -> str:
+    """What stands below a field: how the signature has it, too, unless the empty field says that itself."""
+    of = "" if says_itself else _placeholder(asked)
     listed = "a list as 1,2,3" if asked.type.startswith("*") else ""
-    return "  ".join(filter(None, (of or _placeholder(asked), listed, asked.help)))
+    return "  ".join(filter(None, (of, listed, asked.help)))
 
 
 def _choice(asked: ArgumentField, text: str | None) -> str:
