@@ -3,10 +3,14 @@ answers it does not believe."""
 
 from __future__ import annotations
 
+import asyncio
 import getpass
+import os
 import shutil
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +19,7 @@ pytest.importorskip("boto3")
 from botocore.parsers import ResponseParserError
 
 from skyward_core.model.errors import Unreachable
-from skyward_core.providers.aws import appearing, belongings, failures, tags
+from skyward_core.providers.aws import appearing, belongings, failures, machines, tags
 from skyward_core.providers.aws.belongings import Belongings
 from skyward_core.providers.aws.failures import CallFailed
 from skyward_core.providers.aws.host_keys import KeyPair
@@ -124,3 +128,23 @@ def test_an_answer_that_is_none_of_aws_s_says_nothing_of_what_was_done() -> None
     assert failures.may_pass(error) and failures.may_be_done(error)
     said = failures.in_words(error, "ec2", "us-east-1", "run_instances")
     assert isinstance(said, Unreachable) and "<html>" not in str(said) and "RunInstances" in str(said)
+
+
+class Nowhere:
+    """Calls of an account that has no instances."""
+
+    looks = 0
+
+    async def call_all(self, *_: Any, **__: Any) -> list[Any]:
+        self.looks += 1
+        return []
+
+
+async def test_a_clock_that_was_set_back_makes_nobody_wait_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "VISIBLE", 0.2)
+    monkeypatch.setattr(machines, "PAUSE", 0.01)
+    ask = {"what": "ask", "client_token": "c", "count": 1, "region": "r", "pid": os.getpid()}
+    folder: Any = SimpleNamespace(token="t", notes=lambda: [ask | {"at": time.time() + 3600}])
+    calls: Any = Nowhere()
+    assert await asyncio.wait_for(machines.find(calls, folder, ["r"]), 10) == []
+    assert calls.looks > 1, "it may show itself yet"

@@ -111,6 +111,7 @@ async def find(calls: Calls, folder: PoolFolder, regions: Sequence[str]) -> list
     Raises:
         SkywardError: it cannot be told now.
     """
+    begun = time.monotonic()
     while True:
         notes = await asyncio.to_thread(folder.notes)
         asked = {each["client_token"]: each for each in notes if each["what"] == "ask"}
@@ -126,7 +127,7 @@ async def find(calls: Calls, folder: PoolFolder, regions: Sequence[str]) -> list
             there = await of_token(calls, region, folder.token)
             found |= {name: (region, each) for name, each in there.items()}
         missing = sum(each["count"] for each in asked.values()) - len(found.keys() - facts.keys())
-        late = [each for each in asked.values() if _may_come(each)]
+        late = [each for each in asked.values() if _may_come(each, time.monotonic() - begun)]
         if not (late and missing > 0):
             break
         await asyncio.sleep(PAUSE)
@@ -145,11 +146,17 @@ async def find(calls: Calls, folder: PoolFolder, regions: Sequence[str]) -> list
     return [*machines, *unseen]
 
 
-def _may_come(ask: Mapping[str, Any]) -> bool:
-    """Whether what was asked for, and answered to nobody, may still become visible."""
-    if ask["pid"] != os.getpid() and process_lives(ask["pid"]) and time.time() - ask["at"] < SETTLED:
-        return True  # it is just being asked
+def _may_come(ask: Mapping[str, Any], waited: float) -> bool:
+    """Whether what was asked for, and answered to nobody, may still become visible.
+
+    Args:
+        waited: seconds for which it has been looked for, which count where the clock was set back since it was asked.
+    """
     age: float = time.time() - ask["at"]
+    if age < 0:
+        age = waited
+    if ask["pid"] != os.getpid() and process_lives(ask["pid"]) and age < SETTLED:
+        return True  # it is just being asked
     return age < VISIBLE
 
 
