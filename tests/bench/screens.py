@@ -7,15 +7,26 @@ the app processor time is measured, and waits by the clock; the peers are given 
 from __future__ import annotations
 
 import asyncio
-import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .app_clocks import (
+    Paints,
+    as_opened,
+    differs,
+    log_widget,
+    median,
+    p95,
+    painted,
+    resident_mb,
+    until,
+    write,
+)
 from .fresh import BenchError, fresh
 from .metric import Bar, Metric
 
@@ -24,7 +35,6 @@ if TYPE_CHECKING:
     from tests.support.fake_session import FakeSession
 
 SIZE = (160, 48)
-SECONDS = 120.0
 # 64 ranks that print
 NODES, PER_NODE, EACH = 8, 8, 200  # lines a second
 LOOKS = 8.0  # seconds
@@ -99,7 +109,7 @@ def watched() -> dict[str, float]:
 
 
 async def _watched() -> dict[str, float]:
-    _as_opened()
+    as_opened()
     from skyward_core.front.launch_plan import NICE
     from skyward_core.front.session import Session
     from skyward_core.model.spec import Options, PoolSpec, Worker
@@ -125,7 +135,7 @@ async def _watched() -> dict[str, float]:
                 script.write_text(TALKS)
                 task = build_task(script, "talks", {"each": EACH, "seconds": LOOKS + 25.0})
             run = await asyncio.wrap_future(session.launch(pool.key, task))
-            await _until(lambda: sum(len(ring.lines(0, 1)) for ring in list(pool.logs.ranks.values())) >= 64)
+            await until(lambda: sum(len(ring.lines(0, 1)) for ring in list(pool.logs.ranks.values())) >= 64)
             await app.push_screen(RunScreen(pool.key, run.id))
             paints = Paints(app)
             await asyncio.sleep(1.5)
@@ -168,9 +178,9 @@ async def _watched() -> dict[str, float]:
                 await asyncio.sleep(0.07)
             await asyncio.wrap_future(session.cancel(pool.key, run.id))
         return {
-            "key_p95_ms": _p95([waited for waited, _ in keys]) * 1000,
-            "key_core_p95_ms": _p95([worked for _, worked in keys]) * 1000,
-            "screen_p95_ms": _p95(lags) * 1000, "core_percent": share,
+            "key_p95_ms": p95([waited for waited, _ in keys]) * 1000,
+            "key_core_p95_ms": p95([worked for _, worked in keys]) * 1000,
+            "screen_p95_ms": p95(lags) * 1000, "core_percent": share,
             "lines_per_s": rate,
         }  # fmt: skip
     finally:
@@ -188,7 +198,7 @@ async def _log(name: str) -> dict[str, float]:
 
     class Bare(App[None]):
         def compose(self) -> Iterator[Any]:
-            yield _widget(name)
+            yield log_widget(name)
 
         def key_x(self) -> None:
             self.presses += 1
@@ -208,7 +218,7 @@ async def _log(name: str) -> dict[str, float]:
             for number in range(count, due):
                 at = time.time()
                 came.append(at)
-                _write(widget, f"{at:.6f} step {number} and what else a training loop says")
+                write(widget, f"{at:.6f} step {number} and what else a training loop says")
             count = due
             await asyncio.sleep(0.05)
         share = 100 * (time.process_time() - before) / (time.monotonic() - began)
@@ -219,12 +229,12 @@ async def _log(name: str) -> dict[str, float]:
 
         for _ in range(KEYS):
             presses = app.presses
-            keys.append(await paints.after(press, partial(_differs, app, "presses", presses)))
+            keys.append(await paints.after(press, partial(differs, app, "presses", presses)))
             await asyncio.sleep(0.07)
         return {
-            "key_p95_ms": _p95([waited for waited, _ in keys]) * 1000,
-            "key_core_p95_ms": _p95([worked for _, worked in keys]) * 1000,
-            "screen_p95_ms": _p95(lags) * 1000, "core_percent": share,
+            "key_p95_ms": p95([waited for waited, _ in keys]) * 1000,
+            "key_core_p95_ms": p95([worked for _, worked in keys]) * 1000,
+            "screen_p95_ms": p95(lags) * 1000, "core_percent": share,
             "lines_per_s": count / LOOKS,
         }  # fmt: skip
 
@@ -239,7 +249,7 @@ def eight(name: str) -> dict[str, float]:
 
 async def _eight(name: str) -> dict[str, float]:
     if name == "ours":
-        _as_opened()
+        as_opened()
     from textual.app import App
     from textual.containers import Grid
 
@@ -253,7 +263,7 @@ async def _eight(name: str) -> dict[str, float]:
 
         def compose(self) -> Iterator[Any]:
             with Grid():
-                yield from (_widget(name, number) for number in range(PANES))
+                yield from (log_widget(name, number) for number in range(PANES))
 
     rings = [LogRing() for _ in range(PANES)]
     chunk = "".join(LINE.format(number, number) for number in range(FLOOD // 50)).encode()
@@ -287,14 +297,14 @@ async def _eight(name: str) -> dict[str, float]:
             if not ours and time.monotonic() >= due:
                 due += 0.02
                 for number, widget in enumerate(widgets):
-                    _write(widget, *lines)
+                    write(widget, *lines)
                     given[number] += len(lines)
         over.set()
         if ours:
             thread.join()
         await pilot.pause()
         lost = sum(ring.end != number for ring, number in zip(rings, given, strict=True)) if ours else 0
-    return {"lag_p95_ms": _p95(lags) * 1000, "lines_per_s": sum(given) / passed, "lost": lost}
+    return {"lag_p95_ms": p95(lags) * 1000, "lines_per_s": sum(given) / passed, "lost": lost}
 
 
 def _flood(rings: list[Any], chunk: bytes, given: list[int], over: threading.Event) -> None:
@@ -328,7 +338,7 @@ async def _grid() -> dict[str, float]:
     session, view, run = _many()
     app = Still(lambda: session, clock=lambda: session.now)
     async with app.run_test(size=SIZE) as pilot:
-        await _until(lambda: app.session is not None)
+        await until(lambda: app.session is not None)
         await pilot.pause(0.3)
         mounts, updates = [], []
         for _ in range(5):
@@ -337,7 +347,7 @@ async def _grid() -> dict[str, float]:
             began = time.process_time()
             board.update(rank_states(view, run, session.now))
             await app.screen.mount(board)
-            await _painted(app)
+            await painted(app)
             mounts.append(time.process_time() - began)
             if board.mode != "grid":
                 raise BenchError(f"the ranks are shown as {board.mode}")
@@ -345,10 +355,10 @@ async def _grid() -> dict[str, float]:
                 _second(session, view, run, second)
                 began = time.process_time()
                 board.update(rank_states(view, run, session.now))
-                await _painted(app)
+                await painted(app)
                 updates.append(time.process_time() - began)
             await board.remove()
-    return {"mount_ms": _median(mounts) * 1000, "update_ms": _median(updates) * 1000}
+    return {"mount_ms": median(mounts) * 1000, "update_ms": median(updates) * 1000}
 
 
 def data_table() -> dict[str, float]:
@@ -375,7 +385,7 @@ async def _data_table() -> dict[str, float]:
             await app.screen.mount(table)
             table.add_columns(*map(str, range(across)))
             table.add_rows(states[at : at + across] for at in range(0, MANY, across))
-            await _painted(app)
+            await painted(app)
             mounts.append(time.process_time() - began)
             for second in range(10):
                 _second(session, view, run, second)
@@ -383,10 +393,10 @@ async def _data_table() -> dict[str, float]:
                 for at, state in enumerate(rank_states(view, run, session.now)):
                     text = f"{state.rank} {state.state} {second % 10}"
                     table.update_cell_at((at // across, at % across), text)  # type: ignore[arg-type]
-                await _painted(app)
+                await painted(app)
                 updates.append(time.process_time() - began)
             await table.remove()
-    return {"mount_ms": _median(mounts) * 1000, "update_ms": _median(updates) * 1000}
+    return {"mount_ms": median(mounts) * 1000, "update_ms": median(updates) * 1000}
 
 
 def _many() -> tuple[FakeSession, PoolView, RunView]:
@@ -448,23 +458,23 @@ async def _searched(folder: Path, lines: int, *, filters: bool) -> dict[str, flo
         parts = [Part("r000", (0, 0), (size, 0))]
         pane.show(ring, files=lambda: StoredLines(folder, parts, whole=True))
         await pilot.pause()
-        before = _resident_mb()
+        before = resident_mb()
         if filters:
             pane._look_into_files()
-            await _until(lambda: not pane.is_reading)
+            await until(lambda: not pane.is_reading)
         matcher = Matcher.parse("loss 0.(777|000123)")
         began, worked = time.perf_counter(), time.process_time()
         (pane.set_filter if filters else pane.set_search)(matcher)
-        await _painted(app)
+        await painted(app)
         page = time.process_time() - worked
         most = 0.0
 
         def found() -> bool:
             nonlocal most
-            most = max(most, _resident_mb())
+            most = max(most, resident_mb())
             return not pane.is_reading
 
-        await _until(found, 600.0)
+        await until(found, 600.0)
         whole = time.perf_counter() - began
         hits = pane.window.filter if filters else pane.window.search
         if hits is None or not hits.numbers:
@@ -496,7 +506,7 @@ async def _memory() -> dict[str, float]:
     session, view, run = _many()
     app = SkywardApp(lambda: session, clock=lambda: session.now)
     async with app.run_test(size=SIZE):
-        await _until(lambda: app.session is not None)
+        await until(lambda: app.session is not None)
         await app.push_screen(RunScreen(view.key, run.id))
         each = 500
         chunk = "".join(LINE.format(number, number) for number in range(each))
@@ -510,107 +520,4 @@ async def _memory() -> dict[str, float]:
         await asyncio.to_thread(flood)
         taken = time.monotonic() - began
         await asyncio.sleep(1.0)
-        return {"mb": _resident_mb(), "lines_per_s": GONE_BY / taken}
-
-
-# -- clocks --------------------------------------------------------------------------------------------------
-
-
-class Paints:
-    """Sees when an app has painted.
-
-    Attributes:
-        then: called after each, if anything.
-    """
-
-    def __init__(self, app: Any) -> None:
-        self.then: Callable[[], object] | None = None
-        self._waits: list[asyncio.Event] = []
-        display = app._display
-
-        def noted(*about: Any) -> None:
-            display(*about)
-            if self.then is not None:
-                self.then()
-            for event in self._waits:
-                event.set()
-
-        app._display = noted
-
-    async def after(self, press: Callable[[], Any], done: Callable[[], bool]) -> tuple[float, float]:
-        """Seconds from a key until what it has changed is painted, and those of a core that the app's loop took."""
-        began, worked = time.perf_counter(), time.thread_time()
-        painted = asyncio.Event()
-        self._waits.append(painted)
-        try:
-            press()
-            while True:
-                painted.clear()
-                await asyncio.wait_for(painted.wait(), SECONDS)
-                if done():
-                    return time.perf_counter() - began, time.thread_time() - worked
-        finally:
-            self._waits.remove(painted)
-
-
-def _as_opened() -> None:
-    """Have the app in this process as the command opens it."""
-    from skyward_tui.garbage import kept_for_good, put_off
-
-    with kept_for_good():
-        import skyward_tui.app
-        import skyward_tui.screens.pools  # noqa: F401
-    put_off()
-
-
-async def _painted(app: Any) -> None:
-    """Until all that was asked for is on the screen."""
-    await asyncio.sleep(0)
-    done = asyncio.Event()
-    app.screen.call_after_refresh(done.set)
-    await asyncio.wait_for(done.wait(), SECONDS)
-    app.screen._on_timer_update()
-
-
-async def _until(true: Callable[[], bool], seconds: float = SECONDS) -> None:
-    ends = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > ends:
-            raise BenchError("it has not come to that")
-        await asyncio.sleep(0.01)
-
-
-def _differs(thing: Any, name: str, value: object) -> bool:
-    return bool(getattr(thing, name) != value)
-
-
-def _widget(name: str, number: int = 0) -> Any:
-    from textual.widgets import Log, RichLog
-
-    kind: Any = {"RichLog": RichLog, "Log": Log}[name]
-    return kind(max_lines=10_000, id=f"{name}-{number}")
-
-
-def _write(widget: Any, *lines: str) -> None:
-    from textual.widgets import Log
-
-    if isinstance(widget, Log):
-        widget.write_lines(lines)
-    else:
-        for line in lines:
-            widget.write(line)
-
-
-def _p95(values: list[float]) -> float:
-    if not values:
-        raise BenchError("nothing was painted")
-    return sorted(values)[int(len(values) * 0.95)]
-
-
-def _median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
-
-
-def _resident_mb() -> float:
-    pages = re.match(r"\d+ (\d+)", Path("/proc/self/statm").read_text())
-    return int(pages[1]) * 4096 / 1e6 if pages else 0.0
+        return {"mb": resident_mb(), "lines_per_s": GONE_BY / taken}

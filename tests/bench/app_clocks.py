@@ -1,0 +1,114 @@
+"""When an app under measurement has painted, and what it took; the peers' widgets, which are given the same."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .fresh import BenchError
+
+SECONDS = 120.0
+
+
+class Paints:
+    """Sees when an app has painted.
+
+    Attributes:
+        then: called after each, if anything.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self.then: Callable[[], object] | None = None
+        self._waits: list[asyncio.Event] = []
+        display = app._display
+
+        def noted(*about: Any) -> None:
+            display(*about)
+            if self.then is not None:
+                self.then()
+            for event in self._waits:
+                event.set()
+
+        app._display = noted
+
+    async def after(self, press: Callable[[], Any], done: Callable[[], bool]) -> tuple[float, float]:
+        """Seconds from a key until what it has changed is painted, and those of a core that the app's loop took."""
+        began, worked = time.perf_counter(), time.thread_time()
+        painted = asyncio.Event()
+        self._waits.append(painted)
+        try:
+            press()
+            while True:
+                painted.clear()
+                await asyncio.wait_for(painted.wait(), SECONDS)
+                if done():
+                    return time.perf_counter() - began, time.thread_time() - worked
+        finally:
+            self._waits.remove(painted)
+
+
+def as_opened() -> None:
+    """Have the app in this process as the command opens it."""
+    from skyward_tui.garbage import kept_for_good, put_off
+
+    with kept_for_good():
+        import skyward_tui.app
+        import skyward_tui.screens.pools  # noqa: F401
+    put_off()
+
+
+async def painted(app: Any) -> None:
+    """Until all that was asked for is on the screen."""
+    await asyncio.sleep(0)
+    done = asyncio.Event()
+    app.screen.call_after_refresh(done.set)
+    await asyncio.wait_for(done.wait(), SECONDS)
+    app.screen._on_timer_update()
+
+
+async def until(true: Callable[[], bool], seconds: float = SECONDS) -> None:
+    ends = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > ends:
+            raise BenchError("it has not come to that")
+        await asyncio.sleep(0.01)
+
+
+def differs(thing: Any, name: str, value: object) -> bool:
+    return bool(getattr(thing, name) != value)
+
+
+def log_widget(name: str, number: int = 0) -> Any:
+    from textual.widgets import Log, RichLog
+
+    kind: Any = {"RichLog": RichLog, "Log": Log}[name]
+    return kind(max_lines=10_000, id=f"{name}-{number}")
+
+
+def write(widget: Any, *lines: str) -> None:
+    from textual.widgets import Log
+
+    if isinstance(widget, Log):
+        widget.write_lines(lines)
+    else:
+        for line in lines:
+            widget.write(line)
+
+
+def p95(values: list[float]) -> float:
+    if not values:
+        raise BenchError("nothing was painted")
+    return sorted(values)[int(len(values) * 0.95)]
+
+
+def median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def resident_mb() -> float:
+    pages = re.match(r"\d+ (\d+)", Path("/proc/self/statm").read_text())
+    return int(pages[1]) * 4096 / 1e6 if pages else 0.0
