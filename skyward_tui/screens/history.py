@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -24,18 +23,15 @@ from ..widgets.run_look import RunLook
 from ..widgets.text_line import TextLine
 from ..words import count
 from .base import BaseScreen
+from .history_in_logs import HistoryInLogs
 
 if TYPE_CHECKING:
-    from textual.timer import Timer
-
-    from skyward_core.front.line_search import FoundInLogs, LogSearch
     from skyward_core.front.past_looks import PastLook
     from skyward_core.front.past_runs import PastRun
 
     from ..kept_state import KeptScreen
 
 _NO_RUN = "There has been no run yet: {pools.new} on the list of pools launches a script."
-TYPED = 0.3  # seconds after the last letter in which nothing is looked for in logs
 RESTS = 0.15  # seconds for which the cursor stays on a run before that is read
 LOOKS = 64  # runs of which what was read is kept
 _AROUND = 2  # rows of the screen that are neither the list's nor those below it
@@ -65,10 +61,7 @@ class HistoryScreen(BaseScreen[None]):
         self._read_at: float | None = None
         self._shown: object = None
         self._seen: object = None  # what went on when the ledger was read
-        self._in_logs: dict[str, FoundInLogs] = {}  # where the words are in what runs printed
-        self._log_search: LogSearch | None = None
-        self._stepping: LogSearch | None = None  # the one of which a step goes on just now
-        self._typing: Timer | None = None  # until nobody has typed for a moment
+        self._in_logs = HistoryInLogs(self)
         self._looks: dict[str, PastLook] = {}  # of runs, as far as they were read
         self._stands_on: tuple[PastRun | None, float] = (
             None,
@@ -120,11 +113,11 @@ class HistoryScreen(BaseScreen[None]):
         listed = self.query_one(PastRunList)
         if self._read_at is not None and now - self._read_at > LOOK and self._going() != self._seen:
             self._read()
-        looking = self._log_search is not None and not self._log_search.done
-        state = id(self._runs), self._search, self._failed, self._read_at, id(self._in_logs), looking
+        logs = self._in_logs
+        state = id(self._runs), self._search, self._failed, self._read_at, logs.changes, logs.goes_on
         if state != self._shown:
             self._shown = state
-            listed.update(list(filter(self._wants, self._runs)), self._note(), now, self._in_logs)
+            listed.update(list(filter(self._wants, self._runs)), self._note(), now, logs.found)
         else:
             listed.tick(now)
         self._share(len(listed.rows))
@@ -133,7 +126,7 @@ class HistoryScreen(BaseScreen[None]):
         super().pulse(now)
 
     def _wants(self, run: PastRun) -> bool:
-        return self._search.wants(run) or (run.run in self._in_logs and self._search.takes(run))
+        return self._search.wants(run) or (run.run in self._in_logs.found and self._search.takes(run))
 
     def _share(self, runs: int) -> None:
         """The list has the rows that it needs, what the cursor is on the rest: where there is room for both."""
@@ -152,7 +145,9 @@ class HistoryScreen(BaseScreen[None]):
         if not self.query_one("#look").display:
             return
         seen = self._looks.get(chosen.run) if chosen is not None else None
-        self._look.update(chosen, seen, now, self._in_logs.get(chosen.run) if chosen is not None else None)
+        self._look.update(
+            chosen, seen, now, self._in_logs.found.get(chosen.run) if chosen is not None else None
+        )
         if chosen != self._stands_on[0]:
             self._stands_on = chosen, time.monotonic()
             self.set_timer(RESTS, self._read_look)
@@ -188,9 +183,7 @@ class HistoryScreen(BaseScreen[None]):
             parts.append(Content.styled("only failures", "$text-warning"))
         if self._search.words:
             parts.append(Content.styled(f"with: {' '.join(self._search.words)}", "$text-warning"))
-        if self._log_search is not None:
-            parts += _progress(self._log_search)
-        return parts
+        return parts + self._in_logs.progress()
 
     def _going(self) -> object:
         """Another value where a run has begun or ended, as far as the app knows."""
@@ -203,7 +196,7 @@ class HistoryScreen(BaseScreen[None]):
             return f"✗ {self._failed}"
         if self._read_at is None:
             return "reading the ledger …"
-        if self._log_search is not None and not self._log_search.done:
+        if self._in_logs.goes_on:
             return "no run is like that so far: what they printed is looked through …"
         if self._runs:
             return "no run is like that: other words, or none, show more"
@@ -238,52 +231,17 @@ class HistoryScreen(BaseScreen[None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._search = RunSearch(tuple(event.value.split()), self._search.failed)
-        self._drop_log_search()
-        if self._typing is not None:
-            self._typing.stop()
-        self._typing = self.set_timer(TYPED, self._look_in_logs)
+        self._in_logs.look_soon(self._look_in_logs)
         self.pulse(self.app.clock())
 
-    def _drop_log_search(self) -> None:
-        if self._log_search is not None:
-            self._log_search.cancel()
-        self._log_search, self._in_logs = None, {}
-
     def _look_in_logs(self) -> None:
-        """Look for the words in what all runs printed, from the newest on."""
-        self._drop_log_search()
-        session = self.app.session
-        if session is not None and self._search.words and self._runs:
-            self._log_search = session.search_logs(self._runs, self._search.words)
-            self._go_on_looking()
+        self._in_logs.look(self._runs, self._search.words)
 
     def on_screen_resume(self) -> None:
-        self._go_on_looking()
+        self._in_logs.go_on()
 
     def on_unmount(self) -> None:
-        self._drop_log_search()
-
-    def _go_on_looking(self) -> None:
-        """As long as somebody looks at this screen."""
-        search = self._log_search
-        if search is not None and search is not self._stepping:
-            self._stepping = search
-            self.run_worker(self._step_on(search), group="logs")
-
-    async def _step_on(self, search: LogSearch) -> None:
-        try:
-            while search is self._log_search and not search.done and self.is_current:
-                found = await asyncio.to_thread(search.step)
-                if search is self._log_search and self.is_attached:
-                    if found:
-                        self._in_logs = {**self._in_logs, **found}
-                    self.pulse(self.app.clock())
-        except SkywardError as error:
-            self._drop_log_search()
-            self.flash(words_of(error), "error")
-        finally:
-            if search is self._stepping:
-                self._stepping = None
+        self._in_logs.drop()
 
     def on_input_submitted(self) -> None:
         self.query_one(PastRunList).focus()
@@ -323,7 +281,7 @@ class HistoryScreen(BaseScreen[None]):
         return None
 
     def on_past_run_list_past_run_opened(self, event: PastRunList.PastRunOpened) -> None:
-        self.app.show_run(event.run.key, event.run.run, self._in_logs.get(event.run.run))
+        self.app.show_run(event.run.key, event.run.run, self._in_logs.found.get(event.run.run))
 
     def action_dismiss_chosen(self) -> None:
         if (chosen := self.query_one(PastRunList).chosen) is not None:
@@ -360,14 +318,3 @@ class HistoryScreen(BaseScreen[None]):
             self.query_one(PastRunList).focus()
         else:
             self.dismiss(None)
-
-
-def _progress(search: LogSearch) -> list[Content]:
-    """How far logs have been looked through, until they all are; and what nobody could read."""
-    parts = []
-    if not search.done:
-        text = f"looking in logs: {search.looked:,} of {search.runs:,}"
-        parts.append(Content.styled(text, "$muted"))
-    if search.unread:
-        parts.append(Content.styled(f"{count(search.unread, 'log')} not readable", "$text-warning"))
-    return parts
