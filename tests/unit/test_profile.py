@@ -77,7 +77,11 @@ def test_whatever_a_rank_is_made_of_the_files_can_be_read(raw: str, name: str) -
         (b"Error: Permission Denied: Try running again with elevated permissions by going 'sudo !!'", py_spy.REFUSED),
         (b"Error: Failed to suspend process\nReason: EPERM: Operation not permitted", py_spy.REFUSED),
         (b"Error: No such file or directory (os error 2)\n", "py-spy said: No such file or directory (os error 2)"),
-        (b"", "py-spy said nothing"),
+        (b"", "py-spy ended and wrote nothing: the rank may have ended meanwhile"),
+        (
+            b"py-spy> Sampling process 100 times a second for 15 seconds.\n\n",
+            "py-spy ended and wrote nothing: the rank may have ended meanwhile",
+        ),
     ],
 )  # fmt: skip
 def test_why_py_spy_cannot_read_is_said_in_words(said: bytes, why: str) -> None:

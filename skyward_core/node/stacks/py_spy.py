@@ -118,7 +118,10 @@ def in_words(errors: bytes) -> str:
     if "permission denied" in lowered or "operation not permitted" in lowered or "eperm" in lowered:
         return REFUSED
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f"py-spy said: {lines[-1].removeprefix('Error: ')[:200]}" if lines else "py-spy said nothing"
+    told = [line for line in lines if not line.startswith("py-spy>")]  # what it is about to do
+    if told:
+        return f"py-spy said: {told[-1].removeprefix('Error: ')[:200]}"
+    return "py-spy ended and wrote nothing: the rank may have ended meanwhile"
 
 
 def _has_children(pid: int) -> bool:
