@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..model.spec import PoolSpec
     from ..model.stacks import Stacks
     from ..pool.pool import Pool
-    from ..store.ledger_rows import Receipt
+    from ..store.ledger_rows import PoolRow, Receipt
     from ..transport.ssh.questions import Ask
     from ..views.views import PoolView
     from .sweeping import Sweep
@@ -28,6 +28,11 @@ class LookingOnly(Session):
     Raises (through the futures of all that would change something):
         UsageError: this session only looks.
     """
+
+    async def _watch(self, row: PoolRow, *, observer: bool) -> Pool:
+        pool = await super()._watch(row, observer=observer)
+        pool.book.only_looks = True
+        return pool
 
     async def _ours(self, name: str) -> Pool:
         """Who uses a pool comes to it by this."""

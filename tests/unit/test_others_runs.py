@@ -15,6 +15,7 @@ from skyward_core.model.outcome import RootCause
 from skyward_core.pool.links import link as link_module
 from skyward_core.pool.outputs.listing import listing
 from skyward_core.pool.pool_end import PoolEnd
+from skyward_core.pool.runs import book as runs_module
 from skyward_core.store.ledger_rows import PoolRow, RunRow
 from skyward_core.views import events as ev
 from skyward_core.wire.frames import Header
@@ -380,6 +381,44 @@ async def test_who_looked_first_stops_the_peers_of_lost_ranks_once_it_uses_the_p
     context.observer = False
     watcher.client.book.look_again()
     assert ("m0", "stop") in world.questions
+
+
+async def test_an_agent_that_takes_the_place_of_one_and_knows_nothing_of_a_run_has_lost_it(
+    world: World, come: Come
+) -> None:
+    world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
+    world.remembers["m1"] = [record(opened(), began=[began(1, 1)]) | {"active": 1}]
+    watcher = await come()
+    watcher.written()
+    world.remembers["m1"] = []
+    watcher.client.context.observer = True  # and though it only looks: it was there
+    await watcher.reconnect(1)
+    assert watcher.run.tasks[1].state == "lost" and ("m0", "stop") in world.questions
+
+
+@pytest.mark.parametrize("how", ["watches", "reads only", "has a client"])
+async def test_who_saw_the_node_go_stops_the_peers_though_it_only_looks(
+    world: World, come: Come, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody who uses the pool may ever come; of a run whose client is there yet it is looked again later."""
+    world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
+    world.remembers["m1"] = [record(opened(), began=[began(1, 1)]) | {"active": 1}]
+    watcher = await come()
+    watcher.written()
+    context, book = watcher.client.context, watcher.client.book
+    context.observer, book.only_looks = True, how == "reads only"
+    if how == "has a client":
+        monkeypatch.setattr(runs_module, "AGAIN", 0.01)
+        monkeypatch.setattr(RunRow, "has_client", True)
+    context.links[1].lose("its machine is gone")
+    book.saw_loss()
+    book.drop(context.links[1])
+    if how == "has a client":
+        assert watcher.run.tasks[1].state == "running", "it tells of that"
+        monkeypatch.setattr(RunRow, "has_client", False)
+        await until(lambda: ("m0", "stop") in world.questions)
+    assert watcher.run.tasks[1].state == "lost"
+    assert (("m0", "stop") in world.questions) == (how != "reads only")
 
 
 @pytest.mark.parametrize("kind", ["single", "gather"])

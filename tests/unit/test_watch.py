@@ -76,7 +76,9 @@ class Stage:
         )
         startup: Any = SimpleNamespace(prepare=prepare)
         replacements: Any = SimpleNamespace(begin=lambda node: self.done.append("replacing"))
-        book: Any = SimpleNamespace(drop=lambda link: self.done.append("dropped"))
+        book: Any = SimpleNamespace(
+            saw_loss=lambda: self.done.append("seen"), drop=lambda link: self.done.append("dropped")
+        )
         self.watch = Watch(context, news, None, None, book, endings, startup, replacements)  # type: ignore[arg-type]
 
     def link(self, node: int, *, up: bool) -> Any:
@@ -93,7 +95,7 @@ class Stage:
         return self.done
 
 
-LOST = ["replacing", "dropped"]
+LOST = ["replacing", "seen", "dropped"]
 
 
 @pytest.mark.parametrize(
@@ -181,5 +183,5 @@ async def test_a_machine_that_was_taken_back_is_said_to_be(finished: bool) -> No
         (Stage("gone", preempted=how, other_up=False), f"{said}: {how}"),
     ):
         stage.links[1].finished = finished
-        assert (await stage.decide())[:2] == LOST
+        assert (await stage.decide())[:3] == LOST
         assert (stage.links[1].lost_why, stage.links[1].taken_back) == (words, True)

@@ -176,4 +176,5 @@ class Watch:
         said = f"node {link.node} is gone: {why}"
         self._news.emit(ev.PoolState(pool=context.name, state="degraded", detail=said))
         self._replacements.begin(link.node)
+        self._book.saw_loss()
         self._book.drop(link)

@@ -31,6 +31,7 @@ from .run import Run, Surroundings
 if TYPE_CHECKING:
     from ...wire.agent_frame_types import OfRuns, QueuedKeys
 
+AGAIN = 10.0  # seconds between two looks at whether a run that lost a node has a client still
 OVER = 16_384  # runs: more than end between two words to an agent
 
 
@@ -44,6 +45,7 @@ class RunBook:
         runs: those that have not ended, by id.
         blobs: large arguments on their way to the nodes.
         direct: lines to the nodes past their SSH connections.
+        only_looks: whether nothing is to be changed from here, whatever is seen.
     """
 
     def __init__(
@@ -52,6 +54,8 @@ class RunBook:
         self._context = context
         self._news = news
         self._others = OthersRuns(context, news)
+        self._background = background
+        self.only_looks = self._asks_again = False
         self.runs: dict[str, Run] = {}
         # Ended ones that agents may tell of once more, until they hear that the outcomes are here; in order.
         self._over: OrderedDict[str, None] = OrderedDict()
@@ -144,6 +148,8 @@ class RunBook:
 
     def catch_up(self, link: Link) -> None:
         """Show what an agent remembers of others' runs."""
+        if self._others.has_forgotten(link):
+            self.saw_loss()
         self._others.on_welcome(link, self._ours)
 
     @property
@@ -192,6 +198,21 @@ class RunBook:
         link.lose()
         self.lose_calls(link)
         self._others.ask_ledger(self._ours)
+
+    def saw_loss(self) -> None:
+        """A node went while we were there, or its agent with all that it knew. Ranks that wait for those of it are
+        stopped where nobody else does that, be it later, once their client is gone; and though we may only look: nobody
+        who uses the pool need ever come."""
+        self._others.stops = not self.only_looks
+        if not self._asks_again:
+            self._asks_again = True
+            self._background.spawn(self._ask_again())
+
+    async def _ask_again(self) -> None:
+        context = self._context
+        while not (context.leaving or context.ending):
+            await asyncio.sleep(AGAIN)
+            self._others.ask_ledger(self._ours)
 
     def lose_calls(self, link: Link) -> None:
         """What a node was given and has not answered, it will not."""

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 
 class OthersRuns:
-    """Turns what the agents tell of other clients' runs into events, and into the ledger where it lacks them."""
+    """Turns what the agents tell of other clients' runs into events, and into the ledger where it lacks them.
+
+    Attributes:
+        stops: whether ranks that wait for lost ones are stopped, though this client may only look.
+    """
 
     def __init__(self, context: PoolContext, news: News) -> None:
         self._context = context
@@ -41,6 +45,7 @@ class OthersRuns:
         self._ended: set[str] = set()
         self._latest: dict[str, float] = {}  # Unix time of the latest outcome
         self._unclaimed = Unclaimed(context)
+        self.stops = False
 
     def on_welcome(self, link: Link, ours: Container[str]) -> None:
         """Catch up with what an agent remembers, but for runs of ours."""
@@ -59,6 +64,10 @@ class OthersRuns:
             if record.get("over") and record["run"] in self._maps:
                 self._end_map(record["run"])
         self.ask_ledger(ours)
+
+    def has_forgotten(self, link: Link) -> bool:
+        """Whether the agent that greets is another one, and knows nothing of a run that the one before had told of."""
+        return self._unclaimed.greeted(link)
 
     def ask_ledger(self, ours: Container[str]) -> None:
         """End the runs that have ended by the ledger, once no node is left that could tell more of them: what a lost
@@ -96,7 +105,8 @@ class OthersRuns:
         for outcome in lost:
             self._enter(run, outcome, time.time())
             self._news.records.outcome(run, outcome, {})
-        if not is_over and row.kind == "broadcast" and context.options.fail_fast and not context.observer:
+        may_stop = context.options.fail_fast and (self.stops or not context.observer)
+        if not is_over and row.kind == "broadcast" and may_stop:
             for link in context.links:
                 stop = {"t": "stop", "run": run, "why": "fail-fast", "grace": context.options.grace}
                 link.send(stop | {"break": link.epoch})

@@ -30,8 +30,18 @@ class Unclaimed:
         self._knows: dict[str, set[int]] = {}  # by run, the nodes whose agents have told of it
         self._active: dict[str, dict[int, int]] = {}  # by run and node, calls that go on
 
+    def greeted(self, link: Link) -> bool:
+        """An agent is there, perhaps another than before: it tells of all that it knows. Says whether the one before
+        knew of a run of which this one does not."""
+        told = {record["run"] for record in link.welcome.get("runs", ())}
+        forgotten = [run for run, nodes in self._knows.items() if link.node in nodes and run not in told]
+        for run in forgotten:
+            self._knows[run].discard(link.node)
+            self._active.get(run, {}).pop(link.node, None)
+        return bool(forgotten)
+
     def told(self, link: Link, record: Remembered) -> None:
-        """An agent that greets us remembers a run."""
+        """An agent that has greeted us remembers a run."""
         self.knows(link, record["run"])
         self._active.setdefault(record["run"], {})[link.node] = record.get("active", 0)
 
