@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +20,10 @@ from skyward_core.node.agent.calls import Call
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.node_state import NodeState
+from skyward_core.node.agent.phases import Phases
 from skyward_core.node.agent.process import Process
+from skyward_core.node.agent.slots import Slots
+from skyward_core.node.agent.take_over import take_over
 from skyward_core.wire.frames import NONE, NONE_SUMMARY, Decoder, Header
 
 
@@ -95,6 +103,54 @@ async def test_what_was_given_and_what_came_of_it_is_in_the_journal_until_it_is_
     desk.desk.finish(second, returned(second))
     desk.desk.acknowledge({"r2": [0]})
     assert journal.read(path) == [], "nothing waits for anybody"
+
+
+KILLED = """
+import asyncio, os, signal, socket, sys
+from skyward_core.node.agent.audience import Audience
+from skyward_core.node.agent.call_desk import CallDesk
+from skyward_core.node.agent.calls import Call
+from skyward_core.node.agent.config import AgentConfig
+from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.node_state import NodeState
+
+async def main(folder, descriptor):
+    state, owner = NodeState(AgentConfig(pool="p", node=3, nodes=4, folder=folder, socket="")), Connection(print, print)
+    await asyncio.get_running_loop().create_connection(lambda: owner, sock=socket.socket(fileno=int(descriptor)))
+    desk, call = CallDesk(state, Audience()), Call("r1", 0, {}, b"", owner, rank=3)
+    state.register.add(call)
+    call.given_at = 1.0
+    desk.given(call, '{"t":"call","run":"r1","i":0}')
+    desk.finish(call, call.no_result({"kind": "returned"}) | {"size": 6}, b"result", more=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def told_by_one_that_is_killed(config: AgentConfig) -> bytes:
+    here, there = socket.socketpair()
+    with closing(there):
+        words = [sys.executable, "-c", KILLED, config.folder, str(here.fileno())]
+        done = subprocess.run(words, pass_fds=[here.fileno()], capture_output=True, text=True, timeout=60)
+        here.close()
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        return there.recv(1 << 16)
+
+
+async def test_an_agent_that_is_killed_before_it_has_told_what_waits_leaves_it_to_the_next(
+    config: AgentConfig,
+) -> None:
+    assert told_by_one_that_is_killed(config) == b""
+    desk = Desk(config)
+    slots = Slots(desk.state, desk.audience, desk.desk, Phases(desk.audience.broadcast))
+    await take_over(desk.state, slots, desk.desk)
+    (call,) = desk.state.register.calls.values()
+    desk.desk.claim(desk.other, call, {"t": "claim", "run": "r1"})
+    assert [(told["t"], told["kind"], told["size"]) for told in desk.other.told] == [
+        ("outcome", "returned", 6)
+    ]
+    assert call.result == b"result"
 
 
 async def test_the_file_of_a_result_goes_with_its_acknowledgement(config: AgentConfig) -> None:

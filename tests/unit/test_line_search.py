@@ -113,6 +113,8 @@ def test_of_a_long_line_the_part_with_the_word_is_told(ledger: Ledger) -> None:
     line = found(ledger, "nan")["r1"].line
     assert line.startswith("… x") and " nan y" in line and len(line) <= line_search.SHOWN + 2
     assert found(ledger, "end")["r1"].number == 1
+    here = found(ledger, "y", "nan", "x")["r1"]
+    assert here.line.startswith("xxx") and here.words == ("x", "nan", "y"), "from the first of them on"
 
 
 def test_it_goes_on_in_steps_of_one_piece_at_least_and_newest_first(
@@ -152,6 +154,7 @@ def test_no_more_of_a_run_is_read_than_was_said(ledger: Ledger, monkeypatch: pyt
 
 def test_lines_are_matched_whatever_letters_they_have() -> None:
     assert having(["STRASSE", "Straße", "ΣΊΣΥΦΟΣ", "a\tb"], ["strasse"]) == [0, 1]
+    assert having(["lo\x1b[1;31mss\x1b[0m"], ["loss"]) == [0]
     assert having(["ΣΊΣΥΦΟΣ", ""], ["σίσυφοσ"]) == [0] and having([], ["x"]) == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import pytest
@@ -27,6 +27,9 @@ class Mine(Plugin):
     word: str
     pace: Pace = "slow"
     odd: Odd | None = None
+    words: list[str] = field(default_factory=list)
+    token: str | None = field(default=None, repr=False)
+    made: int = field(default=0, init=False)
 
 
 @pytest.fixture
@@ -43,9 +46,9 @@ def test_every_parameter_has_a_field_that_takes_its_default_and_secrets_have_non
             if (info.name, name) == ("huggingface", "token"):
                 assert "huggingface.token" not in fields
                 continue
-            field = fields.pop(f"{info.name}.{name}")
-            assert field.help == info.parameters[name]
-            assert field.default is not None and not field.amiss(field.default.strip("'"))
+            found = fields.pop(f"{info.name}.{name}")
+            assert found.help == info.parameters[name]
+            assert found.default is not None and not found.amiss(found.default.strip("'"))
     assert not fields
     assert {each.name: each.kind for each in parameter_fields(["keras", "ray"])} == {
         "keras.backend": "choice",
@@ -55,6 +58,15 @@ def test_every_parameter_has_a_field_that_takes_its_default_and_secrets_have_non
         "ray.port": "text",
     }
     assert parameter_fields(["nothing"]) == []
+
+
+def test_what_nobody_may_give_has_no_field(mine: None) -> None:
+    assert {each.name: each.default for each in parameter_fields(["mine"])} == {
+        "mine.word": None,
+        "mine.pace": "'slow'",
+        "mine.odd": "None",
+        "mine.words": "[]",
+    }
 
 
 @pytest.mark.parametrize(
@@ -85,6 +97,8 @@ def test_a_text_is_a_value_of_the_parameter_s_type(key: str, text: str, value: A
         ({"mine.word": "a", "mine.pace": "fats"}, "pace of plugin mine wants Literal"),
         ({"mine.pace": "fast"}, "plugin mine needs word"),
         ({"mine.word": "a", "mine.odd": "x"}, "odd of plugin mine is of a type that no text says"),
+        ({"mine.word": "a", "mine.token": "x"}, "token of plugin mine is a secret, and would be kept"),
+        ({"mine.word": "a", "mine.made": "1"}, "plugin mine takes no argument 'made'"),
         ({"mine.wrd": "a"}, "plugin mine takes no argument 'wrd'; did you mean 'word'"),
         ({"word": "a"}, "word is a parameter of no plugin of this launch: mine"),
     ],
