@@ -6,10 +6,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from skyward_core.front.looking_only import LookingOnly
+from skyward_core.front.session import Session
 from skyward_core.model.errors import PoolError
 from skyward_core.model.outcome import RootCause
 from skyward_core.pool.links import link as link_module
@@ -419,6 +422,21 @@ async def test_who_saw_the_node_go_stops_the_peers_though_it_only_looks(
         await until(lambda: ("m0", "stop") in world.questions)
     assert watcher.run.tasks[1].state == "lost"
     assert (("m0", "stop") in world.questions) == (how != "reads only")
+
+
+async def test_a_session_that_reads_only_has_no_ranks_stopped_of_whatever_it_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def watch(self: Session, row: Any, *, observer: bool) -> Any:
+        return SimpleNamespace(book=SimpleNamespace(only_looks=False))
+
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    monkeypatch.setattr(Session, "_watch", watch)
+    for kind, only_looks in ((Session, False), (LookingOnly, True)):
+        session = kind()
+        found: Any = await session._watch(Any, observer=True)  # type: ignore[arg-type]
+        assert found.book.only_looks is only_looks
+        session.detach()
 
 
 @pytest.mark.parametrize("kind", ["single", "gather"])
