@@ -222,7 +222,8 @@ class PoolList(Roll):
             of = f" {run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
             parts.append((f"{shown.text} {run.function}{of}", "$muted" if pool.is_over else shown.style))
         if left is None and run is None and pool.detail:
-            parts.append((clip(one_line(detail_of(pool)), 160), "$muted"))
+            said = one_line(detail_of(pool)).removeprefix(f"pool {pool.name} ")  # which stands in its row
+            parts.append((clip(said, 160), "$muted"))
         line = Content.assemble(*parts)
         if here:
             line = line.pad_right(max(0, width - line.cell_length)).stylize_before(
