@@ -158,6 +158,37 @@ async def test_an_earlier_run_is_there_again_too(session: FakeSession, view: Poo
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run_id == first)
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_a_run_that_is_not_listed_is_asked_for_where_its_pool_is_over(
+    session: FakeSession, view: PoolView, is_over: bool
+) -> None:
+    first = next(iter(view.runs))
+    session.end_run(view, view.runs[first])
+    session.open_run(view)
+    await left_at(session, "enter", "left_curly_bracket", shows="run 1 of 2")
+    del view.runs[first]
+    if is_over:
+        view.state = "gone"
+    app, shown = made(session), list[tuple[str, str]]()
+    app.show_run = lambda pool, run, found=None: shown.append((pool, run))  # type: ignore[method-assign]
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: shown == [(view.key, first if is_over else "")])
+
+
+async def test_of_screens_that_lie_over_each_other_the_one_in_front_is_kept(
+    session: FakeSession, view: PoolView
+) -> None:
+    some_past(session)
+    app = made(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        app.show_history()
+        app.show_run(view.key, "")
+        await until(pilot, lambda: "step=2" in screen_text(app))
+        await leave(app, pilot)
+    assert app.kept_of(LAST)["screen"] == "run"
+
+
 async def test_a_pool_that_is_not_listed_any_more_opens_nothing(session: FakeSession, view: PoolView) -> None:
     await left_at(session, "enter", shows="step=2")
     session.views.remove(view)

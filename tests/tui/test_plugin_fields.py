@@ -69,6 +69,8 @@ async def test_parameters_of_the_plugins_that_are_on(app: SkywardApp) -> None:
         await pilot.press("left", "left", "space")
         await until(pilot, lambda: "torch.backend" in shown(fields) and "keras.seed" in shown(fields))
         assert request_of(screen.form()).plugin_settings == {"torch.backend": "gloo"}
+        fields.fill(spaced := {"torch.backend": "two 'words"})
+        assert fields.texts == spaced
 
 
 async def test_what_is_amiss_stands_below_the_field_and_on_the_line_that_folds(app: SkywardApp) -> None:

@@ -7,6 +7,7 @@ import random
 import resource
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,15 @@ def test_an_unknown_run_is_a_clear_error(ledger: Ledger) -> None:
     with pytest.raises(UsageError, match="no run 'nope' in the ledger; ") as caught:
         read_log(ledger, "nope", 0)
     assert caught.value.hint == Hint("list-all")
+
+
+def test_what_was_said_of_a_node_stands_once_for_each_phase() -> None:
+    view = PoolView("p")
+    apply(view, ev.PoolOpened(pool="p", spec={"nodes": 1}, created_at=1.0, at=1.0))
+    synced = ev.NodePhase(pool="p", node=0, phase="synced", detail="wheels", at=2.0)
+    for event in (synced, synced, replace(synced, phase="ready")):
+        apply(view, event)
+    assert view.nodes[0].said == ((2.0, "synced", "wheels"), (2.0, "ready", "wheels"))
 
 
 def test_what_was_said_of_nodes_is_told_to_who_comes_later(archive: Archive) -> None:
