@@ -1,0 +1,64 @@
+"""Hosts on loopback whose ranks write files, and a client's working folder that these are brought to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.pool.links.direct import Direct
+from skyward_core.pool.links.link import Link
+from skyward_core.pool.outputs import fetching, outputs
+from skyward_core.transport.incoming_output import IncomingOutput
+from tests.support.loopback_hosts import Hosts
+
+
+@sky.function
+def write(files: dict[str, int], seed: int = 0) -> None:
+    """Write files of so many bytes: what a rank puts there differs from rank to rank."""
+    import random
+
+    for path, size in files.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(random.Random(seed + sky.instance_info().rank).randbytes(size))
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    made = Hosts(tmp_path_factory.mktemp("hosts"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, world: Path) -> Iterator[Path]:
+    """The client's working folder."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "sent.txt").write_text("as it was")
+    (folder / "mine.txt").write_text("as it was")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(outputs, "SETTLED", 0.2)
+        patch.setattr(outputs, "LOOK", (0.1, 0.1))
+        patch.setattr(fetching, "PAUSE", 0.1)
+        yield folder
+
+
+@pytest.fixture
+def through_ssh(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """No line but SSH; from which bytes on files were asked for."""
+    asked: list[int] = []
+    take = Link.take
+
+    async def noted(link: Link, path: str, incoming: IncomingOutput) -> None:
+        asked.append(incoming.at)
+        await take(link, path, incoming)
+
+    async def none(ways: Direct, link: Link, path: str, incoming: IncomingOutput) -> bool:
+        return False
+
+    monkeypatch.setattr(Link, "take", noted)
+    monkeypatch.setattr(Direct, "take", none)
+    return asked
