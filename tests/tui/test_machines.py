@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from textual.geometry import Region
+from textual.pilot import Pilot
 
 from skyward_core.model.figures import GPU
 from skyward_core.pool.measures import OLDER
@@ -19,12 +23,27 @@ from tests.support.fake_session import FakeSession
 from tests.support.machines import measured
 
 
-async def test_they_are_measured_once_somebody_looks_at_a_run(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 4, 8)
-    async with app.run_test(size=(160, 48)) as pilot:
+@asynccontextmanager
+async def opened(app: SkywardApp, size: tuple[int, int]) -> AsyncIterator[Pilot[Any]]:
+    """The app where somebody has opened its only pool."""
+    async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: "▶" in screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        yield pilot
+
+
+def measured_later(session: FakeSession, *shape: int) -> MachineBook:
+    """What takes the figures of a pool with a run, of so many nodes and ranks on each; it has none yet."""
+    view = session.pool("llama-ft", *shape)
+    session.open_run(view)
+    view.machines = book = MachineBook()
+    return book
+
+
+async def test_they_are_measured_once_somebody_looks_at_a_run(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 4, 8)
+    async with opened(app, (160, 48)) as pilot:
         await pilot.press("6")
         await until(pilot, lambda: "no figures of machines so far" in screen_text(app))
         assert session.measured == [], "a start may be under way"
@@ -41,9 +60,7 @@ async def test_keys_choose_the_figure_and_move_among_nodes(app: SkywardApp, sess
     view = session.pool("llama-ft", 4, 8)
     session.open_run(view)
     view.machines = measured(session.now, 40, 8)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter")
+    async with opened(app, (160, 48)) as pilot:
         await until(pilot, lambda: "6 machines  use %" in screen_text(app))
         await pilot.press("6")
         await until(pilot, lambda: isinstance(app.focused, MachineGrid))
@@ -61,17 +78,13 @@ async def test_keys_choose_the_figure_and_move_among_nodes(app: SkywardApp, sess
 async def test_without_gpus_a_key_draws_any_figure_of_the_nodes(
     app: SkywardApp, session: FakeSession
 ) -> None:
-    view = session.pool("llama-ft", 2)
-    session.open_run(view)
-    view.machines = MachineBook()
+    book = measured_later(session, 2)
     for at in range(40):
         for node in range(2):
             figures = {"cpu": 50.0, "memory_used": 2.0, "memory_total": 4.0, "net_in": 1e6 * at * (node + 1)}
             sample = {"at": session.now - 40 + at, "node": figures}
-            view.machines.feed(node, json.dumps(sample).encode())
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter")
+            book.feed(node, json.dumps(sample).encode())
+    async with opened(app, (120, 40)) as pilot:
         await until(pilot, lambda: "cpu of 100 %, ←→ another, for 0:39" in screen_text(app))
         await pilot.press("6", "right")
         await until(pilot, lambda: "memory, of all of it, ←→ another, for 0:39" in screen_text(app))
@@ -82,9 +95,7 @@ async def test_without_gpus_a_key_draws_any_figure_of_the_nodes(
 
 
 async def test_whatever_gpus_tell_has_its_curve(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 1, 2)
-    session.open_run(view)
-    view.machines = book = MachineBook()
+    book = measured_later(session, 1, 2)
     told = dict.fromkeys(GPU.keys() - {"util", "xid", "lost"}, 0.0) | {"mem_total": 8e9, "power_limit": 700.0}
 
     def measure(second: int, **figures: float) -> None:
@@ -99,9 +110,7 @@ async def test_whatever_gpus_tell_has_its_curve(app: SkywardApp, session: FakeSe
             nvlink_out=4e9 / (second + 1),
             throttle=4 * (second < 9),
         )
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter")
+    async with opened(app, (160, 48)) as pilot:
         await until(pilot, lambda: "6 machines  use %" in screen_text(app))
         await pilot.press("6", "z")
         await until(pilot, lambda: isinstance(app.focused, MachineGrid))
@@ -135,13 +144,9 @@ async def test_whatever_gpus_tell_has_its_curve(app: SkywardApp, session: FakeSe
 
 
 async def test_what_no_gpu_tells_has_no_curve(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 1, 2)
-    session.open_run(view)
-    view.machines = MachineBook()
-    view.machines.feed(0, json.dumps({"at": session.now, "node": {}, "gpus": [{"util": 5}, {}]}).encode())
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter")
+    book = measured_later(session, 1, 2)
+    book.feed(0, json.dumps({"at": session.now, "node": {}, "gpus": [{"util": 5}, {}]}).encode())
+    async with opened(app, (160, 48)) as pilot:
         await until(pilot, lambda: "6 machines  use %" in screen_text(app))
         await pilot.press("6", "left")
         await until(pilot, lambda: "6 machines  °C" in screen_text(app))
@@ -157,10 +162,7 @@ async def test_gpus_that_have_no_room_are_counted(
     view = session.pool("llama-ft", 1)
     session.open_run(view)
     view.machines = measured(session.now, 1, 16)
-    async with app.run_test(size=(width, 24)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+    async with opened(app, (width, 24)) as pilot:
         await pilot.press("6")
         await until(pilot, lambda: "GPUs, use %" in screen_text(app))
         row = next(line for line in screen_text(app).splitlines() if line.startswith("│ n0 "))
@@ -168,28 +170,20 @@ async def test_gpus_that_have_no_room_are_counted(
 
 
 async def test_an_agent_of_an_older_release_is_told_apart(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 1)
-    session.open_run(view)
-    view.machines = MachineBook()
-    view.machines.explain(0, OLDER)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter")
+    book = measured_later(session, 1)
+    book.explain(0, OLDER)
+    async with opened(app, (120, 40)) as pilot:
         await until(pilot, lambda: f"n0    {OLDER}" in screen_text(app))
 
 
 async def test_each_node_has_its_use_over_time_beside_it(app: SkywardApp, session: FakeSession) -> None:
-    view = session.pool("llama-ft", 4, 2)
-    session.open_run(view)
-    view.machines = book = MachineBook()
+    book = measured_later(session, 4, 2)
     for second in range(120):
         for node in range(4):
             cpu = 90.0 if (second > 60) == (node < 2) else 10.0
             sample = {"at": session.now - 120 + second, "node": {"cpu": cpu}, "gpus": []}
             book.feed(node, json.dumps(sample).encode())
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter")
+    async with opened(app, (160, 48)) as pilot:
         await until(pilot, lambda: "cpu of 100 %, ←→ another, for 1:59" in screen_text(app))
         rows = [line for line in screen_text(app).splitlines() if "90 %" in line or "10 %" in line]
         low, high = "\u28c0", "\u2809"
@@ -204,17 +198,13 @@ async def test_each_node_has_its_use_over_time_beside_it(app: SkywardApp, sessio
 async def test_where_there_is_room_each_gpu_has_a_row_over_time(
     app: SkywardApp, session: FakeSession
 ) -> None:
-    view = session.pool("llama-ft", 2, 4)
-    session.open_run(view)
-    view.machines = book = MachineBook()
+    book = measured_later(session, 2, 4)
     for second in range(120):
         for node in range(2):
             gpus = [{"util": 100.0 if gpu < 3 else 30.0 * (second > 60), "temp": 50} for gpu in range(4)]
             sample = {"at": session.now - 120 + second, "node": {"cpu": 10.0}, "gpus": gpus}
             book.feed(node, json.dumps(sample).encode())
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter")
+    async with opened(app, (160, 48)) as pilot:
         await until(pilot, lambda: "use of GPUs of 100 %" in screen_text(app))
         await pilot.press("6", "z")
         await until(pilot, lambda: "  use %, for 1:59" in screen_text(app))
@@ -240,9 +230,8 @@ async def test_only_rows_that_have_changed_are_painted(
 
     for node in range(3):
         told(node, 10.0)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter", "6")
+    async with opened(app, (80, 24)) as pilot:
+        await pilot.press("6")
         await until(pilot, lambda: screen_text(app).count("10 %") == 3)
         grid = app.screen.query_one(MachineGrid)
         painted: list[list[Region]] = []
@@ -260,9 +249,7 @@ async def test_machines_of_a_pool_at_rest_are_looked_at_more_seldom(
     view = session.pool("llama-ft", 4)
     run = session.open_run(view)
     view.machines = measured(session.now, 4, 0)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter")
+    async with opened(app, (160, 48)) as pilot:
         await until(pilot, lambda: "6 machines" in screen_text(app))
         screen, now = app.screen, session.now - session.now % 3
         assert isinstance(screen, RunScreen)
@@ -276,16 +263,13 @@ async def test_machines_of_a_pool_at_rest_are_looked_at_more_seldom(
 async def test_in_a_narrow_panel_the_use_over_time_stands_below_each_node(
     app: SkywardApp, session: FakeSession
 ) -> None:
-    view = session.pool("llama-ft", 2)
-    session.open_run(view)
-    view.machines = book = MachineBook()
+    book = measured_later(session, 2)
     for second in range(60):
         for node in range(2):
             sample = {"at": session.now - 60 + second, "node": {"cpu": 97.0}, "gpus": []}
             book.feed(node, json.dumps(sample).encode())
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "▶" in screen_text(app))
-        await pilot.press("enter", "6")
+    async with opened(app, (80, 24)) as pilot:
+        await pilot.press("6")
         await until(pilot, lambda: sum("⣿⣿⣿" in line for line in screen_text(app).splitlines()) == 8)
         for node in range(2, 12):
             sample = {"at": session.now, "node": {"cpu": 97.0}, "gpus": []}
