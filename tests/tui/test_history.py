@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from dataclasses import replace
 
+import pytest
+
+from skyward_core.front.line_search import LogSearch
 from skyward_core.front.past_looks import PastLook
 from skyward_core.model.errors import LedgerError
 from skyward_core.store.ledger import Ledger
@@ -283,8 +287,15 @@ async def test_words_are_looked_for_in_what_runs_printed_and_enter_goes_to_the_l
 
 
 async def test_logs_are_looked_through_no_further_once_other_words_are_wanted(
-    app: SkywardApp, session: FakeSession
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    goes_on, step = threading.Event(), LogSearch.step
+
+    def held(search: LogSearch, seconds: float = 0.2) -> object:
+        assert goes_on.wait(60)
+        return step(search, seconds)
+
+    monkeypatch.setattr(LogSearch, "step", held)
     first, *_ = some_past(session)
     session.ledger = Ledger()
     stored_run(session.ledger, first.run, {0: b"nan\n"}, opened_at=first.opened_at)
@@ -295,4 +306,5 @@ async def test_logs_are_looked_through_no_further_once_other_words_are_wanted(
         await until(pilot, lambda: bool(session.searches))
         await pilot.press("escape")
         await until(pilot, lambda: pools(app) == list("123456"))
-        assert session.searches[0].step(60) == {}, "it was cancelled"
+        goes_on.set()
+        assert session.searches[0].step(60) == {} and not session.searches[0].done, "it was cancelled"
