@@ -23,7 +23,7 @@ from ..store.home import home
 from ..tasks.job_files.job import JobFile, variables_of
 from ..tasks.job_files.mounts import renewing
 from ..wire.redact import SHORTEST, without_credentials
-from .launch_request import with_hosts
+from .launch_options import with_hosts
 from .shell_tasks import portable
 
 if TYPE_CHECKING:

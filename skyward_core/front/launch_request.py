@@ -12,7 +12,7 @@ from ..model.capabilities import Offers, RunsHere, costs_money, settings_of
 from ..model.errors import SkywardError, SpecError, UsageError
 from ..model.spec import Image, Options, PoolSpec, Worker
 from ..model.wrong_field import of_field
-from ..providers import DEFAULT, by_name, own_names
+from ..providers import DEFAULT, by_name
 from ..providers.asked_pool import pool_spec
 from ..providers.making import make, values_of
 from ..store.working_folder import workdir
@@ -21,6 +21,7 @@ from ..tasks.combinations import combinations
 from ..tasks.scripts import FunctionInfo, commands_of, find_function, parse_arguments, split_target, whole
 from ..views.trial_sheet import TrialSheet
 from .gangs_asked import WAYS, check_asked
+from .launch_options import OPTIONS, how_given, plugin_setting, with_hosts
 from .launch_plan import LaunchPlan
 from .plugins import by_name as plugin
 from .plugins import values_of as values_of_plugins
@@ -28,45 +29,9 @@ from .script_python import script_python
 
 if TYPE_CHECKING:
     from ..model.interpreter import Interpreter
-    from ..model.setting import Setting
     from ..tasks.packages.packages import Packages
     from ..views.views import PoolView
 
-HOSTS = "--hosts"
-"""The one setting of providers that has an option of its own on a command line."""
-
-# What each field is called on a command line, in the order in which they are written there.
-OPTIONS: Mapping[str, str] = {
-    "arguments": "--arg",
-    "sweep": "--sweep",
-    "gang": "--gang",
-    "gang_nodes": "--gang-nodes",
-    "gang_ranks": "--gang-ranks",
-    "python": "--python",
-    "provider": "--provider",
-    "settings": "--set",
-    "nodes": "--nodes",
-    "ranks_per_node": "--ranks-per-node",
-    "accelerator": "--accelerator",
-    "allocation": "--allocation",
-    "max_hourly_cost": "--max-hourly",
-    "selection": "--selection",
-    "budget": "--budget",
-    "wait_for_capacity": "--wait-for-capacity",
-    "debug_wait": "--debug-wait",
-    "plugins": "--plugin",
-    "plugin_settings": "--plugin-set",
-    "lock": "--lock",
-    "requirements": "--requirements",
-    "project": "--project",
-    "outputs": "--output",
-    "pool": "--pool",
-    "one": "--one",
-    "torchrun": "--torchrun",
-    "keep": "--keep",
-    "detach": "--detach",
-    "timeout": "--timeout",
-}
 PACKAGES = ("lock", "requirements", "project")
 """Fields that are an image's; each names a file of the project with its packages."""
 _MACHINES = ("accelerator", "allocation", "max_hourly_cost", "selection", "budget", "wait_for_capacity")
@@ -202,7 +167,7 @@ class LaunchRequest:
         """
         script, function = split_target(target)
         said["provider"], texts = with_hosts(said.get("provider"), hosts, settings)
-        of_plugins = dict(map(_of_plugin, plugin_settings))
+        of_plugins = dict(map(plugin_setting, plugin_settings))
         return cls(script=str(script), function=function, settings=texts, plugin_settings=of_plugins, **said)
 
     @property
@@ -379,7 +344,7 @@ class LaunchRequest:
         found = by_name(self.provider or DEFAULT)
         for each in settings_of(found):
             if each.required and each.name not in self.settings:
-                how = " ".join(_given(each, each.name, each.example or "VALUE"))
+                how = " ".join(how_given(each, each.name, each.example or "VALUE"))
                 with of_field(f"settings.{each.name}"):
                     raise UsageError(f"which {each.name}? {each.help}: {how}")
         return make(found, self.settings)
@@ -478,7 +443,7 @@ class LaunchRequest:
         for name, text in self.settings.items():
             if not name.isidentifier():
                 raise UsageError(f"no setting of a provider is called {name!r}")
-            yield from _given(declared.get(name), name, text)
+            yield from how_given(declared.get(name), name, text)
 
     def _said_of_plugins(self, option: str) -> Iterator[str]:
         for name, text in self.plugin_settings.items():
@@ -493,38 +458,6 @@ _UNSAID: Mapping[str, Any] = {
 }
 
 
-def _given(setting: Setting | None, name: str, text: str) -> tuple[str, str]:
-    """How a setting is given on a command line."""
-    if setting is not None and setting.option == HOSTS:
-        return HOSTS, text
-    return OPTIONS["settings"], f"{name}={text}"
-
-
-def with_hosts(
-    provider: str | None, hosts: str | None, settings: Sequence[str]
-) -> tuple[str | None, dict[str, str]]:
-    """The provider that is meant, and its settings, of what a command line says.
-
-    Args:
-        provider: its name; None where none was said.
-        hosts: what ``--hosts`` was given: of a provider of ours, unless another one is named.
-        settings: texts ``name=value``.
-
-    Raises:
-        UsageError: a setting is no such text, or the provider takes no hosts.
-    """
-    texts = dict(map(_setting, settings))
-    if hosts is not None:
-        provider = provider or _with_hosts()
-        own = [each.name for each in settings_of(by_name(provider)) if each.option == HOSTS]
-        if not own:
-            raise UsageError(
-                f"--hosts are reached over SSH, not by provider {provider}: leave one of them out"
-            )
-        texts[own[0]] = hosts
-    return provider, texts
-
-
 def _time(text: str) -> float | str:
     """Seconds, or words for them."""
     try:
@@ -536,28 +469,3 @@ def _time(text: str) -> float | str:
 def _from_here(path: str) -> str:
     """A path as the shell has it: an image's own begins in the working folder of its ranks."""
     return str(Path(path).expanduser().absolute())
-
-
-def _setting(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise UsageError(f"--set {text}: write a setting of the provider as KEY=VALUE")
-    return name.strip(), value
-
-
-def _of_plugin(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    plugin, _, parameter = name.strip().rpartition(".")
-    if not (equals and plugin and parameter):
-        raise UsageError(
-            f"{OPTIONS['plugin_settings']} {text}: write a parameter of a plugin as PLUGIN.NAME=VALUE"
-        )
-    return name.strip(), value
-
-
-def _with_hosts() -> str:
-    """The provider of ours that is meant where hosts are given and no name."""
-    for name in own_names():
-        if any(each.option == HOSTS for each in settings_of(by_name(name))):
-            return name
-    raise UsageError(f"{HOSTS} goes with a provider: name it with --provider")

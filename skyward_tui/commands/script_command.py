@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import click
 from click.core import ParameterSource
 
-from skyward_core.front.launch_request import with_hosts
+from skyward_core.front.launch_options import with_hosts
 from skyward_core.front.scripts import interpreter_of, lacks, split_target
 from skyward_core.model.errors import UsageError
 

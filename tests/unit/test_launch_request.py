@@ -18,7 +18,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import skyward_core as sky
-from skyward_core.front.launch_request import OPTIONS, LaunchRequest
+from skyward_core.front.launch_options import OPTIONS
+from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.model.setting import Setting
 from skyward_core.model.spec import PoolSpec
