@@ -35,6 +35,7 @@ _WRITTEN: Mapping[str, Callable[[Any], Any]] = {
     "allocation": lambda market: "" if market == "on-demand" else _written(market),
     "selection": lambda order: "" if order == "cheapest" else _written(order),
     "plugins": tuple,
+    "image_settings": shlex.join,
     "outputs": _patterns,
 }
 

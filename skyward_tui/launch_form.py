@@ -133,6 +133,7 @@ class Form:
         gang: of a sweep, on how many nodes each; "all", or empty for one rank each.
         parameters: of plugins, by names such as "torch.backend"; heeded of those that are on.
         packages: as :func:`.launch_packages.choice_of` writes it.
+        image: of the ranks' environment, texts such as "pip=einops".
         timeout, debug_wait, torchrun: of a launch that the form was filled with; no field of the screen shows them,
             its plan does.
     """
@@ -165,6 +166,7 @@ class Form:
     timeout: str = ""
     debug_wait: str = ""
     torchrun: bool = False
+    image: str = ""
 
 
 def path_of(script: str) -> Path:
@@ -320,6 +322,7 @@ _POOL_ROWS: dict[str, _Row] = {  # those that have no say where a pool is used t
     PROJECT: _Row("packages", lambda text: text == PROJECT),
     "outputs": _Row("outputs", _patterns),
     "debug_wait": _Row("debug_wait"),
+    "image_settings": _Row("image", _pairs),
 }
 _MARKET_ROWS: dict[str, _Row] = {  # of providers that have offers
     "allocation": _Row("allocation"),
@@ -421,6 +424,7 @@ def _checked(form: Form, live: Mapping[str, PoolView]) -> LaunchPlan:
         if setting.required and not setting.written(form.settings.get(id, "")):
             look = setting.field() if setting.field else None
             raise FieldError(id, (look and look.missing) or f"{setting.name} is needed: {setting.help}")
+    _check_words("image", shlex.split, form.image)
     _check_words("outputs", patterns_of, form.outputs)
     plan = request_of(form).plan().asking().giving_way()
     _check_numbers(form, plan)

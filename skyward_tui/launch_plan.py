@@ -68,6 +68,8 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = Fal
         told.append(("debugger", f"at a breakpoint a rank waits {wait} for somebody"))
     if plan.plugins:
         told.append(("plugins", ", ".join(_plugin(plan, each.name) for each in plan.plugins)))
+    if plan.spec is not None:
+        told += _image(plan.spec)
     if plan.interpreter.chosen:
         told.append(("python", str(plan.interpreter)))
     if plan.spec is not None and isinstance(plan.spec.provider, NeedsPython):
@@ -112,6 +114,14 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = Fal
         else "the pool is torn down when the run ends"
     )
     return [*told, ("then", end)]
+
+
+def _image(spec: PoolSpec) -> Iterator[tuple[str, str]]:
+    """What the ranks' environment holds; of variables the names, as values may be secret."""
+    image = spec.image
+    said = {"installs": [*image.pip, *image.apt], "runs first": image.setup, "variables": sorted(image.env)}
+    said |= {"takes along": image.includes, "leaves here": image.excludes}
+    yield from ((name, ", ".join(map(field, values))) for name, values in said.items() if values)
 
 
 def _plugin(plan: LaunchPlan, name: str) -> str:

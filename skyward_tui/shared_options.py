@@ -61,6 +61,13 @@ of_ranks = _all(
 of_packages = _all(
     (
         click.option(
+            "--image-set",
+            "image_settings",
+            metavar="FIELD=VALUE",
+            multiple=True,
+            help="Of the ranks' environment: pip=einops, setup=..., env.NAME=..., secret=NAME; repeatable.",
+        ),
+        click.option(
             "--lock",
             metavar="FILE",
             help="Install what this lock has: uv.lock, pylock.toml, or NAME==VERSION lines.",

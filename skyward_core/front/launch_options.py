@@ -36,6 +36,7 @@ OPTIONS: Mapping[str, str] = {
     "debug_wait": "--debug-wait",
     "plugins": "--plugin",
     "plugin_settings": "--plugin-set",
+    "image_settings": "--image-set",
     "lock": "--lock",
     "requirements": "--requirements",
     "project": "--project",

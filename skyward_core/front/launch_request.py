@@ -21,6 +21,7 @@ from ..tasks.combinations import combinations
 from ..tasks.scripts import FunctionInfo, commands_of, find_function, parse_arguments, split_target, whole
 from ..views.trial_sheet import TrialSheet
 from .gangs_asked import WAYS, check_asked
+from .image_asked import ImageAsked, image_asked, of_image_texts
 from .launch_options import OPTIONS, how_given, plugin_setting, with_hosts
 from .launch_plan import LaunchPlan
 from .plugins import by_name as plugin
@@ -44,6 +45,7 @@ _SHAPE = (
     "debug_wait",
     "plugins",
     "plugin_settings",
+    "image_settings",
     *PACKAGES,
     "outputs",
 )
@@ -85,6 +87,7 @@ class LaunchRequest:
         debug_wait: how long a rank waits at a breakpoint for somebody who debugs it, as a text ("10m").
         plugins: names, in order of entry.
         plugin_settings: parameters of theirs, by names such as "torch.backend", as texts.
+        image_settings: of the ranks' environment, texts such as "pip=einops": see :mod:`.image_asked`.
         lock, requirements: paths, seen from the current folder, of what the ranks' packages are installed by.
         project: whether they are what the project's ``pyproject.toml`` depends on.
         outputs: patterns of files that ranks write and that are brought here, such as "out/**".
@@ -119,6 +122,7 @@ class LaunchRequest:
     debug_wait: str | None = None
     plugins: Sequence[str] = ()
     plugin_settings: Mapping[str, str] = field(default_factory=dict)
+    image_settings: Sequence[str] = ()
     lock: str | None = None
     requirements: str | None = None
     project: bool = False
@@ -137,6 +141,7 @@ class LaunchRequest:
             "script_args": None if self.script_args is None else tuple(self.script_args),
             "plugins": tuple(self.plugins),
             "outputs": tuple(self.outputs),
+            "image_settings": tuple(self.image_settings),
             "settings": dict(self.settings),
             "plugin_settings": dict(self.plugin_settings),
         }
@@ -283,6 +288,9 @@ class LaunchRequest:
         with of_field("plugins"):
             given = values_of_plugins(self.plugins, self.plugin_settings)
             plugins = [plugin(name, **given.get(name, {})) for name in self.plugins]
+        asked = image_asked(self.image_settings)
+        secrets = asked.values()
+        asked.check_files(Path(workdir(Path(self.script)) or "."), travels=not isinstance(provider, RunsHere))
         try:
             spec = pool_spec(
                 self.script,
@@ -293,8 +301,8 @@ class LaunchRequest:
                 allocation=self.allocation,
                 max_hourly_cost=self.max_hourly_cost,
                 selection=self.selection,
-                options=self._options(provider),
-                image=self._image(),
+                options=self._options(provider, list(secrets.values())),
+                image=self._image(asked, secrets),
                 plugins=plugins,
                 worker=Worker(ranks_per_node=1 if self.ranks_per_node is None else self.ranks_per_node),
             )
@@ -306,13 +314,13 @@ class LaunchRequest:
         found, packages = script_python(Path(self.script), self.python, spec)
         return replace(spec, interpreter=found if found.chosen else None), found, packages
 
-    def _options(self, provider: Any) -> Options | None:
+    def _options(self, provider: Any, secrets: Sequence[str]) -> Options | None:
         """How the pool behaves, where that is said.
 
         Raises:
             UsageError: it cannot behave so with that provider.
         """
-        said: dict[str, Any] = {}
+        said: dict[str, Any] = {"secrets": secrets} if secrets else {}
         if self.budget is not None:
             if not costs_money(provider):
                 with of_field("budget"):
@@ -331,8 +339,20 @@ class LaunchRequest:
             said["debug_wait"] = _time(self.debug_wait)
         return Options(**said) if said else None
 
-    def _image(self) -> Image:
+    def _image(self, asked: ImageAsked, secrets: Mapping[str, str]) -> Image:
+        try:
+            return self._made_image(asked, secrets)
+        except SpecError as error:
+            raise of_image_texts(error) from error
+
+    def _made_image(self, asked: ImageAsked, secrets: Mapping[str, str]) -> Image:
         return Image(
+            pip=asked.of("pip"),
+            apt=asked.of("apt"),
+            setup=asked.of("setup"),
+            includes=asked.of("includes"),
+            excludes=asked.of("excludes"),
+            env={**asked.env, **secrets},
             workdir=workdir(Path(self.script)),
             lock=None if self.lock is None else _from_here(self.lock),
             requirements=None if self.requirements is None else _from_here(self.requirements),
@@ -360,6 +380,7 @@ class LaunchRequest:
         Raises:
             UsageError: that cannot be said there so that it is understood as it is meant.
         """
+        image_asked(self.image_settings)  # no secret is written out
         words = [word for name, option in OPTIONS.items() for word in self._said(name, option)]
         target = self._target(called)
         behind = ["--", *self.script_args] if self.script_args is not None else []
@@ -402,7 +423,13 @@ class LaunchRequest:
         provider = by_name(self.provider or DEFAULT)
         settings = values_of(provider, self.settings)
         plan = plan if live is None else plan.on(live)
-        script = written(plan, name=self.pool, provider=provider, settings=settings)
+        script = written(
+            plan,
+            name=self.pool,
+            provider=provider,
+            settings=settings,
+            secrets=image_asked(self.image_settings).secrets,
+        )
         # Nothing in a script says by which Python it is started.
         return script if self.python is None else f"# To be run with {plan.interpreter.path}\n{script}"
 

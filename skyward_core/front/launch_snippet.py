@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
 from keyword import iskeyword
@@ -18,6 +18,7 @@ from ..model.spec import Image, Options
 from ..model.wrong_field import of_field
 from ..plugins import built_in
 from ..tasks.scripts import parse
+from .image_asked import LISTS
 from .launch_plan import LaunchPlan
 
 if TYPE_CHECKING:
@@ -30,7 +31,14 @@ _OURS = {"sky", "pool", "print", "value", "values"}  # names that the script has
 _ENDS = "# The pool ends with the block; the launch would leave it up.\n"
 
 
-def written(plan: LaunchPlan, *, name: str | None, provider: type, settings: Mapping[str, Any]) -> str:
+def written(
+    plan: LaunchPlan,
+    *,
+    name: str | None,
+    provider: type,
+    settings: Mapping[str, Any],
+    secrets: Sequence[str] = (),
+) -> str:
     """The script. It is to be run in the folder in which the launch was planned.
 
     Args:
@@ -38,11 +46,13 @@ def written(plan: LaunchPlan, *, name: str | None, provider: type, settings: Map
         name: the pool's name; None where nobody gave it one.
         provider: class of the provider.
         settings: what it is made of.
+        secrets: names of variables whose values are the shell's.
 
     Raises:
         UsageError: the script or a value cannot be named in Python; its ``field`` says what of the request it is.
     """
     source = _Source()
+    source.secrets = secrets
     if plan.function.is_generator:
         source.modules.add("itertools")
     with of_field("arguments"):
@@ -66,6 +76,7 @@ class _Source:
 
     def __init__(self) -> None:
         self.modules = {"sys"}
+        self.secrets: Sequence[str] = ()
 
     def head(self) -> str:
         return "".join(f"import {name}\n" for name in sorted(self.modules)) + "\nimport skyward_core as sky\n"
@@ -91,6 +102,16 @@ class _Source:
         elif not _is_plain(value):
             raise UsageError(f"{value!r:.80} is of a type that has to be made in the script itself")
         return repr(value)
+
+    def variables(self, env: Mapping[str, str]) -> str:
+        """A dictionary of variables, in which secrets are named."""
+        if self.secrets:
+            self.modules.add("os")
+        pairs = [
+            f"{name!r}: {f'os.environ[{name!r}]' if name in self.secrets else repr(value)}"
+            for name, value in env.items()
+        ]
+        return f"{{{', '.join(pairs)}}}"
 
     def call(self, made: type, values: Mapping[str, Any]) -> str:
         """A call of a class: one of ours by its public name."""
@@ -136,12 +157,28 @@ def _compute(
             yield f"selection={spec.wish.selection!r}"
     usual = Options()
     options = {name: getattr(spec.options, name) for name in ("budget", "wait_for_capacity", "debug_wait")}
+    secret = [f"os.environ[{name!r}]" for name in source.secrets]
     if options := {name: given for name, given in options.items() if given != getattr(usual, name)}:
-        yield f"options={source.call(Options, options)}"
+        made_options = source.call(Options, options)
+    else:
+        made_options = "sky.Options()"
+    if secret:
+        source.modules.add("os")
+        comma = ", " if options else ""
+        made_options = f"{made_options[:-1]}{comma}secrets=[{', '.join(secret)}])"
+    if options or secret:
+        yield f"options={made_options}"
     image = {name: getattr(spec.image, name) for name in ("workdir", "lock", "requirements", "project")}
-    image["outputs"] = list(spec.image.outputs)
+    image |= {name: list(getattr(spec.image, name)) for name in (*LISTS, "outputs")}
     if image := {name: given for name, given in image.items() if given not in (None, False, [])}:
-        yield f"image={source.call(Image, image)}"
+        made_image = source.call(Image, image)
+    else:
+        made_image = "sky.Image()"
+    if spec.image.env:
+        comma = ", " if image else ""
+        made_image = f"{made_image[:-1]}{comma}env={source.variables(spec.image.env)})"
+    if image or spec.image.env:
+        yield f"image={made_image}"
     if spec.plugins:
         with of_field("plugin_settings"):
             made = [_plugin(each, plan.plugin_values.get(each.name, {}), source) for each in spec.plugins]

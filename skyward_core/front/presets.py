@@ -13,6 +13,7 @@ from ..providers import DEFAULT, by_name, names
 from ..store import presets as kept
 from ..tasks.scripts import find_function
 from ..wire.safe_text import field
+from .image_asked import image_asked
 from .launch_request import LaunchRequest
 from .plugins import available as plugins_here
 from .plugins import parameter_fields
@@ -34,7 +35,7 @@ _TYPES: Mapping[str, str] = {
     **dict.fromkeys(("max_hourly_cost", "budget", "timeout"), _NUMBER),
     **dict.fromkeys(("project", "one", "torchrun", "keep", "detach", "sweep", "gang"), _FLAG),
     **dict.fromkeys(("nodes", "ranks_per_node", "gang_nodes", "gang_ranks"), _COUNT),
-    **dict.fromkeys(("arguments", "script_args", "plugins", "outputs"), _TEXTS),
+    **dict.fromkeys(("arguments", "script_args", "plugins", "outputs", "image_settings"), _TEXTS),
     **dict.fromkeys(("settings", "plugin_settings"), _TABLE),
 }  # fmt: skip
 
@@ -92,6 +93,7 @@ def save(name: str, request: LaunchRequest) -> Path:
     """
     if not name.strip() or len(name) > LONGEST or not name.isprintable():
         raise UsageError(f"a preset's name has 1 to {LONGEST} characters, all of which can be seen")
+    image_asked(request.image_settings)  # no secret is kept
     values = {
         each.name: value
         for each in fields(request)

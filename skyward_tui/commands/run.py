@@ -76,8 +76,8 @@ def run(
             raise UsageError(
                 f"pool {found.name} is up already ({count(len(found.nodes), 'node')} on {found.provider}): "
                 "leave out --provider, --hosts, --set, --nodes, --ranks-per-node, --accelerator, --allocation, "
-                "--max-hourly, --selection, --budget, --wait-for-capacity, --debug-wait, --plugin, --lock, "
-                "--requirements, --project and --output to "
+                "--max-hourly, --selection, --budget, --wait-for-capacity, --debug-wait, --plugin, "
+                "--image-set, --lock, --requirements, --project and --output to "
                 f"run on it as it is, end it (skyward-tui down {found.name}), or choose another name"
             )
         plan = _plan(request)

@@ -158,6 +158,7 @@ class LaunchFields(FormFields):
             gang=self.text("gang") if "sweep" in chosen else "",
             timeout=carried.timeout,
             debug_wait=carried.debug_wait,
+            image=carried.image,
             torchrun=carried.torchrun,
         )
 

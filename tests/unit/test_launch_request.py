@@ -111,6 +111,8 @@ def same_spec(one: PoolSpec, other: PoolSpec) -> bool:
             vars(spec.provider) if spec.provider.name == "ssh" else (),
             spec.wish,
             spec.plugins,
+            spec.image.env,
+            spec.options.secrets,
         )
         for spec in (one, other)
     ]
@@ -181,6 +183,28 @@ def numbers_of_nodes(most: int) -> st.SearchStrategy[int | str]:
     return st.integers(1, most) | ends.map(lambda pair: f"{min(pair)}:{max(pair)}")
 
 
+OF_ANY_IMAGE = st.sampled_from(
+    [
+        "pip=einops",
+        "pip=a>=1,<2",
+        "apt=git",
+        "setup=echo 'a b' > \"$HOME/x\"",
+        "env.WORD=a 'b'=c",
+        "env.NONE=",
+        "secret=HOST_TOKEN",
+    ]
+)
+IMAGE = OF_ANY_IMAGE | st.sampled_from(["includes=train_it.py", "excludes=*.bin"])
+SECRET = "a-value-of-the-shell"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _shell() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOST_TOKEN", SECRET)
+        yield
+
+
 @st.composite
 def requests(draw: st.DrawFn) -> LaunchRequest:
     """Those that make sense."""
@@ -217,6 +241,9 @@ def requests(draw: st.DrawFn) -> LaunchRequest:
         accelerator=draw(st.sampled_from((None, "A100", "A100-80GB:4", "H100:8"))),
         plugins=plugins,
         plugin_settings=draw(given_to(plugins)),
+        image_settings=draw(
+            st.lists(IMAGE if provider in ("ssh", "aws") else OF_ANY_IMAGE, max_size=4, unique=True)
+        ),
         **draw(st.sampled_from(PACKAGES_SAID)),
         outputs=draw(
             st.lists(st.sampled_from(("out/**", "*.pt", "a b", "a,b", ",", "-x", "☃'\"")), unique=True)
@@ -250,6 +277,9 @@ HOSTILE = st.builds(
     plugin_settings=st.dictionaries(
         TEXT | st.sampled_from(["torch.backend", "a.b.c", " .a"]), TEXT, max_size=2
     ),
+    image_settings=st.lists(
+        TEXT | st.sampled_from(["pip=", "env.=", "env.a b=c", "secret=", "secret=X"]), max_size=2
+    ),
     outputs=st.lists(TEXT, max_size=2),
     one=st.booleans(),
     keep=st.booleans(),
@@ -265,6 +295,7 @@ HOSTILE = st.builds(
 @given(request=requests())
 def test_a_command_line_asks_for_the_same(request: LaunchRequest) -> None:
     line = request.command_line("program", "run")
+    assert SECRET not in line
     again = said(shlex.split(line)[2:])
     assert again == request
     assert again.shapes_pool == request.shapes_pool
@@ -462,6 +493,7 @@ def executed(snippet: str) -> tuple[PoolSpec, Any, str]:
 def test_a_snippet_asks_for_the_same(request: LaunchRequest) -> None:
     request = replace(request, script="train_it.py")
     plan = request.plan()
+    assert SECRET not in request.snippet()
     spec, call, operator = executed(request.snippet())
     assert plan.spec is not None and same_spec(spec, replace(plan.spec, interpreter=None))
     assert (f"# To be run with {sys.executable}\n" in request.snippet()) == (request.python is not None)
@@ -621,6 +653,23 @@ def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
             {"plugins": ["huggingface"], "plugin_settings": {"huggingface.token": "hf_x"}},
             "plugin_settings",
             "token of plugin huggingface is a secret",
+        ),
+        *(
+            ({"image_settings": [text]}, "image_settings", words)
+            for text, words in (
+                ("pipp=x", "there is no 'pipp' of an image to be set"),
+                ("pip", "write what it is to be as pip=VALUE"),
+                ("env.a b=c", "'a b' is no name of a variable"),
+                ("env.MY_TOKEN=abcdefgh", "MY_TOKEN is a secret by its name: write secret=MY_TOKEN"),
+                ("secret=NOBODY_HAS_IT", "the shell has no NOBODY_HAS_IT"),
+                ("pip=git+https://me:hunter22@x.org/y", "holds a password or token in a URL"),
+                ("includes=data/**", "nothing travels: leave includes out"),
+            )
+        ),
+        (
+            {"provider": "ssh", "settings": {"hosts": "a"}, "image_settings": ["includes=nosuch/**"]},
+            "image_settings",
+            "is named by nosuch/**",
         ),
     ],
 )

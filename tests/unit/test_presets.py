@@ -33,6 +33,7 @@ FULL = LaunchRequest(
     script="train.py", function="train", arguments=["epochs=3", 'lr="1"'], provider="ssh", python="python3",
     settings={"hosts": "gpu1 me@gpu2:22"}, nodes="2:8", ranks_per_node="gpu", accelerator="A100:8",
     max_hourly_cost=2.5, plugins=["torch"], outputs=["out/**"], keep=True, pool="mine", project=True,
+    image_settings=["pip=einops", "env.WORD=a b", "secret=HOST_TOKEN"],
     plugin_settings={"torch.backend": "gloo", "torch.version": ">=2.3"},
 )  # fmt: skip
 

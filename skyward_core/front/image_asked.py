@@ -1,0 +1,126 @@
+"""What a launch says of its ranks' environment: texts such as ``pip=einops``, named as ``sky.Image`` names its fields.
+
+A secret is named only: its value is the shell's, when the launch is made, and stands in nothing that is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..model.errors import SpecError, UsageError
+from ..model.wrong_field import of_field
+from ..transport.upload.working_folder import manifest
+from ..wire.redact import SHORTEST, is_secret_name, url_secrets
+
+OPTION = "--image-set"
+FIELD = "image_settings"
+LISTS = ("pip", "apt", "setup", "includes", "excludes")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KNOWN = f"{', '.join(LISTS)}, env.NAME and secret"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageAsked:
+    """What such texts say.
+
+    Attributes:
+        lists: of each field that is a list, its values.
+        env: variables whose values are said.
+        secrets: names of those whose values are the shell's.
+    """
+
+    lists: Mapping[str, list[str]] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Sequence[str] = ()
+
+    def of(self, name: str) -> Sequence[str]:
+        """The values of a field that is a list."""
+        return self.lists.get(name, ())
+
+    def values(self) -> dict[str, str]:
+        """The secrets as the shell has them.
+
+        Raises:
+            UsageError: it has not, or one is too short to be blanked in logs.
+        """
+        with of_field(FIELD):
+            for name in self.secrets:
+                if not os.environ.get(name):
+                    raise UsageError(
+                        f"the shell has no {name}, which is to be a secret of the ranks: export it first"
+                    )
+                if len(os.environ[name]) < SHORTEST:
+                    raise UsageError(
+                        f"{name} has fewer than {SHORTEST} characters, and could not be blanked in logs as a secret is"
+                    )
+            return {name: os.environ[name] for name in self.secrets}
+
+    def check_files(self, folder: Path, *, travels: bool) -> None:
+        """See to it that what is said of the working folder can be heeded.
+
+        Raises:
+            UsageError: it cannot.
+        """
+        said = [name for name in ("includes", "excludes") if self.lists.get(name)]
+        if not said:
+            return
+        with of_field(FIELD):
+            if not travels:
+                raise UsageError(
+                    f"ranks work in your own folder here, and nothing travels: leave {said[0]} out"
+                )
+            if "includes" in said and (nothing := manifest(folder, self.lists["includes"]).unmatched):
+                raise UsageError(f"includes: nothing in {folder} is named by {', '.join(nothing)}")
+
+
+def image_asked(texts: Sequence[str]) -> ImageAsked:
+    """What texts ``field=value`` say.
+
+    Raises:
+        UsageError: one makes no sense, or holds a secret, which would be kept with the launch.
+    """
+    lists: dict[str, list[str]] = {}
+    env: dict[str, str] = {}
+    secrets: list[str] = []
+    with of_field(FIELD):
+        for name, value in map(_parted, texts):
+            if name in LISTS:
+                lists.setdefault(name, []).append(value)
+            elif name == "secret":
+                secrets.append(_variable(value))
+            else:
+                env[_variable(name.removeprefix("env."))] = value
+        if both := sorted(env.keys() & set(secrets)):
+            raise UsageError(f"{both[0]} is given a value and named as a secret: leave one of them out")
+    return ImageAsked(lists, env, secrets)
+
+
+def _parted(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if name not in (*LISTS, "secret") and not name.startswith("env."):
+        raise UsageError(f"there is no {name!r:.40} of an image to be set; there are {_KNOWN}")
+    if not equals or not (value.strip() or name.startswith("env.")):
+        raise UsageError(f"{name}: write what it is to be as {name}=VALUE")
+    if is_secret_name(name.removeprefix("env.")) and name.startswith("env."):
+        variable = name.removeprefix("env.")
+        raise UsageError(
+            f"{variable} is a secret by its name: write secret={variable}, and export it in the shell"
+        )
+    if url_secrets(value):
+        raise UsageError(f"{name} holds a password or token in a URL, and launches are kept: leave it out")
+    return name, value
+
+
+def _variable(name: str) -> str:
+    if not _VARIABLE.fullmatch(name):
+        raise UsageError(f"{name!r:.60} is no name of a variable: use letters, digits and underscores")
+    return name
+
+
+def of_image_texts(error: SpecError) -> SpecError:
+    """An image's complaint of a field that was given so."""
+    return SpecError(f"{error.field}: {error.reason}", FIELD) if error.field in (*LISTS, "env") else error
