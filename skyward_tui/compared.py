@@ -70,7 +70,7 @@ _FACTS: Mapping[str, Callable[[Any], str]] = {
     "text": lambda source: f"{source:.10}" or "–",
     "commit": lambda commit: f"{commit:.10}" or "–",
     "changed": _files,
-    "plugins": lambda names: ", ".join(names) or "–",
+    **dict.fromkeys(("plugins", "parameters", "image"), lambda names: ", ".join(names) or "–"),
     "began": lambda at: time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)),
     "took": duration,
     "cost": money,

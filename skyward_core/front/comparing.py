@@ -58,6 +58,8 @@ class ComparedRun:
         changed: files there that differed from that commit.
         source: a hash of the script's text; "" for none that is known.
         nodes, plugins: of its pool.
+        parameters: of these plugins, as the launch gave them.
+        image: what it said of the ranks' environment; of secrets the names.
         numbers: by name, what is left of what it logged.
         book: its numbers over time, as far as they are kept here.
     """
@@ -69,6 +71,8 @@ class ComparedRun:
     source: str = ""
     nodes: int = 0
     plugins: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    image: tuple[str, ...] = ()
     numbers: Mapping[str, Gist] = field(default_factory=dict)
     book: MetricBook = field(default_factory=MetricBook)
 
@@ -117,6 +121,8 @@ class Comparison:
             row("nodes", *(each.nodes for each in both)),
             row("ranks", *(each.past.ranks for each in both)),
             row("plugins", *(each.plugins for each in both)),
+            row("parameters", *(each.parameters for each in both)),
+            row("image", *(each.image for each in both)),
             row("outcome", *(each.past.state for each in both)),
             row("error", *(each.past.error for each in both)),
             row("began", *(each.past.opened_at for each in both)),
@@ -187,6 +193,7 @@ def _run_of(ledger: Ledger, run: str) -> ComparedRun:
     except UsageError:  # a script dispatched it itself, or it was long ago
         launch = None
     view, book = run_view(ledger, row), numbers(pool_path(pool.key) / "logs", run, READ, None)
+    given = launch.request.plugin_settings if launch else {}
     nodes, plugins = pool.spec.get("nodes"), pool.spec.get("plugins")
     return ComparedRun(
         past=past_run(ledger, row),
@@ -196,6 +203,8 @@ def _run_of(ledger: Ledger, run: str) -> ComparedRun:
         source=safe(launch.source.script) if launch else "",
         nodes=nodes if isinstance(nodes, int) else 0,
         plugins=tuple(safe(str(each)) for each in plugins) if isinstance(plugins, list) else (),
+        parameters=tuple(safe(f"{name}={text}") for name, text in sorted(given.items())),
+        image=tuple(map(safe, launch.request.image_settings)) if launch else (),
         numbers=_numbers_of(view.tasks, book, run),
         book=book,
     )

@@ -55,7 +55,13 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
             outcomes=[(run, each, {}) for each in outcomes],
             ends=[(run, state, began + 60, cause)],
         )
-        request = LaunchRequest(script="train.py", arguments=(f"lr={rate}", "epochs=5"))
+        request = LaunchRequest(
+            script="train.py",
+            arguments=(f"lr={rate}", "epochs=5"),
+            plugins=("torch",),
+            plugin_settings={"torch.version": rate},
+            image_settings=(f"env.RATE={rate}", "secret=T"),
+        )
         source = {"script": "abc", "commit": f"{place}" * 40, "changed": []}
         kept = {"request": asdict(request), "cwd": "/home/me", "joined": False, "source": source}
         kept_launches.keep(row.key, run, kept)
@@ -80,6 +86,8 @@ def test_what_differs_is_told_of_all_that_is_known(ledger: Ledger) -> None:
     found = compared(ledger, "first", "second")
     assert rows(found, "arguments") == {"lr": ("0.1", "0.2", True), "epochs": ("5", "5", False)}
     facts = rows(found, "facts")
+    assert facts["parameters"] == (("torch.version=0.1",), ("torch.version=0.2",), True)
+    assert facts["image"] == (("env.RATE=0.1", "secret=T"), ("env.RATE=0.2", "secret=T"), True)
     assert facts["outcome"] == ("done", "failed", True) and facts["took"] == (60.0, 60.0, False)
     assert facts["commit"] == ("0" * 40, "1" * 40, True) and facts["text"] == ("abc", "abc", False)
     assert facts["plugins"] == (("torch",), ("torch",), False) and facts["nodes"] == (2, 2, False)
