@@ -50,6 +50,7 @@ OTHER_IDS = frozenset(
         "wait-label",
         "gangs",
         "plugin-fields",
+        "image-fields",
         "plugin-arguments",
     ]
 )
@@ -424,7 +425,7 @@ def _checked(form: Form, live: Mapping[str, PoolView]) -> LaunchPlan:
         if setting.required and not setting.written(form.settings.get(id, "")):
             look = setting.field() if setting.field else None
             raise FieldError(id, (look and look.missing) or f"{setting.name} is needed: {setting.help}")
-    _check_words("image", shlex.split, form.image)
+    _check_words("image-fields", shlex.split, form.image)
     _check_words("outputs", patterns_of, form.outputs)
     plan = request_of(form).plan().asking().giving_way()
     _check_numbers(form, plan)
@@ -472,6 +473,8 @@ def _id_of(field: str, form: Form) -> str:
     of_setting = {f"settings.{setting.name}": id for id, setting in own.items()}
     if field == "provider" or field.startswith("settings."):
         return of_setting.get(field, next(iter(own), "provider"))
+    if field == "image_settings":
+        return "image-fields"
     if field == "plugin_settings":
         return "plugin-fields"
     row = rows_of(form.provider).get(field.partition(".")[0])

@@ -21,6 +21,7 @@ from ..launch_packages import choices_for
 from ..packaged import named
 from ..widgets.call_fields import CallFields
 from ..widgets.form_fields import Choice, FormFields, Plugins, inner, line, row, setting_row
+from ..widgets.image_fields import ImageFields
 from ..widgets.plugin_fields import PluginFields
 from ..widgets.provider_field import CheckLines, ProviderField
 from ..widgets.toggles import Toggles
@@ -32,7 +33,7 @@ _NEW = "new pool"
 WHOLE = ":whole"  # stands among the names of functions, and is none
 _OF_POOL = (
     "name", "provider", "nodes", "ranks", "accelerator", "allocation", "max_hourly", "selection", "budget", "wait",
-    "plugins", "plugin-fields", "packages", "outputs",
+    "plugins", "plugin-fields", "packages", "outputs", "image-fields",
 )  # fmt: skip
 # What a job file says itself.
 _OF_FILE = frozenset(
@@ -47,10 +48,12 @@ _OF_FILE = frozenset(
         "plugin-fields",
         "packages",
         "outputs",
+        "image-fields",
     }
 )
 _TEXTS = (
     "arguments", "python", "name", "accelerator", "nodes", "ranks", "outputs", "max_hourly", "budget", "wait", "gang",
+    "image",
 )  # fmt: skip
 _MARKETS = [
     ("on demand", ""),
@@ -115,6 +118,7 @@ class LaunchFields(FormFields):
         yield PluginFields(id="plugin-fields")
         packages = Choice(choices_for(None, ""), value="", allow_blank=False, id="packages", compact=True)
         yield row("Packages", packages, inner("outputs"), line("outputs", "such as out/** *.pt"))
+        yield ImageFields(id="image-fields")
         options = [
             ("keep", "keep the pool afterwards"), ("one", "one rank"), ("sweep", "sweep"),
         ]  # fmt: skip
@@ -158,7 +162,7 @@ class LaunchFields(FormFields):
             gang=self.text("gang") if "sweep" in chosen else "",
             timeout=carried.timeout,
             debug_wait=carried.debug_wait,
-            image=carried.image,
+            image=self.text("image"),
             torchrun=carried.torchrun,
         )
 
@@ -196,6 +200,7 @@ class LaunchFields(FormFields):
             self.query_one(f"#{field}").disabled = bool(form.pool) or (job and field in _OF_FILE)
         for field in ("function", "python"):
             self.query_one(f"#{field}").disabled = job
+        self.query_one(ImageFields).show(form.image)
         self.query_one(PluginFields).show(() if form.pool or job else form.plugins)
 
     @on(Select.Changed, "#provider")
