@@ -54,6 +54,8 @@ class OpeningApp(DressedApp):
         pool, run = self.find_pool(str(place.get("pool"))), str(place.get("run", ""))
         if pool is None:
             return None
+        if pool.is_over and any(other.is_precious and not other.is_over for other in self.pools()):
+            return lambda: None  # what goes on, and may cost money, comes before what is over
         # A run that the pool does not know of any more; one that is over has not been asked yet.
         return partial(self.show_run, pool.key, run if pool.is_over or run in pool.runs else "")
 
