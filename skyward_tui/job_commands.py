@@ -44,6 +44,13 @@ from .shared_options import of_place, of_variables, of_watch
     multiple=True,
     help="A plugin of the pool, such as mpi; repeatable.",
 )
+@click.option(
+    "--plugin-set",
+    "plugin_settings",
+    metavar="PLUGIN.NAME=VALUE",
+    multiple=True,
+    help="A parameter of a plugin, such as torch.backend=gloo; repeatable.",
+)
 @click.option("--dry-run", is_flag=True, help="Only tell what would be made and run.")
 @of_watch
 @of_json

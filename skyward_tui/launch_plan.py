@@ -119,8 +119,8 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = Fal
 def _image(spec: PoolSpec) -> Iterator[tuple[str, str]]:
     """What the ranks' environment holds; of variables the names, as values may be secret."""
     image = spec.image
-    said = {"installs": [*image.pip, *image.apt], "runs first": image.setup, "variables": sorted(image.env)}
-    said |= {"takes along": image.includes, "leaves here": image.excludes}
+    said = {"installs": [*image.pip, *image.apt], "setup": image.setup, "sets": sorted(image.env)}
+    said |= {"includes": image.includes, "excludes": image.excludes}
     yield from ((name, ", ".join(map(field, values))) for name, values in said.items() if values)
 
 

@@ -14,7 +14,6 @@ from ..model.capabilities import Offers, RunsHere, costs_money, settings_of
 from ..model.errors import JobFileError, UsageError
 from ..model.spec import Image, Options, PoolSpec, Spec
 from ..model.wrong_field import of_field
-from ..plugins import by_name as plugin
 from ..providers import DEFAULT, by_name, names
 from ..providers.asked_pool import pool_spec
 from ..providers.making import make
@@ -23,7 +22,9 @@ from ..store.home import home
 from ..tasks.job_files.job import JobFile, variables_of
 from ..tasks.job_files.mounts import renewing
 from ..wire.redact import SHORTEST, without_credentials
-from .launch_options import with_hosts
+from .launch_options import plugin_setting, with_hosts
+from .plugins import by_name as plugin
+from .plugins import values_of
 from .shell_tasks import portable
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class JobRequest:
         wait_for_capacity: how long a start tries again where there are no machines, such as "2h".
         idle_timeout: seconds without use after which the pool ends; None for what the file says.
         plugins: names of the pool's plugins, in order of entry.
+        plugin_settings: parameters of theirs, by names such as "torch.backend", as texts.
     """
 
     job: JobFile
@@ -73,6 +75,7 @@ class JobRequest:
     wait_for_capacity: str | None = None
     idle_timeout: float | None = None
     plugins: Sequence[str] = ()
+    plugin_settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def shapes_pool(self) -> list[str]:
@@ -80,7 +83,7 @@ class JobRequest:
         said = {
             "--provider": self.provider, "--set": self.settings, "--budget": self.budget,
             "--wait-for-capacity": self.wait_for_capacity, "-i": self.idle_timeout,
-            "--plugin": self.plugins,
+            "--plugin": self.plugins, "--plugin-set": self.plugin_settings,
         }  # fmt: skip
         return [name for name, value in said.items() if value]
 
@@ -99,7 +102,8 @@ class JobRequest:
         options = Options(**self._said_of(first))
         image = Image(env={}, workdir=self._workdir(first, clone))
         with of_field("plugins"):
-            plugins = [plugin(name) for name in self.plugins]
+            given = values_of(self.plugins, self.plugin_settings)
+            plugins = [plugin(name, **given.get(name, {})) for name in self.plugins]
         asked: dict[str, Any] = {"name": self.pool, "image": image, "options": options, "plugins": plugins}
         if len(ways) == 1 and not isinstance(first, Offers):
             spec = pool_spec(
@@ -207,6 +211,7 @@ def request_of(
     hosts: str | None = None,
     settings: Sequence[str] = (),
     provider: str | None = None,
+    plugin_settings: Sequence[str] = (),
     **said: Any,
 ) -> JobRequest:
     """What a command line asks for.
@@ -214,13 +219,15 @@ def request_of(
     Args:
         hosts: what ``--hosts`` was given.
         settings: texts ``name=value``.
+        plugin_settings: texts ``plugin.name=value``.
         said: the other fields, by their names.
 
     Raises:
         UsageError: a setting is no such text, or the provider takes no hosts.
     """
     name, texts = with_hosts(provider, hosts, settings)
-    return JobRequest(job=job, provider=name, settings=texts, **said)
+    of_plugins = dict(map(plugin_setting, plugin_settings))
+    return JobRequest(job=job, provider=name, settings=texts, plugin_settings=of_plugins, **said)
 
 
 def tasks_of(job: JobFile, folder: Path, *, setup: bool = True, cwd: str = "") -> Iterator[Task]:

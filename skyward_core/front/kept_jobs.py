@@ -28,7 +28,7 @@ class KeptJob(KeptShell):
         path: of the file, as it was named.
         text: what stood in it, without secrets; "" where ``why_not`` says why that is not kept.
         digest: of all that stood in it.
-        provider, settings, budget, wait_for_capacity, idle_timeout, plugins: of the request.
+        provider, settings, budget, wait_for_capacity, idle_timeout, plugins, plugin_settings: of the request.
         setup: whether its ``setup`` was run.
         run_alone: whether its ``run`` alone was, as ``exec`` does.
         down: whether the pool was to be torn down behind it.
@@ -45,6 +45,7 @@ class KeptJob(KeptShell):
     wait_for_capacity: str | None = None
     idle_timeout: float | None = None
     plugins: tuple[str, ...] = ()
+    plugin_settings: Mapping[str, str] = field(default_factory=dict)
     setup: bool = True
     run_alone: bool = False
     down: bool = False
@@ -64,7 +65,15 @@ class KeptJob(KeptShell):
         """
         hidden = secret_names(job.envs)
         if request is not None:
-            names = ("provider", "settings", "budget", "wait_for_capacity", "idle_timeout", "plugins")
+            names = (
+                "provider",
+                "settings",
+                "budget",
+                "wait_for_capacity",
+                "idle_timeout",
+                "plugins",
+                "plugin_settings",
+            )
             said |= {name: getattr(request, name) for name in names}
         kept = cls(
             path=str(job.path),
@@ -108,6 +117,7 @@ class KeptJob(KeptShell):
         return JobRequest(
             job=job, pool=pool, provider=self.provider, settings=self.settings, budget=self.budget,
             wait_for_capacity=self.wait_for_capacity, idle_timeout=self.idle_timeout, plugins=self.plugins,
+            plugin_settings=self.plugin_settings,
         )  # fmt: skip
 
     def file(self, run: str) -> Path:

@@ -47,6 +47,13 @@ class ArgumentField:
     _wants: Any = field(default=Any, repr=False)
 
     @property
+    def look(self) -> str:
+        """What stands in the empty field: how the signature has it."""
+        if self.default is not None:
+            return f"{self.type} = {self.default}" if self.type else self.default
+        return ", ".join(filter(None, (self.type, "needed" if self.required else "none")))
+
+    @property
     def is_on(self) -> bool:
         """Of a switch: how it stands where nothing is given."""
         return self.default == "True"

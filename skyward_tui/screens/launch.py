@@ -47,6 +47,7 @@ from ..widgets.argument_fields import ArgumentFields
 from ..widgets.call_fields import CallFields
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.form_fields import Choice
+from ..widgets.image_fields import ImageFields
 from ..widgets.plan_panel import PlanPanel
 from ..widgets.plugin_fields import PluginFields
 from ..widgets.saying import say
@@ -249,6 +250,7 @@ class LaunchScreen(BaseScreen[None]):
     @on(Select.Changed)
     @on(Toggles.Changed)
     @on(PluginFields.ParametersChanged)
+    @on(ImageFields.ImageChanged)
     def _review(self) -> None:
         """Say what the form as it stands would do, or what is wrong with it."""
         if self._busy:

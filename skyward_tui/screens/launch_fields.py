@@ -53,7 +53,6 @@ _OF_FILE = frozenset(
 )
 _TEXTS = (
     "arguments", "python", "name", "accelerator", "nodes", "ranks", "outputs", "max_hourly", "budget", "wait", "gang",
-    "image",
 )  # fmt: skip
 _MARKETS = [
     ("on demand", ""),
@@ -162,7 +161,7 @@ class LaunchFields(FormFields):
             gang=self.text("gang") if "sweep" in chosen else "",
             timeout=carried.timeout,
             debug_wait=carried.debug_wait,
-            image=self.text("image"),
+            image=self.query_one(ImageFields).text,
             torchrun=carried.torchrun,
         )
 
@@ -192,6 +191,7 @@ class LaunchFields(FormFields):
             }
             self.query_one("#plugins", Toggles).chosen = set(form.plugins)
             self.query_one(PluginFields).fill(form.parameters)
+            self.query_one(ImageFields).fill(form.image)
         self._show_provider(form.provider)
 
     def hold_still(self, form: Form, *, job: bool) -> None:
@@ -200,7 +200,7 @@ class LaunchFields(FormFields):
             self.query_one(f"#{field}").disabled = bool(form.pool) or (job and field in _OF_FILE)
         for field in ("function", "python"):
             self.query_one(f"#{field}").disabled = job
-        self.query_one(ImageFields).show(form.image)
+        self.query_one(ImageFields).show()
         self.query_one(PluginFields).show(() if form.pool or job else form.plugins)
 
     @on(Select.Changed, "#provider")

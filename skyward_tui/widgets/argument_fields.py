@@ -204,19 +204,12 @@ def _field_of(asked: ArgumentField, id: str, text: str | None) -> Widget:
         first = "choose one" if asked.required else f"{field(asked.default or 'nothing')}, if not chosen"
         listed = [(first, ""), *((field(each), each) for each in asked.choices)]
         return Choice(listed, value=_choice(asked, text), allow_blank=False, id=id, compact=True)
-    return line(id, field(_placeholder(asked)), value=text or "")
-
-
-def _placeholder(asked: ArgumentField) -> str:
-    """As the signature has it."""
-    if asked.default is not None:
-        return f"{asked.type} = {asked.default}" if asked.type else asked.default
-    return ", ".join(filter(None, (asked.type, "needed" if asked.required else "none")))
+    return line(id, field(asked.look), value=text or "")
 
 
 def _about(asked: ArgumentField, says_itself: bool) -> str:
     """What stands below a field: how the signature has it, too, unless the empty field says that itself."""
-    of = "" if says_itself else _placeholder(asked)
+    of = "" if says_itself else asked.look
     listed = "a list as 1,2,3" if asked.type.startswith("*") else ""
     return "  ".join(filter(None, (of, listed, asked.help)))
 

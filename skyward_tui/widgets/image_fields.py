@@ -1,33 +1,86 @@
-"""What ranks' environment holds: a part of the launch form that folds, with a line such as ``pip=einops``."""
+"""What ranks' environment holds: a part of the launch form that folds, with a field for each kind of thing."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from textual import on
+from textual.message import Message
 
 from skyward_core.model.errors import UsageError
 from skyward_core.wire.safe_text import field
 
+from ..argument_line import given
 from ..words import one_line
+from .argument_fields import ArgumentFields
 from .folding_part import FoldingPart
-from .form_fields import line, row
 
 LABEL = "Image and environment"
-_SUCH_AS = "such as pip=einops env.NAME=value secret=NAME"
 
 
 class ImageFields(FoldingPart):
     """That part."""
 
-    def __init__(self, *, id: str) -> None:
-        super().__init__(LABEL, row("Set", line("image", _SUCH_AS)), id=id)
+    class ImageChanged(Message):
+        """A field was."""
 
-    def show(self, text: str) -> None:
-        """Say on its line what is set, or what is wrong with it."""
-        from skyward_core.front.image_asked import image_asked
+    def __init__(self, *, id: str) -> None:
+        super().__init__(LABEL, ArgumentFields(id="image-arguments", prefix="image"), id=id)
+        self._line = ""  # of the fields, by which they know themselves
+        self._said: Mapping[str, str] = {}  # what each field says
+        self._texts: dict[str, list[str]] = {}  # and of a launch that was filled in, what that is made of
+
+    @property
+    def text(self) -> str:
+        """What is said, as texts such as ``pip=einops``; such as nobody can split where a quotation has no end."""
+        return " ".join(each for name in self._said if (each := self._text_of(name)))
+
+    def fill(self, text: str) -> None:
+        """Have the fields say what such texts do."""
+        from skyward_core.front.image_fields import by_field
 
         try:
-            image_asked(shlex.split(text))
+            texts = shlex.split(text)
+        except ValueError:  # it was kept while somebody was typing
+            texts = []
+        self._texts = {}
+        for each in texts:
+            (name,) = by_field([each])
+            self._texts.setdefault(name, []).append(each)
+        self._said = by_field(texts)
+        self._line = shlex.join(f"{name}={said}" for name, said in self._said.items())
+
+    def show(self) -> None:
+        """Have the fields there, and say on the line that folds what is set, or what is wrong."""
+        from skyward_core.front.image_asked import image_asked
+        from skyward_core.front.image_fields import IMAGE_FIELDS
+
+        self.query_one(ArgumentFields).show(IMAGE_FIELDS, self._line, Path(), sweep=False)
+        try:
+            image_asked(shlex.split(self.text))
         except (UsageError, ValueError) as error:
             self.tell(f"✗ {field(one_line(str(error)))}", amiss=True)
         else:
-            self.tell(field(one_line(text)) if text.strip() else "as they are by default")
+            self.tell(field(one_line(self.text)) if self.text else "as they are by default")
+
+    def _text_of(self, name: str) -> str:
+        from skyward_core.front.image_fields import texts_of
+
+        if name in self._texts:  # several commands stay several
+            return shlex.join(self._texts[name])
+        try:
+            return shlex.join(texts_of(name, self._said[name]))
+        except ValueError:
+            return f"{name}={self._said[name]}"
+
+    @on(ArgumentFields.Edited)
+    def _edited(self, event: ArgumentFields.Edited) -> None:
+        event.stop()
+        said = given(self._line) or {}
+        self._line, now = event.line, given(event.line) or {}
+        changed = {name for name in said.keys() | now.keys() if said.get(name) != now.get(name)}
+        self._texts = {name: texts for name, texts in self._texts.items() if name not in changed}
+        self._said = now
+        self.post_message(self.ImageChanged())

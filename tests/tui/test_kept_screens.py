@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
+from textual.screen import Screen
 
 from skyward_core.front import settings
 from skyward_core.views.views import PoolView
@@ -175,18 +176,17 @@ async def test_a_run_that_is_not_listed_is_asked_for_where_its_pool_is_over(
         await until(pilot, lambda: shown == [(view.key, first if is_over else "")])
 
 
+@pytest.mark.parametrize(("price", "kind"), [(0.0, RunScreen), (2.5, PoolsScreen)])
 async def test_what_costs_money_comes_before_a_pool_that_is_over(
-    session: FakeSession, view: PoolView
+    session: FakeSession, view: PoolView, price: float, kind: type[Screen[Any]]
 ) -> None:
     session.end_run(view, view.runs["llama-ft-1"])
     await left_at(session, "enter", shows="step=2")
-    view.state, other = "gone", session.pool("idle", 1, 1)
-    for price, kind in ((0.0, RunScreen), (2.5, PoolsScreen)):
-        other.price_hourly = price
-        app = made(session)
-        async with app.run_test(size=(120, 40)) as pilot:
-            await until(pilot, lambda: app._early is None and isinstance(app.screen, kind))
-            await leave(app, pilot)
+    view.state = "gone"
+    session.pool("idle", 1, 1, price=price)
+    app = made(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app._early is None and isinstance(app.screen, kind))
 
 
 async def test_of_screens_that_lie_over_each_other_the_one_in_front_is_kept(

@@ -73,21 +73,6 @@ async def test_parameters_of_the_plugins_that_are_on(app: SkywardApp) -> None:
         assert fields.texts == spaced
 
 
-async def test_what_the_environment_holds(app: SkywardApp) -> None:
-    async with app.run_test(size=(160, 48)) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
-        await until(pilot, lambda: "▸ Image and environment  as they are by default" in screen_text(app))
-        screen.query_one("#image-fields").focus()
-        await pilot.press("down")
-        await typed(app, pilot, "env.WORD=x pipp=y")
-        await until(
-            pilot, lambda: "▾ Image and environment  ✗ there is no 'pipp' of an image" in screen_text(app)
-        )
-        await pilot.press(*["backspace"] * 6)
-        await typed(app, pilot, "pip=y")
-        await until(pilot, lambda: "--image-set env.WORD=x --image-set pip=y" in command_line(screen.form()))
-
-
 async def test_what_is_amiss_stands_below_the_field_and_on_the_line_that_folds(app: SkywardApp) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await launch_form(app, pilot, "train.py")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import textwrap
 from base64 import b64decode
@@ -335,6 +336,26 @@ def test_a_cloud_that_nobody_has_is_named_with_those_that_are_there() -> None:
         JobRequest(job=read("resources: {infra: gcp}")).spec()
     spec, _ = JobRequest(job=read("resources: {infra: gcp/us-central1}"), provider="local").spec()
     assert spec.provider.name == "local"
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (["torch.backend=gloo"], ""),
+        (["torch.backnd=gloo"], "plugin torch takes no argument 'backnd'; did you mean 'backend'"),
+        (["jax.platform=cpu"], "jax.platform is a parameter of no plugin of this launch: torch"),
+        (["backend=gloo"], "--plugin-set backend=gloo: write a parameter of a plugin as PLUGIN.NAME=VALUE"),
+    ],
+)
+def test_plugins_of_its_pool_are_given_parameters(texts: list[str], words: str) -> None:
+    said: Any = {"plugins": ("torch",), "plugin_settings": texts}
+    if words:
+        with pytest.raises(sky.UsageError, match=re.escape(words)):
+            request_of(read("run: a"), **said).spec()
+    else:
+        request = request_of(read("run: a"), **said)
+        assert request.spec()[0].plugins == (sky.plugins.torch(backend="gloo"),)
+        assert request.shapes_pool == ["--plugin", "--plugin-set"]
 
 
 def test_ways_on_clouds_that_are_not_here_are_left_out_and_told() -> None:

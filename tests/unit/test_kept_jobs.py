@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import skyward_core as sky
 from skyward_core.front.job_request import JobFile, JobRequest
 from skyward_core.front.kept_commands import KeptCommand
 from skyward_core.front.kept_jobs import KeptJob
@@ -40,7 +41,14 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFile:
 
 
 def test_nothing_that_is_kept_holds_a_secret_and_all_else_comes_back(job: JobFile) -> None:
-    asked = JobRequest(job=job, provider="local", budget=None, idle_timeout=60.0, plugins=("mpi",))
+    asked = JobRequest(
+        job=job,
+        provider="local",
+        budget=None,
+        idle_timeout=60.0,
+        plugins=("torch", "mpi"),
+        plugin_settings={"torch.backend": "gloo"},
+    )
     kept = KeptJob.of(job, asked, setup=False)
     written = json.dumps(kept.to_json())
     for secret in (TOKEN, KEY, "wandb-secret-1", "second-line-2", "given-beside-it"):
@@ -57,8 +65,8 @@ def test_nothing_that_is_kept_holds_a_secret_and_all_else_comes_back(job: JobFil
     assert again.secrets == {"HF_TOKEN": "t" * 9, "WANDB": "w" * 9, "MORE": "m" * 9}
     assert again.run == "echo $HF_TOKEN $EPOCHS\n" and again.text == kept.text
     request = kept.again(again, None)
-    assert (request.provider, request.idle_timeout, request.plugins) == ("local", 60.0, ("mpi",))
-    assert [plugin.name for plugin in request.spec()[0].plugins] == ["mpi"]
+    assert (request.provider, request.idle_timeout) == ("local", 60.0)
+    assert request.spec()[0].plugins == (sky.plugins.torch(backend="gloo"), sky.plugins.mpi())
     with pytest.raises(UsageError, match="launched with --plugin, which the form of a job cannot say"):
         form_of_shell(KeptJob.of(job, JobRequest(job=job, plugins=("mpi",))), "1661b65609")
 

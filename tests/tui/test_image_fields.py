@@ -1,0 +1,55 @@
+"""The launch form's part for image and environment: it folds, and has a field for each kind of thing."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input
+
+from skyward_tui.app import SkywardApp
+from skyward_tui.launch_form import command_line, request_of
+from skyward_tui.widgets.argument_fields import ArgumentFields
+from tests.support.app_driver import launch_form, screen_text, typed, until
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
+    return tmp_path
+
+
+async def test_what_the_environment_holds(app: SkywardApp) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        await until(pilot, lambda: "▸ Image and environment  as they are by default" in screen_text(app))
+        screen.query_one("#image-fields").focus()
+        await pilot.press("down")
+        await typed(app, pilot, "einops 'rich>=13'")
+        await pilot.press("down", "down")
+        await typed(app, pilot, "make -C data && echo made")
+        await pilot.press("down")
+        await typed(app, pilot, "WORD=x HF_TOKEN=y")
+        await until(pilot, lambda: "▾ Image and environment  ✗ HF_TOKEN is a secret by" in screen_text(app))
+        assert "✗ HF_TOKEN is a secret by its name: write secret=HF_TOKEN" in screen_text(app)
+        await pilot.press(*["backspace"] * len(" HF_TOKEN=y"))
+        asked = ("pip=einops", "pip=rich>=13", "setup=make -C data && echo made", "env.WORD=x")
+        await until(pilot, lambda: request_of(screen.form()).image_settings == asked)
+        assert "installs einops, rich>=13" in screen_text(app) and "sets     WORD" in screen_text(app)
+        assert "--image-set pip=einops --image-set 'pip=rich>=13'" in command_line(screen.form())
+        await typed(app, pilot, " 'half")
+        await until(pilot, lambda: "▾ Image and environment  ✗ No closing quotation" in screen_text(app))
+        await pilot.press(*["backspace"] * len(" 'half"))
+        # What a launch of late held stays as it was said, but for what is edited.
+        kept = shlex.join(["setup=make one", "setup=make two", "pip=torch", "env.A="])
+        screen._fill(replace(screen.form(), image=kept))
+        await until(pilot, lambda: "make one && make two" in screen_text(app))
+        assert screen.form().image == kept
+        fields = screen.query_one("#image-arguments", ArgumentFields)
+        pip = fields.field_of("pip")
+        assert isinstance(pip, Input)
+        pip.value = "torch jax"
+        left = ("setup=make one", "setup=make two", "pip=torch", "pip=jax", "env.A=")
+        await until(pilot, lambda: sorted(request_of(screen.form()).image_settings) == sorted(left))
