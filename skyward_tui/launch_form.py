@@ -51,6 +51,7 @@ OTHER_IDS = frozenset(
         "gangs",
         "plugin-fields",
         "image-fields",
+        "image-arguments",
         "plugin-arguments",
     ]
 )

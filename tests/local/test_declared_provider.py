@@ -26,6 +26,7 @@ from skyward_tui import launch_form, launch_plan
 from skyward_tui.app import SkywardApp
 from skyward_tui.recent import recent, remember
 from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.widgets.argument_fields import ArgumentFields
 from tests.support.app_driver import screen_text, until
 from tests.support.cli import Cli
 from tests.support.fake_session import FakeSession
@@ -172,7 +173,8 @@ async def test_its_field_is_in_the_form_while_it_is_chosen(
         assert isinstance(screen, LaunchScreen)
         screen.query_one("#script", Input).value = "train.py"
         assert not screen.query_one("#shelf-row").display
-        ids = {each.id for each in screen.walk_children() if each.id}
+        of_parts = {each.id for part in screen.query(ArgumentFields) for each in part.walk_children()}
+        ids = {each.id for each in screen.walk_children() if each.id} - of_parts
         others = {id for id in ids if not id.endswith("-row")} - {
             "shelf",
             "hosts",
