@@ -15,9 +15,6 @@ from ..wire.node_paths import MARKS
 
 STREAMS = ("out", "err")
 PIECE = 256 << 10  # bytes that are read of a file at once
-SET_BACK = (
-    1.0  # seconds that a mark is older than the one before it where that one's clock was set back since
-)
 
 Place = tuple[int, int]  # offsets in the files of both streams
 
@@ -92,7 +89,7 @@ class Weaver:
                 yield from err.cut("err", mark.err, about)
                 if err.at < mark.err:
                     return
-            if self._last is None or mark.at >= self._last.at or _is_set_back(self._last, mark):
+            if self._last is None or mark.at >= self._last.at:
                 self._last = mark
             self._marks.popleft()
 
@@ -107,12 +104,6 @@ class Weaver:
         """Time and run of the bytes between the last mark and the next."""
         told = self._last if self._last is not None and self._last.kind == BEFORE else mark or self._last
         return (None, "") if told is None else (told.at, told.run)
-
-
-def _is_set_back(last: Mark, mark: Mark) -> bool:
-    """Whether the node's clock was set back between two marks. One that was merely overtaken is hardly older, or tells
-    of shorter files."""
-    return mark.at < last.at - SET_BACK and not _is_beyond(last, mark)
 
 
 def _is_beyond(one: Mark, other: Mark) -> bool:

@@ -4,14 +4,13 @@ A mark is a line of fixed width: its kind, a Unix time in milliseconds, how long
 of standard error were then, and a run. One that the worker makes (``BEFORE``) tells of the bytes that follow it, one
 that the agent makes (``AFTER``), as native code or children may have written, of the bytes before it. Between two marks
 of a worker's only one of the streams has grown: so what Python prints has an exact order. Marks that go back were
-overtaken by others on their way into the file, and say nothing; unless they are younger: then a file was cut back. A
-mark that is much older than the one before it, of files that are no shorter, comes after the clock was set back.
+overtaken by others on their way into the file, and say nothing; unless they are younger: then a file was cut back.
 """
 
 from __future__ import annotations
 
 import os
-from time import monotonic, time  # user code may put something else in their place
+from time import time  # user code may put something else in its place
 
 BEFORE, AFTER = "+", "-"
 WIDTH = 58  # bytes of a mark, its line's end included
@@ -86,7 +85,7 @@ class Marker:
         self._kind = kind
         self._file = -1
         self._place = (0, 0)
-        self._made_at = 0.0  # by a clock that nobody sets
+        self._at = 0.0
         self.out, self.err = self._out.size(), self._err.size()
 
     def before(self, run: str) -> None:
@@ -94,7 +93,7 @@ class Marker:
         at = time()  # first: what was overtaken by another mark must not look younger than that
         out, err = self._out.size(), self._err.size()
         self._write(encode(self._kind, at, out, err, run))
-        self.out, self.err, self._made_at = out, err, monotonic()
+        self.out, self.err, self._at = out, err, at
 
     def out_grew(self) -> bool:
         """Whether standard output has grown since the last mark."""
@@ -102,14 +101,14 @@ class Marker:
 
     def after(self, run: str, *, soon: bool = False) -> None:
         """Mark what was written, where there is anything new; with ``soon`` a moment later will do."""
-        if soon and monotonic() < self._made_at + EVERY:
+        if soon and time() < self._at + EVERY:
             return
         at = time()
         out = self._out.size()
         err = self._err.size()
         if (out, err) == (self.out, self.err) or self._out.size() != out:
             return  # nothing new; or it grew just now, and these two lengths may never have been together
-        self.out, self.err, self._made_at = out, err, monotonic()
+        self.out, self.err, self._at = out, err, at
         self._write(encode(self._kind, at, out, err, run))
 
     def _write(self, data: bytes) -> None:

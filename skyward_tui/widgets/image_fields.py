@@ -52,12 +52,14 @@ class ImageFields(FoldingPart):
         self._said = by_field(texts)
         self._line = shlex.join(f"{name}={said}" for name, said in self._said.items())
 
+    @on(FoldingPart.Expanded)
     def show(self) -> None:
-        """Have the fields there, and say on the line that folds what is set, or what is wrong."""
+        """Say on the line that folds what is set, or what is wrong; once it is open, have the fields there."""
         from skyward_core.front.image_asked import image_asked
         from skyward_core.front.image_fields import IMAGE_FIELDS
 
-        self.query_one(ArgumentFields).show(IMAGE_FIELDS, self._line, Path(), sweep=False)
+        if not self.collapsed:
+            self.query_one(ArgumentFields).show(IMAGE_FIELDS, self._line, Path(), sweep=False)
         try:
             image_asked(shlex.split(self.text))
         except (UsageError, ValueError) as error:

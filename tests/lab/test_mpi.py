@@ -128,6 +128,8 @@ def test_mpirun_of_open_mpi(reached: tuple[Lab, sky.Compute], home: Path) -> Non
     words = ("launch", "job.yaml", "--hosts", ",".join(names), "--plugin", "mpi", "--down")
     done = call(words, os.environ | {"HOME": str(home)})
     said_there = [line for line in done.stdout.splitlines() if line.startswith("r000| ")]
+    # On a busy machine mpirun warns of a child that was quicker than it.
+    said_there = [line for line in said_there if "plm:rsh: Warning: setpgid" not in line]
     assert sorted(said_there) == [f"r000| {name}" for name in names], done.stderr
 
 

@@ -51,7 +51,13 @@ async def test_fields_and_line_say_the_same(app: SkywardApp) -> None:
         screen = await launch_form(app, pilot, "train.py")
         line = screen.query_one("#arguments", Input)
         line.value = "lr=1e-2 warmup=3"
-        await until(pilot, lambda: len(screen.query(ArgumentRow)) == 6 and "1e-2" in screen_text(app))
+        await until(
+            pilot,
+            lambda: (
+                len(screen.query_one("#argument-fields").query(ArgumentRow)) == 6
+                and "1e-2" in screen_text(app)
+            ),
+        )
         await pilot.press("tab", "tab", "tab", "tab")
         await until(pilot, lambda: " how often all data is seen" in screen_text(app))
         assert screen_text(app).count("int, needed") == 1, "the empty field says it"
@@ -73,7 +79,9 @@ async def test_fields_and_line_say_the_same(app: SkywardApp) -> None:
         await until(pilot, lambda: "data=a.csv0123456789 " in line.value)
         # And back: the line fills the fields, an enum by its value, too; what is not given is as it was.
         line.value = "epochs=4 mode=e kind=sgd resume=false"
-        widgets = {row.asked.name: row._field for row in screen.query(ArgumentRow)}
+        widgets = {
+            row.asked.name: row._field for row in screen.query_one("#argument-fields").query(ArgumentRow)
+        }
         mode, kind, resume = widgets["mode"], widgets["kind"], widgets["resume"]
         assert isinstance(mode, Select) and isinstance(kind, Select) and isinstance(resume, Toggles)
         await until(pilot, lambda: (mode.value, kind.value, resume.chosen) == ("EXACT", "sgd", set()))
@@ -102,7 +110,14 @@ async def test_the_field_of_what_is_wrong_has_the_focus(
         line.value = given
         await until(pilot, lambda: said in " ".join(screen_text(app).split()))
         await pilot.press("ctrl+r")
-        own = next((row.own_field for row in screen.query(ArgumentRow) if row.asked.name == name), line)
+        own = next(
+            (
+                row.own_field
+                for row in screen.query_one("#argument-fields").query(ArgumentRow)
+                if row.asked.name == name
+            ),
+            line,
+        )
         await until(pilot, lambda: app.focused is own and own.has_class("-wrong"))
         assert len(screen.query("#form .-wrong")) == 1 and session.views == []
 
@@ -110,11 +125,17 @@ async def test_the_field_of_what_is_wrong_has_the_focus(
 async def test_another_function_has_other_fields(app: SkywardApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
-        await until(pilot, lambda: len(screen.query(ArgumentRow)) == 6)
+        await until(pilot, lambda: len(screen.query_one("#argument-fields").query(ArgumentRow)) == 6)
         screen.query_one("#function", Select).value = "other"
-        await until(pilot, lambda: [row.asked.name for row in screen.query(ArgumentRow)] == ["note"])
+        await until(
+            pilot,
+            lambda: (
+                [row.asked.name for row in screen.query_one("#argument-fields").query(ArgumentRow)]
+                == ["note"]
+            ),
+        )
         screen.query_one("#function", Select).value = ":whole"
-        await until(pilot, lambda: not screen.query(ArgumentRow))
+        await until(pilot, lambda: not screen.query_one("#argument-fields").query(ArgumentRow))
         assert "the main program of every rank" in screen_text(app)
 
 
@@ -142,7 +163,7 @@ async def test_several_values_are_a_sweep(app: SkywardApp, session: FakeSession)
         screen = await launch_form(app, pilot, "train.py")
         line, options = screen.query_one("#arguments", Input), screen.query_one("#options", Toggles)
         line.value = "epochs=3"
-        await until(pilot, lambda: len(screen.query(ArgumentRow)) == 6)
+        await until(pilot, lambda: len(screen.query_one("#argument-fields").query(ArgumentRow)) == 6)
         await pilot.press("tab", "tab", "tab", "tab", "tab")  # lr
         await typed(app, pilot, "0.1,0.01")
         await until(pilot, lambda: "sweep" in options.chosen and "2 values" in screen_text(app))

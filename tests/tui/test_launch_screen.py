@@ -325,7 +325,7 @@ async def test_arrows_go_through_all_fields(app: SkywardApp, script: Path) -> No
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         around = [screen.query_one(f"#{id}") for id in ("function", "python", "arguments", "pool", "name")]
-        fields = [*around[:3], *screen.query("ArgumentRow Input"), *around[3:]]
+        fields = [*around[:3], *screen.query("#argument-fields ArgumentRow Input"), *around[3:]]
         assert len(fields) == 7
         for key, ahead in (("down", fields), ("up", fields[-2::-1])):
             for field in ahead:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyward_core.views.weave import STREAMS, Piece, Weaver, start_of_last, weave
-from skyward_core.wire.marks import AFTER, BEFORE, WIDTH, Marker, decode, encode, shifted
+from skyward_core.wire.marks import AFTER, BEFORE, WIDTH, decode, encode, shifted
 from tests.support.examples import examples
 
 WRITES = st.lists(st.tuples(st.sampled_from(STREAMS), st.binary(min_size=1, max_size=9)), max_size=40)
@@ -191,35 +191,6 @@ def test_marks_of_what_was_cut_off_say_nothing_of_what_comes_in_its_place() -> N
     weaver.take("out", 0, b"x" * 200)
     told = [(len(p.data), p.run) for p in [*weaver.ready(), *weaver.rest()]]
     assert told == [(100, "one"), (100, "two")]
-
-
-def test_lines_have_their_run_where_the_clock_was_set_back() -> None:
-    weaver = Weaver()
-    for mark in (
-        (BEFORE, 5000.0, 0, 0, "one"),
-        (AFTER, 5000.1, 4, 0, "one"),
-        (BEFORE, 1400.0, 4, 0, "two"),  # an hour back
-        (AFTER, 1399.9, 2, 0, "one"),  # overtaken
-        (AFTER, 1400.2, 8, 0, "two"),
-    ):
-        weaver.learn(encode(*mark))
-    weaver.take("out", 0, b"onestwos")
-    assert [(p.data, p.at, p.run) for p in weaver.ready()] == [
-        (b"ones", 5000.0, "one"),
-        (b"twos", 1400.0, "two"),
-    ]
-
-
-def test_marks_go_on_where_the_clock_was_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with (tmp_path / "r000.out").open("wb", 0) as out, (tmp_path / "r000.err").open("wb", 0) as err:
-        marker = Marker(str(tmp_path / "r000.marks"), out.fileno(), err.fileno(), AFTER)
-        for told, passed in ((5000.0, 100.0), (1400.0, 101.0)):
-            monkeypatch.setattr("skyward_core.wire.marks.time", lambda told=told: told)
-            monkeypatch.setattr("skyward_core.wire.marks.monotonic", lambda passed=passed: passed)
-            out.write(b"line\n")
-            marker.after("one", soon=True)
-    told_at = [(mark.at, mark.out) for mark in decode((tmp_path / "r000.marks").read_bytes())]
-    assert told_at == [(5000.0, 5), (1400.0, 10)]
 
 
 def test_files_are_open_only_while_they_are_read(tmp_path: Path) -> None:
