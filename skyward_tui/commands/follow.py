@@ -81,6 +81,7 @@ class Follower:
         self._waiting: dict[int, str] = {}  # by node: what it is at, not told yet
         self._told: dict[int, str] = {}  # by node: what was told last
         self._stopped: set[int] = set()  # ranks whose first breakpoint was told
+        self._later: list[object] | None = None  # what ranks did while it is not known whose it is
         self._held: PoolState | None = (
             None  # said of a start that may fail with just that, which is told as the error
         )
@@ -224,6 +225,8 @@ class Follower:
 
     def _show(self, item: object) -> None:
         match item:
+            case tuple() | RankBegan() | RankEnded() if self._later is not None:
+                self._later.append(item)
             case (int(rank), str(run), str(stream), bytes(data)) if self.prints and not (
                 is_ours := self.prints(rank, run)
             ):
@@ -280,6 +283,18 @@ class Follower:
                     self._held = item
                     if state != "starting":
                         self._release()
+
+    @contextmanager
+    def until_known(self) -> Iterator[None]:
+        """Keep what ranks print and do until it is over: until then a run that was just begun is not known as ours, and
+        on a busy machine its lines, and its end, come first."""
+        self._later = []
+        try:
+            yield
+        finally:
+            later, self._later = self._later, None
+            for item in later:
+                self._show(item)
 
     def is_at(self, rank: int, run: str) -> bool:
         """Whether a rank has begun its part of a run, and not ended it, when what is shown now came."""

@@ -275,7 +275,7 @@ class Job:
     ) -> RunView:
         self.follower.on_trial = TrialNotes(self.console, sheet).told
         launched = self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined, stays=stays)
-        self.run = run = self._begun(launched)
+        run = self._begun(launched)
         self.console.note(f"run {run.id}: {tasks[0].name} on {count(run.total, 'combination')}")
         return run
 
@@ -297,13 +297,14 @@ class Job:
         if self.follower.live is not None:
             self.follower.live.open()
         launched = self.session.launch(self.key, task, one=one, stays=stays, request=request, joined=joined)
-        self.run = run = self._begun(launched)
+        run = self._begun(launched)
         self.console.note(f"run {run.id}: {task.name} on {count(run.total, 'rank')}")
         return run
 
     def _begun(self, launched: Future[RunView]) -> RunView:
-        run = self.follower.wait(launched)
-        self._own.add(run.id)
+        with self.follower.until_known():
+            self.run = run = self.follower.wait(launched)
+            self._own.add(run.id)
         return run
 
     def prints(self, rank: int, of: str) -> bool | None:
@@ -399,7 +400,7 @@ class Job:
         """Run each combination as a gang, as many at a time as fit; the status is that of the first that failed."""
         self.by_gangs = True
         launched = self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined)
-        self.run = run = self._begun(launched)
+        run = self._begun(launched)
         view = self.session.view(self.key)
         # Not waited for by the follower: what ranks print is shown once it is known whose runs are ours.
         board = self.session.trials(self.key, run).result()

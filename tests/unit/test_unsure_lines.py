@@ -81,6 +81,29 @@ def test_those_of_the_run_that_was_there_before_are_not(capfd: pytest.CaptureFix
     assert shown(capfd, *came) == ["r000| ours"]
 
 
+@pytest.mark.parametrize("told", ["mine", ""])
+@pytest.mark.parametrize("before", ["", "before"], ids=["first", "second step"])
+def test_what_comes_before_the_launch_is_answered_is_shown(
+    capfd: pytest.CaptureFixture[str], told: str, before: str
+) -> None:
+    """The session puts it there as soon as the run is begun, and the answer only when all of the launch is done."""
+    session: Any = SimpleNamespace(view=lambda key: SimpleNamespace(ranks_per_node=1))
+    job = Job(session, Console(), "p", ours=False, keep=True)
+    job.follower.prints = job.prints
+    if before:
+        job.run = RunView(before, "p", "f", "broadcast", 1, 0.0, state="done")
+        job._own.add(before)
+    launched: Future[RunView] = Future()
+    job.follower.on_event(begins("mine"))
+    job.follower.on_log(0, "out", 0, b"hello\n", told)
+    job.follower.on_log(1, "out", 0, b"theirs\n", "other")
+    job.follower.on_event(ends("mine"))
+    launched.set_result(RunView("mine", "p", "f", "broadcast", 1, 0.0))
+    assert job._begun(launched).id == "mine"
+    job.follower.finish()
+    assert capfd.readouterr().out.splitlines() == ["r000| hello"]
+
+
 def test_what_is_held_has_a_bound(capfd: pytest.CaptureFixture[str]) -> None:
     large = "x" * (UNSURE // 4)
     said = shown(capfd, waits("mine"), "first", *[large] * 4, "last", begins("mine"), waits())
