@@ -6,7 +6,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
@@ -31,8 +31,9 @@ from skyward_core.views.events import (
 from skyward_core.wire.safe_text import field
 
 from ..hints import detail_of
+from ..words import count
 from .console import Console
-from .unsure_lines import UnsureLines
+from .unsure_lines import BeforeAnswer, UnsureLines
 
 if TYPE_CHECKING:
     from .live import LiveBlock
@@ -81,7 +82,7 @@ class Follower:
         self._waiting: dict[int, str] = {}  # by node: what it is at, not told yet
         self._told: dict[int, str] = {}  # by node: what was told last
         self._stopped: set[int] = set()  # ranks whose first breakpoint was told
-        self._later: list[object] | None = None  # what ranks did while it is not known whose it is
+        self._later: BeforeAnswer | None = None  # what ranks did while it is not known whose it is
         self._held: PoolState | None = (
             None  # said of a start that may fail with just that, which is told as the error
         )
@@ -225,8 +226,10 @@ class Follower:
 
     def _show(self, item: object) -> None:
         match item:
-            case tuple() | RankBegan() | RankEnded() if self._later is not None:
-                self._later.append(item)
+            case (int(rank), str(run), str(stream), bytes(data)) if self._later is not None:
+                self._later.hold_lines(rank, run, stream, data)
+            case RankBegan() | RankEnded() if self._later is not None:
+                self._later.hold(item)
             case (int(rank), str(run), str(stream), bytes(data)) if self.prints and not (
                 is_ours := self.prints(rank, run)
             ):
@@ -287,12 +290,17 @@ class Follower:
     @contextmanager
     def until_known(self) -> Iterator[None]:
         """Keep what ranks print and do until it is over: until then a run that was just begun is not known as ours, and
-        on a busy machine its lines, and its end, come first."""
-        self._later = []
+        on a busy machine its lines, and its end, come first. On a pool of our own all is ours, and nothing is kept."""
+        if self.prints is None:
+            yield
+            return
+        later = self._later = BeforeAnswer()
         try:
             yield
         finally:
-            later, self._later = self._later, None
+            self._later = None
+            if cut := {rank for rank, run in later.cut if self.prints(rank, run) is not False}:
+                self._tell_cut(cut)
             for item in later:
                 self._show(item)
 
@@ -301,8 +309,23 @@ class Follower:
         return run in self._begun.get(rank, ())
 
     def _show_held(self, rank: int) -> None:
+        if self._unsure.is_cut(rank):
+            self._tell_cut([rank])
         for stream, data in self._unsure.take(rank):
             self._print(rank, stream, data)
+
+    def _tell_cut(self, ranks: Collection[int]) -> None:
+        """Say that not all lines of some ranks are shown."""
+        if self.live is not None:  # no lines are shown
+            return
+        self._release()
+        whose = f"rank {min(ranks)}" + (
+            f" (and {count(len(ranks) - 1, 'rank')} more)" if len(ranks) > 1 else ""
+        )
+        self._console.note(
+            f"{whose} printed more than is held until it is known whose it is: older lines are left out here "
+            "(skyward-tui logs has them)"
+        )
 
     def _print(self, rank: int, stream: str, data: bytes) -> None:
         if self.live is not None:

@@ -13,7 +13,7 @@ from skyward_core.views.events import Event, QueuedRun, QueueNews, RankBegan, Ra
 from skyward_core.views.views import RunView
 from skyward_tui.commands.console import Console
 from skyward_tui.commands.run import Job
-from skyward_tui.commands.unsure_lines import UNSURE, UnsureLines
+from skyward_tui.commands.unsure_lines import UNSURE, BeforeAnswer, UnsureLines
 
 
 def waits(*runs: str) -> QueueNews:
@@ -29,8 +29,8 @@ def ends(run: str, rank: int = 0) -> RankEnded:
     return RankEnded(pool="p", run=run, outcome=Outcome(rank, rank, rank, "returned"))
 
 
-def shown(capfd: pytest.CaptureFixture[str], *came: Event | str) -> list[str]:
-    """What a command whose run is ``mine`` prints of what comes, where a text is a line of rank 0."""
+def feed(*came: Event | str) -> None:
+    """Have a command whose run is ``mine`` hear of things, where a text is a line of rank 0."""
     session: Any = SimpleNamespace(view=lambda key: SimpleNamespace(ranks_per_node=1))
     job = Job(session, Console(), "p", ours=False, keep=True)
     job.run = RunView("mine", "p", "f", "broadcast", 1, 0.0)
@@ -45,6 +45,11 @@ def shown(capfd: pytest.CaptureFixture[str], *came: Event | str) -> list[str]:
     over.set_result(None)
     job.follower.wait(over)
     job.follower.finish()
+
+
+def shown(capfd: pytest.CaptureFixture[str], *came: Event | str) -> list[str]:
+    """What such a command prints of what comes."""
+    feed(*came)
     return capfd.readouterr().out.splitlines()
 
 
@@ -104,10 +109,71 @@ def test_what_comes_before_the_launch_is_answered_is_shown(
     assert capfd.readouterr().out.splitlines() == ["r000| hello"]
 
 
+def launching(ours: str, whose: str, *, joined: bool = True) -> Job:
+    """A command that joined a pool, or made one, to which the answer to its launch comes after two large pieces."""
+    session: Any = SimpleNamespace(view=lambda key: SimpleNamespace(ranks_per_node=1))
+    job = Job(session, Console(), "p", ours=not joined, keep=True)
+    if joined:
+        job.follower.prints = job.prints
+    launched: Future[RunView] = Future()
+    for line in ("first", "x" * (UNSURE // 2), "y" * (UNSURE // 2), "last"):
+        job.follower.on_log(0, "out", 0, f"{line}\n".encode(), whose)
+    launched.set_result(RunView(ours, "p", "f", "broadcast", 1, 0.0))
+    job._begun(launched)
+    job.follower.finish()
+    return job
+
+
+@pytest.mark.parametrize("told", ["mine", ""])
+def test_what_is_held_until_the_launch_is_answered_has_a_bound_and_what_it_cost_is_said(
+    capfd: pytest.CaptureFixture[str], told: str
+) -> None:
+    launching("mine", told)
+    said = capfd.readouterr()
+    assert said.out.splitlines()[-1] == "r000| last" and "first" not in said.out
+    assert "older lines are left out here (skyward-tui logs has them)" in said.err
+
+
+def test_nothing_is_said_of_lines_of_others_that_were_let_go(capfd: pytest.CaptureFixture[str]) -> None:
+    launching("mine", "others")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_on_a_pool_of_our_own_nothing_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
+    launching("mine", "", joined=False)
+    said = capfd.readouterr()
+    assert [line[:11] for line in said.out.splitlines()] == [
+        "r000| first",
+        "r000| xxxxx",
+        "r000| yyyyy",
+        "r000| last",
+    ]
+    assert said.err == ""
+
+
+def test_what_ranks_do_is_kept_while_their_lines_are_let_go() -> None:
+    held = BeforeAnswer()
+    held.hold(begins("mine"))
+    for _ in range(5):
+        held.hold_lines(0, "mine", "out", b"x" * (UNSURE // 2))
+    held.hold_lines(1, "mine", "out", b"y")
+    held.hold(ends("mine"))
+    kept = list(held)
+    assert [type(each).__name__ for each in kept] == ["RankBegan", "tuple", "tuple", "tuple", "RankEnded"]
+    assert held.cut == {(0, "mine")}
+
+
 def test_what_is_held_has_a_bound(capfd: pytest.CaptureFixture[str]) -> None:
     large = "x" * (UNSURE // 4)
     said = shown(capfd, waits("mine"), "first", *[large] * 4, "last", begins("mine"), waits())
     assert said[-1] == "r000| last" and len(said) == 4 and "r000| first" not in said
+
+
+def test_what_its_bound_cost_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    feed(waits("mine"), "first", "x" * UNSURE, "last", begins("mine"), waits())
+    said = capfd.readouterr()
+    assert said.out.splitlines() == ["r000| last"]
+    assert "rank 0 printed more than is held" in said.err
 
 
 def test_those_that_are_held_when_the_command_ends_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
