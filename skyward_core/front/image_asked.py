@@ -13,10 +13,9 @@ from pathlib import Path
 
 from ..model.errors import SpecError, UsageError
 from ..model.wrong_field import of_field
-from ..transport.upload.working_folder import manifest
+from ..transport.upload.working_folder import without_files
 from ..wire.redact import SHORTEST, is_secret_name, url_secrets
 
-OPTION = "--image-set"
 FIELD = "image_settings"
 LISTS = ("pip", "apt", "setup", "includes", "excludes")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -62,6 +61,10 @@ class ImageAsked:
     def check_files(self, folder: Path, *, travels: bool) -> None:
         """See to it that what is said of the working folder can be heeded.
 
+        Args:
+            folder: that folder; of it only what the patterns name is looked at, as a plan is made at each key.
+            travels: whether it is sent to the ranks.
+
         Raises:
             UsageError: it cannot.
         """
@@ -73,8 +76,8 @@ class ImageAsked:
                 raise UsageError(
                     f"ranks work in your own folder here, and nothing travels: leave {said[0]} out"
                 )
-            if "includes" in said and (nothing := manifest(folder, self.lists["includes"]).unmatched):
-                raise UsageError(f"includes: nothing in {folder} is named by {', '.join(nothing)}")
+            if "includes" in said and (nothing := without_files(folder, self.lists["includes"])):
+                raise UsageError(f"includes: nothing in {folder.resolve()} is named by {', '.join(nothing)}")
 
 
 def image_asked(texts: Sequence[str]) -> ImageAsked:

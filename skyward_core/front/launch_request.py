@@ -290,6 +290,7 @@ class LaunchRequest:
             plugins = [plugin(name, **given.get(name, {})) for name in self.plugins]
         asked = image_asked(self.image_settings)
         secrets = asked.values()
+        image = self._image(asked, secrets)
         asked.check_files(Path(workdir(Path(self.script)) or "."), travels=not isinstance(provider, RunsHere))
         try:
             spec = pool_spec(
@@ -302,7 +303,7 @@ class LaunchRequest:
                 max_hourly_cost=self.max_hourly_cost,
                 selection=self.selection,
                 options=self._options(provider, list(secrets.values())),
-                image=self._image(asked, secrets),
+                image=image,
                 plugins=plugins,
                 worker=Worker(ranks_per_node=1 if self.ranks_per_node is None else self.ranks_per_node),
             )

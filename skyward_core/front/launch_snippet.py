@@ -105,22 +105,30 @@ class _Source:
 
     def variables(self, env: Mapping[str, str]) -> str:
         """A dictionary of variables, in which secrets are named."""
-        if self.secrets:
-            self.modules.add("os")
         pairs = [
-            f"{name!r}: {f'os.environ[{name!r}]' if name in self.secrets else repr(value)}"
+            f"{name!r}: {self.of_shell(name) if name in self.secrets else repr(value)}"
             for name, value in env.items()
         ]
         return f"{{{', '.join(pairs)}}}"
 
-    def call(self, made: type, values: Mapping[str, Any]) -> str:
-        """A call of a class: one of ours by its public name."""
+    def of_shell(self, name: str) -> str:
+        """A variable as the shell has it."""
+        self.modules.add("os")
+        return f"os.environ[{name!r}]"
+
+    def call(self, made: type, values: Mapping[str, Any], written: Mapping[str, str] | None = None) -> str:
+        """A call of a class: one of ours by its public name.
+
+        Args:
+            written: more of what it is given, as expressions.
+        """
         if _is_ours(made.__module__):
             name = f"sky.{made.__name__}"
         else:
             self.modules.add(made.__module__)
             name = f"{made.__module__}.{made.__qualname__}"
-        return f"{name}({', '.join(f'{key}={self.of(value)}' for key, value in values.items())})"
+        given = {key: self.of(value) for key, value in values.items()} | dict(written or {})
+        return f"{name}({', '.join(f'{key}={each}' for key, each in given.items())})"
 
 
 def _is_ours(module: str) -> bool:
@@ -157,28 +165,16 @@ def _compute(
             yield f"selection={spec.wish.selection!r}"
     usual = Options()
     options = {name: getattr(spec.options, name) for name in ("budget", "wait_for_capacity", "debug_wait")}
-    secret = [f"os.environ[{name!r}]" for name in source.secrets]
-    if options := {name: given for name, given in options.items() if given != getattr(usual, name)}:
-        made_options = source.call(Options, options)
-    else:
-        made_options = "sky.Options()"
-    if secret:
-        source.modules.add("os")
-        comma = ", " if options else ""
-        made_options = f"{made_options[:-1]}{comma}secrets=[{', '.join(secret)}])"
-    if options or secret:
-        yield f"options={made_options}"
+    options = {name: given for name, given in options.items() if given != getattr(usual, name)}
+    secrets = {"secrets": f"[{', '.join(map(source.of_shell, source.secrets))}]"} if source.secrets else {}
+    if options or secrets:
+        yield f"options={source.call(Options, options, secrets)}"
     image = {name: getattr(spec.image, name) for name in ("workdir", "lock", "requirements", "project")}
     image |= {name: list(getattr(spec.image, name)) for name in (*LISTS, "outputs")}
-    if image := {name: given for name, given in image.items() if given not in (None, False, [])}:
-        made_image = source.call(Image, image)
-    else:
-        made_image = "sky.Image()"
-    if spec.image.env:
-        comma = ", " if image else ""
-        made_image = f"{made_image[:-1]}{comma}env={source.variables(spec.image.env)})"
-    if image or spec.image.env:
-        yield f"image={made_image}"
+    image = {name: given for name, given in image.items() if given not in (None, False, [])}
+    variables = {"env": source.variables(spec.image.env)} if spec.image.env else {}
+    if image or variables:
+        yield f"image={source.call(Image, image, variables)}"
     if spec.plugins:
         with of_field("plugin_settings"):
             made = [_plugin(each, plan.plugin_values.get(each.name, {}), source) for each in spec.plugins]

@@ -78,7 +78,7 @@ def sent_pattern(value: Any) -> str:
             f"{value!r:.80} leads out of the working folder, and only what lies in that is sent: name it from there, "
             "as in 'data' or '*.bin'"
         )
-    if not plain.strip("/") or any("**" in part != "**" for part in parts):
+    if set(parts) <= {"", "."} or any("**" in part != "**" for part in parts):
         raise ValueError(
             f"{value!r:.80} names no files: write a path, or a pattern such as 'data/**' or '*.bin'"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING, get_args
 
@@ -25,11 +26,44 @@ AGAIN = 300.0  # seconds within which what comes back is the same, and not new
 OFF = 0.1  # of the median, that a rank's pace has to be worse by
 
 
-def alerts_of(pool: PoolView, run: RunView, now: float) -> list[Alert]:
-    """All that is amiss with a run, the worst first; of one that has ended, only numbers that are none."""
+class Lags:
+    """Since when ranks of one run lag: each stretch of theirs is weighed once, however often somebody looks."""
+
+    def __init__(self) -> None:
+        # By number and rank: when the last stretch began that has been weighed, since when it lags, and when the last
+        # one began in which it did.
+        self._weighed: dict[tuple[str, int], tuple[float, float, float]] = {}
+
+    def since(self, name: str, rank: int, signs: Mapping[int, Signs]) -> float:
+        """Since when a rank that lags does: the beginning of the first stretch of its own in which it did, by what the
+        others had at that time. By the times of the numbers alone, so that whoever looks later is told the same. A
+        pause of less than ``AGAIN`` seconds counts for nothing."""
+        mine = signs[rank]
+        weighed, since, last = self._weighed.get((name, rank), (-inf, 0.0, -inf))
+        others = [(other, each.paces) for other, each in signs.items() if other != rank and each.paces]
+        for began, pace in mine.paces[bisect_right(mine.paces, weighed, key=itemgetter(0)) :]:
+            values = {rank: pace}
+            for other, paces in others:
+                if place := bisect_right(paces, began, key=itemgetter(0)):
+                    values[other] = paces[place - 1][1]
+            if rank in _lagging(values, signs):
+                since = began if began - last >= AGAIN else since
+                last = began
+            weighed = began
+        self._weighed[name, rank] = weighed, since, last
+        newest = mine.paces[-1][0] if mine.next_at is None else mine.next_at
+        return since if newest - last < AGAIN else newest
+
+
+def alerts_of(pool: PoolView, run: RunView, now: float, lags: Lags | None = None) -> list[Alert]:
+    """All that is amiss with a run, the worst first; of one that has ended, only numbers that are none.
+
+    Args:
+        lags: the run's, of who looks again and again.
+    """
     found = [*_not_finite(pool, run)]
     if run.state == "running":
-        found += [*_stalled(pool, run, now), *_slow(pool, run), *_at_rest(pool, run)]
+        found += [*_stalled(pool, run, now), *_slow(pool, run, lags or Lags()), *_at_rest(pool, run)]
         if pool.machines is not None:
             found += _machines(pool.machines, run.opened_at, now)
     return ordered(found)
@@ -65,18 +99,18 @@ def _stalled(pool: PoolView, run: RunView, now: float) -> Iterator[Alert]:
             yield Alert("stall", task.rank, None, None, "", now - quiet, "is quieter than it usually is")
 
 
-def _slow(pool: PoolView, run: RunView) -> Iterator[Alert]:
+def _slow(pool: PoolView, run: RunView, lags: Lags) -> Iterator[Alert]:
     """Whose pace is far from all others', to the worse: of its last values, so that one hiccup is none."""
     paces: dict[str, dict[int, float]] = {}
     told: dict[str, dict[int, Signs]] = {}
     for rank, name, signs in pool.metrics.signs(run.id):
-        if signs.kind in ("time", "rate") and (pace := signs.pace()) is not None:
+        if signs.kind in ("time", "rate") and (pace := signs.lately()) is not None:
             paces.setdefault(name, {})[rank] = pace
             told.setdefault(name, {})[rank] = signs
     for name, values in paces.items():
         for rank in _lagging(values, told[name]):
             words = f"{name} {values[rank]:.4g}, all others about {median(values.values()):.4g}"
-            yield Alert("straggler", rank, None, None, name, _lags_since(rank, told[name]), words)
+            yield Alert("straggler", rank, None, None, name, lags.since(name, rank, told[name]), words)
 
 
 def _lagging(values: Mapping[int, float], signs: Mapping[int, Signs]) -> list[int]:
@@ -87,27 +121,6 @@ def _lagging(values: Mapping[int, float], signs: Mapping[int, Signs]) -> list[in
         if worse > OFF * abs(middle):
             found.append(rank)
     return found
-
-
-def _lags_since(rank: int, signs: Mapping[int, Signs]) -> float:
-    """Since when a rank that lags does: the beginning of the first stretch of its own in which it did, by what the
-    others had at that time. By the times of the numbers alone, so that whoever looks later is told the same. A pause of
-    less than ``AGAIN`` seconds counts for nothing. Each stretch is weighed once, however often somebody looks."""
-    mine = signs[rank]
-    weighed, since, last = mine.lag
-    others = [(other, each.paces) for other, each in signs.items() if other != rank and each.paces]
-    for began, pace in mine.paces[bisect_right(mine.paces, weighed, key=itemgetter(0)) :]:
-        values = {rank: pace}
-        for other, paces in others:
-            if place := bisect_right(paces, began, key=itemgetter(0)):
-                values[other] = paces[place - 1][1]
-        if rank in _lagging(values, signs):
-            since = began if began - last >= AGAIN else since
-            last = began
-        weighed = began
-    mine.lag = weighed, since, last
-    newest = mine.paces[-1][0] if mine.next_at is None else mine.next_at
-    return since if newest - last < AGAIN else newest
 
 
 def _machines(book: MachineBook, began: float, now: float) -> Iterator[Alert]:
@@ -144,14 +157,15 @@ class AlertWatch:
 
     def __init__(self) -> None:
         self._run = ""
+        self._lags = Lags()
         self._lasting: dict[tuple[object, ...], tuple[float, float]] = {}  # since when; when it was seen last
 
     def look(self, pool: PoolView, run: RunView, now: float) -> tuple[list[Alert], list[Alert]]:
         """All there is, the worst first, and what of it is new."""
         if run.id != self._run:
-            self._run, self._lasting = run.id, {}
+            self._run, self._lasting, self._lags = run.id, {}, Lags()
         found, new = [], []
-        for alert in alerts_of(pool, run, now):
+        for alert in alerts_of(pool, run, now, self._lags):
             since, seen = self._lasting.get(alert.key, (alert.since, -AGAIN))
             if now - seen >= AGAIN:
                 since = alert.since

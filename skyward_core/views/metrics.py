@@ -151,6 +151,18 @@ class MetricBook:
         found = {rank: self._of(run, rank).get(name) for rank in self.ranks(run)}
         return {rank: one.latest for rank, one in found.items() if one is not None}
 
+    def lately_of(self, run: str, name: str) -> dict[int, float]:
+        """The same of the last few values: their median, so that no rank is odd by a single one. Ranks with fewer are
+        left out; one whose newest is no finite number has that, however many came before."""
+        found: dict[int, float] = {}
+        for rank in self.ranks(run):
+            if (one := self._of(run, rank).get(name)) is None:
+                continue
+            value = one.signs.lately() if isfinite(one.latest) else one.latest
+            if value is not None:
+                found[rank] = value
+        return found
+
     def signs(self, run: str) -> Iterator[tuple[int, str, Signs]]:
         """Rank, name and what its values tell, of all that ranks sent in a run."""
         for rank, names in sorted(self._runs.get(run, {}).items()):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from math import inf
 from typing import Literal
 
 from .spread import median
@@ -51,13 +50,11 @@ class Signs:
         paces: of a pace, when each of its stretches began and what it was there, the oldest first; replaced, never
             changed in place.
         next_at: when the stretch began that has too few values yet; None where there is none.
-        lag: for who weighs its stretches against other ranks': when the last one began that has been weighed, since
-            when it lags, and when the last one began in which it did.
     """
 
     __slots__ = (
         "_best", "_best_at", "_block", "_each", "_first", "_good", "_recent", "_worse",
-        "bad", "bad_at", "bad_place", "bad_step", "kind", "lag", "next_at", "paces", "rests_since", "seen",
+        "bad", "bad_at", "bad_place", "bad_step", "kind", "next_at", "paces", "rests_since", "seen",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -75,7 +72,6 @@ class Signs:
         self._recent: deque[float] = deque(maxlen=PACE)
         self.paces: tuple[tuple[float, float], ...] = ()
         self.next_at: float | None = None
-        self.lag = (-inf, 0.0, -inf)
         self._each = PACE  # values of a stretch
 
     def add(self, at: float, value: float, step: float | None) -> None:
@@ -91,13 +87,13 @@ class Signs:
             self._good += 1
             if self._good >= CALM:
                 self.bad_at = None
+        self._recent.append(value)
         if self.kind == "loss":
             self._block.append(value)
             if len(self._block) >= BLOCK:
                 self._weigh(median(self._block), at)
                 self._block = []
         elif self.kind:
-            self._recent.append(value)
             self._pace(at, value)
 
     def _pace(self, at: float, value: float) -> None:
@@ -126,8 +122,9 @@ class Signs:
         if fell and self._worse >= REST and at - self._best_at >= REST_SECONDS:
             self.rests_since = self._best_at
 
-    def pace(self) -> float | None:
-        """The median of its last values; None where there are too few, or it is no pace."""
+    def lately(self) -> float | None:
+        """The median of its last values that are finite: of a pace, what that is now. None where there are too few to
+        tell it from a hiccup."""
         recent = list(self._recent)
         return median(recent) if len(recent) >= PACE else None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 
 from textual import on
@@ -28,14 +27,14 @@ class ImageFields(FoldingPart):
 
     def __init__(self, *, id: str) -> None:
         super().__init__(LABEL, ArgumentFields(id="image-arguments", prefix="image"), id=id)
-        self._line = ""  # of the fields, by which they know themselves
-        self._said: Mapping[str, str] = {}  # what each field says
+        self._line = ""  # what each field says, as they know it themselves
         self._texts: dict[str, list[str]] = {}  # and of a launch that was filled in, what that is made of
 
     @property
     def text(self) -> str:
         """What is said, as texts such as ``pip=einops``; such as nobody can split where a quotation has no end."""
-        return " ".join(each for name in self._said if (each := self._text_of(name)))
+        said = given(self._line) or {}
+        return " ".join(text for name, each in said.items() if (text := self._text_of(name, each)))
 
     def fill(self, text: str) -> None:
         """Have the fields say what such texts do."""
@@ -49,8 +48,7 @@ class ImageFields(FoldingPart):
         for each in texts:
             (name,) = by_field([each])
             self._texts.setdefault(name, []).append(each)
-        self._said = by_field(texts)
-        self._line = shlex.join(f"{name}={said}" for name, said in self._said.items())
+        self._line = shlex.join(f"{name}={said}" for name, said in by_field(texts).items())
 
     @on(FoldingPart.Expanded)
     def show(self) -> None:
@@ -67,15 +65,15 @@ class ImageFields(FoldingPart):
         else:
             self.tell(field(one_line(self.text)) if self.text else "as they are by default")
 
-    def _text_of(self, name: str) -> str:
+    def _text_of(self, name: str, said: str) -> str:
         from skyward_core.front.image_fields import texts_of
 
         if name in self._texts:  # several commands stay several
             return shlex.join(self._texts[name])
         try:
-            return shlex.join(texts_of(name, self._said[name]))
+            return shlex.join(texts_of(name, said))
         except ValueError:
-            return f"{name}={self._said[name]}"
+            return f"{name}={said}"
 
     @on(ArgumentFields.Edited)
     def _edited(self, event: ArgumentFields.Edited) -> None:
@@ -84,5 +82,4 @@ class ImageFields(FoldingPart):
         self._line, now = event.line, given(event.line) or {}
         changed = {name for name in said.keys() | now.keys() if said.get(name) != now.get(name)}
         self._texts = {name: texts for name, texts in self._texts.items() if name not in changed}
-        self._said = now
         self.post_message(self.ImageChanged())

@@ -126,8 +126,8 @@ class NumbersPane(Widget, can_focus=True):
         return f"! far off: {', '.join(f'r{rank}' for rank in odd[:ODD_NAMED])}{more}  {whose}"
 
     def _far_off(self, name: str) -> list[int]:
-        """The ranks whose newest value is far from all others'."""
-        return [] if self._book is None else outliers(self._book.latest_of(self._run, name))
+        """The ranks whose last values are far from all others'; none before there are enough of them to say so."""
+        return [] if self._book is None else outliers(self._book.lately_of(self._run, name))
 
     def action_step(self, step: int) -> None:
         if self.names:

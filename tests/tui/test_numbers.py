@@ -8,6 +8,7 @@ from textual.geometry import Size
 from textual.pilot import Pilot
 
 from skyward_core.views import events as ev
+from skyward_core.views.signs import PACE
 from skyward_core.views.views import PoolView, apply
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.base import pool_status
@@ -143,8 +144,8 @@ async def test_a_flood_of_numbers_is_looked_at_now_and_then(
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await opened(app, pilot)
         for rank in range(256):
-            for step in range(4):
-                view.metrics.note(run.id, rank, float(step), {"loss": float(step)})
+            for step in range(PACE):
+                view.metrics.note(run.id, rank, step / 2, {"loss": min(3.0, float(step))})
         now += 1.0
         await until(pilot, lambda: screen.has_class("-numbers"))
         pane = numbers(screen)
@@ -166,7 +167,7 @@ async def test_one_rank_of_256_that_is_far_off_is_named_and_drawn(
     view = session.pool("llama-ft", 32, 8)
     run = session.open_run(view)
     for rank in range(256):
-        for step in range(4):
+        for step in range(PACE):
             view.metrics.note(run.id, rank, float(step), {"loss": 900.0 if rank == 77 else 1.0})
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await opened(app, pilot)

@@ -191,13 +191,13 @@ def test_each_stretch_is_weighed_once_however_often_somebody_looks(monkeypatch: 
         return lagging(values, signs)
 
     monkeypatch.setattr(alerts, "_lagging", counted)
-    counts = []
+    counts, watch = [], AlertWatch()
     for place in range(40 * PACE):
         for rank in range(4):
             view.metrics.note(run.id, rank, session.now + place, {"step_time": 3.0 if rank == 2 else 1.0})
         if place % PACE == PACE - 1 and place > 30 * PACE:
             weighed.clear()
-            assert [each.since for each in alerts_of(view, run, session.now + place)] == [session.now]
+            assert [each.since for each in watch.look(view, run, session.now + place)[0]] == [session.now]
             counts.append(len(weighed))
     assert counts[0] > 30 and set(counts[1:]) == {2}, "the last one, and that of now"
 

@@ -6,6 +6,8 @@ import json
 from skyward_core.model.outcome import Summary
 from skyward_core.views import events as ev
 from skyward_core.views.metrics import NAMES, POINTS, RUNS, MetricBook, numbers_line
+from skyward_core.views.signs import PACE
+from skyward_core.views.spread import outliers
 from skyward_core.views.views import PoolView, apply
 
 
@@ -84,3 +86,28 @@ def test_what_a_rank_wrote_to_its_file_itself_may_be_anything() -> None:
     ] == []
     assert book.history("r", 0, "loss")[-1] == (17.5, 1.0)
     assert set(book.latest("r", 0)) == {"loss", "7", ""}
+
+
+def odd_ranks(values: list[list[float]]) -> list[int]:
+    """Who is far from the others, where each rank has sent such values."""
+    book = MetricBook()
+    for rank, sent in enumerate(values):
+        for place, value in enumerate(sent):
+            book.note("r", rank, float(place), {"loss": value})
+    return outliers(book.lately_of("r", "loss"))
+
+
+def test_a_rank_is_odd_by_its_last_values_and_not_before_there_are_enough_of_them() -> None:
+    alike = [[1.0] * PACE for _ in range(4)]
+    assert odd_ranks([*alike, [9.0] * (PACE - 1)]) == []
+    assert odd_ranks([*alike, [9.0] * PACE]) == [4]
+    assert odd_ranks([*alike, [1.0] * PACE + [9.0]]) == [], "one hiccup"
+    assert odd_ranks([*alike, [1.0] * PACE + [9.0] * PACE]) == [4]
+    assert odd_ranks([*alike, [9.0] * PACE + [1.0] * PACE]) == [], "it was"
+
+
+def test_a_number_that_is_none_is_told_at_once_and_until_one_comes() -> None:
+    alike = [[1.0] * PACE for _ in range(4)]
+    assert odd_ranks([*alike, [float("nan")]]) == [4]
+    assert odd_ranks([*alike, [1.0] * PACE + [float("inf")]]) == [4]
+    assert odd_ranks([*alike, [float("nan"), 1.0]]) == []

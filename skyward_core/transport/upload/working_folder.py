@@ -112,6 +112,11 @@ def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str]
     return Manifest(items, withheld, unmatched)
 
 
+def without_files(folder: Path, includes: Sequence[str]) -> list[str]:
+    """Patterns that name nothing in a folder, as :class:`Manifest` has them; the folder is not listed for that."""
+    return [pattern for pattern in includes if next(iter(folder.glob(pattern)), None) is None]
+
+
 def is_secret(path: str) -> bool:
     """Whether a file, or a folder on the way to it, has a name that keys and passwords go by."""
     parts = PurePosixPath(path).parts
