@@ -14,11 +14,13 @@ from pathlib import Path
 from ..model.errors import SpecError, UsageError
 from ..model.wrong_field import of_field
 from ..transport.upload.working_folder import without_files
-from ..wire.redact import SHORTEST, is_secret_name, url_secrets
+from ..wire.redact import SHORTEST, Redactor, is_secret_name, secret_values, url_secrets
 
 FIELD = "image_settings"
 LISTS = ("pip", "apt", "setup", "includes", "excludes")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# As a shell or an option has it; of "==" a package's version stands behind.
+_ASSIGNED = re.compile(r"(?P<name>\w+)['\"]?\s{0,2}[=:](?!=)\s{0,2}['\"]?(?=(?P<value>[^\s'\",;&|)]+))")
 _KNOWN = f"{', '.join(LISTS)}, env.NAME and secret"
 
 
@@ -115,7 +117,24 @@ def _parted(text: str) -> tuple[str, str]:
         )
     if url_secrets(value):
         raise UsageError(f"{name} holds a password or token in a URL, and launches are kept: leave it out")
+    if secret := _said_in(value):
+        raise UsageError(
+            f"{name} holds what {secret} is, a secret by its name, and launches are kept: write secret={secret} beside "
+            f"it, export that in the shell, and ${secret} here"
+        )
     return name, value
+
+
+def _said_in(text: str) -> str:
+    """The name of a secret whose value stands in a text: of one of the shell's, or of one that the text gives a value;
+    "" where there is none."""
+    for name, value in os.environ.items():
+        if is_secret_name(name) and Redactor(secret_values({name: value})).text(text) != text:
+            return name
+    for found in _ASSIGNED.finditer(text):
+        if not found["value"].startswith("$") and secret_values({found["name"]: found["value"]}):
+            return found["name"]
+    return ""
 
 
 def _variable(name: str) -> str:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ..model.errors import UsageError
@@ -25,6 +26,10 @@ MOST = 1 << 30  # bytes of one run's logs that are looked through
 SHOWN = 300  # characters of a line that are told
 BEFORE = 40  # of them that stand before the first word, where the line is longer
 _COLOR = re.compile("\x1b\\[[0-9;:]*m")
+
+
+class _NotWanted(Exception):
+    """Nobody wants to know any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,7 @@ class LogSearch:
         self._work = self._through(ledger, wanted)
 
     def cancel(self) -> None:
-        """Have a step that goes on in another thread end at its next piece, and none come after it."""
+        """Have a step that goes on in another thread end at its next piece, or row of the ledger, and none follow."""
         self._cancelled = True
 
     def step(self, seconds: float = STEP) -> dict[str, FoundInLogs]:
@@ -95,22 +100,27 @@ class LogSearch:
         """
         end = time.monotonic() + seconds
         found: dict[str, FoundInLogs] = {}
-        while not (self._cancelled or self.done):
-            piece = next(self._work, None)
-            if piece is None:
-                self.done = True
-            elif piece[1] is not None:
-                found[piece[0]] = piece[1]
-            if time.monotonic() >= end:
-                break
+        with suppress(_NotWanted):
+            while not (self._cancelled or self.done):
+                piece = next(self._work, None)
+                if piece is None:
+                    self.done = True
+                elif piece[1] is not None:
+                    found[piece[0]] = piece[1]
+                if time.monotonic() >= end:
+                    break
         return found
+
+    def _check(self) -> None:
+        if self._cancelled:
+            raise _NotWanted
 
     def _through(
         self, ledger: Ledger, runs: Sequence[tuple[PastRun, Sequence[str]]]
     ) -> Iterator[tuple[str, FoundInLogs | None]]:
         for run, words in runs:
             try:
-                for found in in_run(ledger, run.run, run.key, words):
+                for found in in_run(ledger, run.run, run.key, words, self._check):
                     yield run.run, found
             except (OSError, UsageError):  # pruned or forgotten meanwhile, or no file of ours any more
                 self.unread += 1
@@ -127,12 +137,15 @@ class LogSearches(SessionPart):
         return LogSearch(self.ledger, runs, words)
 
 
-def in_run(ledger: Ledger, run: str, pool: str, words: Sequence[str]) -> Iterator[FoundInLogs | None]:
+def in_run(
+    ledger: Ledger, run: str, pool: str, words: Sequence[str], check: Callable[[], None] = lambda: None
+) -> Iterator[FoundInLogs | None]:
     """Look through a run for lines that have all of some words; what is found so far, after each piece.
 
     Args:
         pool: its key.
         words: in small letters.
+        check: called while the ledger is read; what it raises ends the search.
 
     Raises:
         UsageError: no such run.
@@ -141,7 +154,7 @@ def in_run(ledger: Ledger, run: str, pool: str, words: Sequence[str]) -> Iterato
     """
     found: FoundInLogs | None = None
     read = 0
-    for rank, batch in _printed(ledger, run, pool):
+    for rank, batch in _printed(ledger, run, pool, check):
         if places := having(batch.texts, words):
             here = _found(rank, batch.number + places[0], batch.texts[places[0]], words)
             found = replace(found or here, lines=(found.lines if found else 0) + len(places))
@@ -149,16 +162,20 @@ def in_run(ledger: Ledger, run: str, pool: str, words: Sequence[str]) -> Iterato
         if (read := read + batch.size) >= MOST:
             break
     if found is None:
-        told = ((outcome.rank, text) for outcome, _ in ledger.outcomes(run) for text in _told(outcome))
-        given = [_found(rank, None, text, words) for rank, text in told if having([text], words)]
+        given = []
+        for outcome, _ in ledger.each_outcome(run):
+            check()
+            given += [
+                _found(outcome.rank, None, text, words) for text in _told(outcome) if having([text], words)
+            ]
         found = replace(given[0], lines=len(given)) if given else None
     yield None if found is None else replace(found, whole=read < MOST)
 
 
-def _printed(ledger: Ledger, run: str, pool: str) -> Iterator[tuple[int, Batch]]:
+def _printed(ledger: Ledger, run: str, pool: str, check: Callable[[], None]) -> Iterator[tuple[int, Batch]]:
     """What is kept of what its ranks printed; where the pool has no folder any more none is made."""
     if (pool_path(pool) / "logs").is_dir():
-        logs = RunLogs(ledger, run)
+        logs = RunLogs(ledger, run, check)
         for rank in sorted(logs.parts):
             for batch in logs.batches(rank):
                 yield rank, batch

@@ -5,7 +5,7 @@ It reads as a stream: of a log of gigabytes, little is in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..model.errors import UsageError
@@ -54,6 +54,7 @@ class RunLogs:
 
     Args:
         run: its id.
+        check: called again and again while the ledger is read, of which there may be much; what it raises ends that.
 
     Raises:
         UsageError: no such run.
@@ -63,12 +64,13 @@ class RunLogs:
         parts: rank -> what its workers printed.
     """
 
-    def __init__(self, ledger: Ledger, run: str) -> None:
+    def __init__(self, ledger: Ledger, run: str, check: Callable[[], None] = lambda: None) -> None:
+        self._check = check
         row = ledger.run(run)
         if row is None:
             raise UsageError(f"no run {run!r} in the ledger", hint=Hint("list-all"))
         self.folder = pool_dir(ledger.pool(row.token).key) / "logs"
-        calls = _calls(ledger, row)
+        calls = self._calls(ledger, row)
         if row.state == "running":
             calls += self._under_way(ledger, row, calls)
         else:
@@ -104,11 +106,25 @@ class RunLogs:
                     yield Batch(number, texts, about[stream], 0)
                     number += len(texts)
 
+    def _calls(self, ledger: Ledger, row: RunRow) -> list[Part]:
+        """What each call of a run that has ended printed."""
+        found = []
+        for _, log in ledger.each_outcome(row.run):
+            self._check()
+            # Names came from a node, perhaps to a release that believed it.
+            for stem in sorted({name.rpartition(".")[0] for name in log if is_log(name)}):
+                (out, err), (out_end, err_end) = zip(
+                    *(log.get(f"{stem}.{name}", (0, 0)) for name in STREAMS), strict=True
+                )
+                if out_end > out or err_end > err:
+                    found.append(Part(stem, (out, err), (out_end, err_end)))
+        return found
+
     def _under_way(self, ledger: Ledger, row: RunRow, ended: list[Part]) -> list[Part]:
         """What calls of a running run have printed that have not ended: it follows what ended before."""
         starts: dict[str, Place] = {}
         for other in ledger.runs(row.token):
-            for part in ended if other.run == row.run else _calls(ledger, other):
+            for part in ended if other.run == row.run else self._calls(ledger, other):
                 at = starts.get(part.stem, (0, 0))
                 starts[part.stem] = (max(at[0], part.end[0]), max(at[1], part.end[1]))
         found = []
@@ -123,7 +139,11 @@ class RunLogs:
 
     def _of_lost(self, ledger: Ledger, row: RunRow) -> list[Part]:
         """What calls printed whose nodes were lost, and so told nobody how far their logs go: as the marks have it."""
-        lost = {outcome.rank for outcome, _ in ledger.outcomes(row.run) if outcome.kind == "lost"}
+        lost: set[int] = set()
+        for outcome, _ in ledger.each_outcome(row.run):
+            self._check()
+            if outcome.kind == "lost":
+                lost.add(outcome.rank)
         stems = {path.stem for path in log_files(self.folder)} if lost else set()
         found = ((stem, self._marked(stem, row.run)) for stem in sorted(stems) if rank_of(stem) in lost)
         return [Part(stem, *ends) for stem, ends in found if ends is not None]
@@ -147,20 +167,6 @@ class RunLogs:
         if marks and marks[-1].run == run:
             end = place_of_end(self.folder, stem)  # nobody came after it
         return None if start is None else (start, end)
-
-
-def _calls(ledger: Ledger, row: RunRow) -> list[Part]:
-    """What each call of a run that has ended printed."""
-    found = []
-    for _, log in ledger.outcomes(row.run):
-        # Names came from a node, perhaps to a release that believed it.
-        for stem in sorted({name.rpartition(".")[0] for name in log if is_log(name)}):
-            (out, err), (out_end, err_end) = zip(
-                *(log.get(f"{stem}.{name}", (0, 0)) for name in STREAMS), strict=True
-            )
-            if out_end > out or err_end > err:
-                found.append(Part(stem, (out, err), (out_end, err_end)))
-    return found
 
 
 def joined(parts: list[Part]) -> list[Part]:

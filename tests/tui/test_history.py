@@ -286,6 +286,25 @@ async def test_words_are_looked_for_in_what_runs_printed_and_enter_goes_to_the_l
         assert session.searches[0].done
 
 
+async def test_runs_that_are_found_in_their_logs_stand_by_their_age_among_the_others(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    """Those that the words are in by the ledger are there at once; a log that has them may be of a newer run."""
+    past = some_past(session)
+    session.ledger = Ledger()
+    for each in (past[0], past[2], past[4]):
+        stored_run(session.ledger, each.run, {0: b"evaluate\n"}, opened_at=each.opened_at)
+    session.past[:] = [
+        each if (row := session.ledger.find(f"pool-{each.run}")) is None else replace(each, key=row.key)
+        for each in past
+    ]
+    async with app.run_test(size=(160, 40)) as pilot:
+        await pilot.press("H")
+        await until(pilot, lambda: "6 of 6 runs" in screen_text(app))
+        await pilot.press("slash", *"evaluate")
+        await until(pilot, lambda: pools(app) == ["1", "2", "3", "5"])
+
+
 async def test_logs_are_looked_through_no_further_once_other_words_are_wanted(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,23 @@ def test_one_of_which_little_is_kept_is_compared_as_far_as_it_goes(ledger: Ledge
     assert rows(found, "facts")["commit"][1] == "" and rows(found, "numbers")["loss"][1] is None
 
 
+def test_the_parameters_of_plugins_have_a_row_in_words_and_for_programs(ledger: Ledger) -> None:
+    shown = CliRunner().invoke(cli, ["compare", "first", "second"], catch_exceptions=False).stdout
+    lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
+    assert "≠ torch.version=0.1" in lines["parameters"] and lines["parameters"].endswith("torch.version=0.2")
+    assert "env.RATE=0.1, secret=T" in lines["image"] and "≠" in lines["image"]
+    facts = json.loads(CliRunner().invoke(cli, ["compare", "first", "second", "--json"]).stdout)["facts"]
+    told = {"left": ["torch.version=0.1"], "right": ["torch.version=0.2"], "differs": True}
+    assert facts["parameters"] == told
+    ledger.record(opened=[("a", "bare", "train", "single", 1, BEGAN)])
+    (line,) = [
+        line
+        for line in CliRunner().invoke(cli, ["compare", "first", "bare"]).stdout.splitlines()
+        if line.startswith("parameters")
+    ]
+    assert line.endswith("  –")
+
+
 def test_what_there_is_not_is_refused(ledger: Ledger) -> None:
     with pytest.raises(UsageError, match="no run nothing"):
         compared(ledger, "first", "nothing")

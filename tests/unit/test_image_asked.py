@@ -48,6 +48,12 @@ REFUSED = {
         "setup holds a password or token in a URL",
     ),
     "a password in a variable": (["env.INDEX=https://me:pw@x.org"], "env.INDEX holds a password or token"),
+    "a secret's value in a command": (["setup=login --key hf_0123456789"], "setup holds what SHELL_TOKEN is"),
+    "in a variable": (["env.WORD=hf_0123456789"], "write secret=SHELL_TOKEN beside it, export that"),
+    "in other letters": (["setup=login aGZfMDEyMzQ1Njc4OQ=="], "setup holds what SHELL_TOKEN is"),
+    "a secret made there": (["setup=export HF_TOKEN=zzzyyyxx1"], "and $HF_TOKEN here"),
+    "a secret option": (["setup=curl --password=hunter22 h"], "setup holds what password is"),
+    "a secret in a question": (["pip=x @ https://h/simple?token=abcde123"], "pip holds what token is"),
     "both": (["secret=A", "env.A=b"], "A is given a value and named as a secret: leave one of them out"),
     "not exported": (["secret=NOBODY_HAS_IT"], "the shell has no NOBODY_HAS_IT"),
     "too short": (["secret=SHORT_ONE"], "SHORT_ONE has fewer than 8 characters, and could not be blanked"),
@@ -62,10 +68,23 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_is_refused(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHORT_ONE", "abc")
+    monkeypatch.setenv("SHELL_TOKEN", "hf_0123456789")
     texts, words = REFUSED[case]
     with pytest.raises(SkywardError) as caught:
         asked(*texts, **ELSEWHERE).plan()
     assert words in str(caught.value) and caught.value.field == "image_settings"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "setup=export HF_TOKEN=$HF_TOKEN", 'setup=login "${HF_TOKEN}"', "pip=django-secrets==19.1", "pip=token>=1.2",
+        "setup=make TOKENIZER=fast", "setup=x --max_tokens=50000", "setup=x --token_file=/etc/passwd",
+        "setup=read -p 'Password: ' x", "env.HF_HOME=/root/abc", "includes=token=*",
+    ],
+)  # fmt: skip
+def test_what_only_names_a_secret_or_looks_like_one_is_heeded(text: str) -> None:
+    image_asked([text])
 
 
 @pytest.mark.parametrize("text", ["includes=train.py", "excludes=*.ckpt"])

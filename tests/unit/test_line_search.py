@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -141,6 +142,60 @@ def test_one_that_is_cancelled_looks_at_nothing_more(ledger: Ledger) -> None:
     looking = search(ledger, "nan")
     looking.cancel()
     assert looking.step(60) == {} and looking.looked == 0 and not looking.done
+
+
+@pytest.mark.parametrize("printed", [True, False])
+def test_one_that_is_cancelled_ends_at_the_next_row_of_the_ledger(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, printed: bool
+) -> None:
+    """A run of thousands of tasks has as many rows, and a step looks at all of them before its first line."""
+    text = {rank: b"step\n" for rank in range(50)}
+    folder = stored_run(ledger, "r1", text, opened_at=NOW, given="nothing")
+    if not printed:
+        shutil.rmtree(folder)
+    looking, each, seen = search(ledger, "nan"), Ledger.each_outcome, 0
+
+    def told(ledger: Ledger, run: str) -> Iterator[object]:
+        nonlocal seen
+        for row in each(ledger, run):
+            seen += 1
+            if seen == 3:
+                looking.cancel()
+            yield row
+
+    monkeypatch.setattr(Ledger, "each_outcome", told)
+    assert looking.step(60) == {} and looking.looked == 0 and not looking.done
+    assert seen == 3 and looking.step(60) == {} and seen == 3
+
+
+def test_one_that_is_cancelled_ends_at_its_next_piece(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weave.weave, "__defaults__", (64,))
+    stored_run(ledger, "r1", {0: b"nan\n" * 1_000}, opened_at=NOW)
+    looking, had, looked = search(ledger, "nan"), line_search.having, 0
+
+    def counted(*asked: Any) -> list[int]:
+        nonlocal looked
+        looked += 1
+        if looked == 3:
+            looking.cancel()
+        return had(*asked)
+
+    monkeypatch.setattr(line_search, "having", counted)
+    assert looking.step(60)["r1"].lines < 100 and looked == 3 and not looking.done
+
+
+def test_what_is_found_in_logs_stands_by_its_age_among_what_the_ledger_has(ledger: Ledger) -> None:
+    for number, (function, text) in enumerate(
+        [("train", b"nan\n"), ("nanny", b""), ("train", b"nan\n"), ("train", b"step\n"), ("nanny", b"nan\n")]
+    ):
+        stored_run(ledger, f"r{number}", {0: text}, opened_at=NOW - number, function=function)
+    told = json.loads(CliRunner().invoke(cli, ["history", "nan", "--in-logs", "--json"]).stdout)
+    assert [run["run"] for run in told["runs"]] == ["r0", "r1", "r2", "r4"]
+    shown = CliRunner().invoke(cli, ["history", "nan", "--in-logs"]).stdout.splitlines()[1:]
+    firsts = [line.split()[2] if line[0] != " " else "found" for line in shown]
+    assert firsts == ["r0", "found", "r1", "r2", "found", "r4"]
 
 
 def test_no_more_of_a_run_is_read_than_was_said(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -422,6 +423,46 @@ async def test_who_saw_the_node_go_stops_the_peers_though_it_only_looks(
         await until(lambda: ("m0", "stop") in world.questions)
     assert watcher.run.tasks[1].state == "lost"
     assert (("m0", "stop") in world.questions) == (how != "reads only")
+
+
+async def test_the_ledger_is_asked_again_after_a_loss_while_a_run_goes_on_and_ever_more_seldom(
+    world: World, come: Come, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
+    world.remembers["m1"] = [record(opened(), began=[began(1, 1)]) | {"active": 1}]
+    watcher = await come()
+    watcher.written()
+    monkeypatch.setattr(RunRow, "has_client", True)
+    context, book = watcher.client.context, watcher.client.book
+    context.observer = True
+    asked, ask, pauses = 0, book._others.ask_ledger, []
+
+    def counted(ours: Any) -> None:
+        nonlocal asked
+        asked += 1
+        ask(ours)
+
+    async def waited(seconds: float) -> None:
+        if seconds >= runs_module.AGAIN:
+            pauses.append(seconds)
+        await sleep(min(seconds, 0.001))
+
+    sleep = asyncio.sleep
+    monkeypatch.setattr(book._others, "ask_ledger", counted)
+    monkeypatch.setattr(asyncio, "sleep", waited)
+    context.links[1].lose("its machine is gone")
+    book.saw_loss()
+    book.saw_loss()
+    await until(lambda: asked >= 6)
+    assert pauses[:5] == [10.0, 20.0, 40.0, 60.0, 60.0]
+    watcher.client.ledger.record(ends=[(RUN, "failed", time.time(), None)])
+    await until(lambda: not book._asks_again)
+    before = asked
+    assert watcher.run.state == "failed"
+    book.saw_loss()
+    assert book._asks_again, "another node went"
+    await until(lambda: not book._asks_again)
+    assert asked == before + 1
 
 
 async def test_a_session_that_reads_only_has_no_ranks_stopped_of_whatever_it_sees(

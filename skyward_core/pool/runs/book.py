@@ -31,7 +31,8 @@ from .run import Run, Surroundings
 if TYPE_CHECKING:
     from ...wire.agent_frame_types import OfRuns, QueuedKeys
 
-AGAIN = 10.0  # seconds between two looks at whether a run that lost a node has a client still
+AGAIN = 10.0  # seconds until it is looked whether a run that lost a node has a client still; then ever longer
+SELDOM = 60.0  # the same at most
 OVER = 16_384  # runs: more than end between two words to an agent
 
 
@@ -209,10 +210,15 @@ class RunBook:
             self._background.spawn(self._ask_again())
 
     async def _ask_again(self) -> None:
-        context = self._context
+        """Until no run goes on that may have lost something: one that begins later knows which nodes there are."""
+        context, pause = self._context, AGAIN
         while not (context.leaving or context.ending):
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(pause)
             self._others.ask_ledger(self._ours)
+            if not self._others.go_on(self._ours):
+                break
+            pause = min(2 * pause, max(SELDOM, AGAIN))
+        self._asks_again = False
 
     def lose_calls(self, link: Link) -> None:
         """What a node was given and has not answered, it will not."""

@@ -82,6 +82,12 @@ class OthersRuns:
             if row.run not in self._ended:
                 self._tell_lost(row)
 
+    def go_on(self, ours: Container[str]) -> bool:
+        """Whether a run is under way, as far as agents and the ledger tell."""
+        return any(run not in ours for run in self._totals.keys() - self._ended) or self._unclaimed.go_on(
+            ours
+        )
+
     def _tell_lost(self, row: RunRow) -> None:
         """Tell what was lost of a run while nobody was there; the ranks that wait for lost ones are stopped."""
         run, context = row.run, self._context

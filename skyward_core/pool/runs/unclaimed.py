@@ -71,6 +71,13 @@ class Unclaimed:
             row for row in rows if row.run not in but and now - row.opened_at > YOUNG and not row.has_client
         ]
 
+    def go_on(self, but: Container[str]) -> bool:
+        """Whether there are runs of whose end the ledger knows nothing, with a client or without."""
+        try:
+            return any(row.run not in but for row in self._context.ledger.under_way(self._context.token))
+        except LedgerError:  # it may be read later
+            return True
+
     def lost(self, row: RunRow, ended: Collection[int], returned: int) -> Iterator[Outcome]:
         """What was lost of a run, as far as that can be told of single calls.
 
