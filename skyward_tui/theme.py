@@ -31,6 +31,7 @@ _LOOKS = {
     "degraded": Look("!", "degraded", "$text-warning"),
     "stopping": Look("◍", "stopping", "$text-warning"),
     "gone": Look("○", "gone", "$muted"),
+    "unfinished": Look("!", "start broken off", "$text-error"),
     "unreachable": Look("!", "unreachable", "$text-error"),
     # what accounts hold
     "expired": Look("◍", "expired", "$text-warning"),

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from skyward_core.views.views import NodeView
 
 NO_RUN = "nothing: the file has no run"
+BROKEN_OFF = "start broken off"
+"""The state "unfinished" of a pool."""
 LAST_MINUTES = 600.0  # seconds before an end in which each second counts
 PATH_CELLS = 8  # of a path: fewer say nothing
 

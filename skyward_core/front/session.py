@@ -13,11 +13,12 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import providers
-from ..model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
+from ..model.errors import LedgerError, PoolError, SkywardError, UsageError, hint_of, what_of
 from ..model.hint import Hint
 from ..model.spec import PoolSpec
 from ..model.states import PoolStatus
@@ -281,7 +282,12 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
             self._attaching.discard(row.token)
 
     def _cannot_reach(self, row: PoolRow, why: str, hint: Hint | None) -> None:
-        self._list_unreached(row, "starting" if row.state == "starting" else "unreachable", why).hint = hint
+        state: PoolStatus = "starting" if row.state == "starting" else "unreachable"
+        with suppress(LedgerError):  # it may be up by now
+            now = self.ledger.pool(row.token)
+            if now.state == "starting" and not is_being_made(now):  # who brought it up is gone
+                state, hint = "unfinished", hint or Hint("down", row.name)
+        self._list_unreached(row, state, why).hint = hint
 
     def _list_unreached(self, row: PoolRow, state: PoolStatus, why: str) -> PoolView:
         view = self._unreachable[row.token] = unreached(row, state, why)

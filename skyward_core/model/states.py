@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-# connecting: the ledger has it, and the way to its machines is being made.
-PoolStatus = Literal["starting", "connecting", "up", "degraded", "stopping", "gone", "failed", "unreachable"]
+# connecting: the ledger has it, and the way to its machines is being made. unfinished: its start was broken off, as the
+# process that brought it up is gone.
+PoolStatus = Literal[
+    "starting", "connecting", "up", "degraded", "stopping", "gone", "failed", "unreachable", "unfinished"
+]
 # lost: its pool ended, and nobody knows how it went; kept: its pool ended, and what it gave can still be fetched; left:
 # it goes on, but this client has gone from it.
 RunStatus = Literal["running", "done", "failed", "cancelled", "lost", "kept", "left"]

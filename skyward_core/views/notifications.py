@@ -57,7 +57,7 @@ class NotificationWatch:
             self._starting.add(pool.key)
         elif pool.key in self._starting:
             self._starting.discard(pool.key)
-            if pool.state == "failed" or (pool.is_over and pool.detail):
+            if pool.state in ("failed", "unfinished") or (pool.is_over and pool.detail):
                 took = now - pool.created_at
                 yield Notification("failed", pool.name, what="the start", detail=pool.detail, seconds=took)
 

@@ -164,7 +164,7 @@ class RunView(Value):
 
 @dataclass(slots=True, eq=False, repr=False)
 class PoolView(Value):
-    """A pool. ``state``: starting, connecting, up, degraded, stopping, gone, failed, unreachable.
+    """A pool. ``state``: starting, connecting, up, degraded, stopping, gone, failed, unreachable, unfinished.
 
     ``key`` tells it from every other one, those of the same name among them; ``name`` is for people. ``ended_at``:
     Unix time at which it was verified gone. ``hint``: what to do about ``detail``, where that is an error and does not

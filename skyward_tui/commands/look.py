@@ -17,7 +17,7 @@ from skyward_core.views.views import RunView
 
 from ..as_json import kept_json, pool_json, run_json, trials_json
 from ..hints import detail_of, words_of
-from ..words import count, duration, hourly
+from ..words import BROKEN_OFF, count, duration, hourly
 from .collapsing import Collapsed
 from .console import Console
 from .reach import fetched, meant, opened
@@ -33,7 +33,7 @@ def ls(everything: bool, console: Console) -> int:
         kept = [(session.ledger.pool(each.token).name, each) for each in session.kept()]
     pools = found if everything else [pool for pool in found if pool.is_live]
     for pool in found:
-        if pool.state == "unreachable" or (not pool.is_live and not everything):
+        if pool.state in ("unreachable", "unfinished") or (not pool.is_live and not everything):
             said = detail_of(pool) or "it is over, as whoever made it has ended; nothing of it is left"
             console.note(f"pool {pool.name}: {said}")
     when = "ends" if all(pool.ended_at is None for pool in pools) else "ends, or ended"
@@ -48,7 +48,8 @@ def ls(everything: bool, console: Console) -> int:
         if pool.ended_at is not None:
             ready, ends = str(pool.node_count), time.strftime("%Y-%m-%d %H:%M", time.localtime(pool.ended_at))
         price = hourly(pool) or "-"
-        rows.append((pool.name, pool.state, pool.provider, ready, price, ends, runs))
+        state = BROKEN_OFF if pool.state == "unfinished" else pool.state
+        rows.append((pool.name, state, pool.provider, ready, price, ends, runs))
     if console.as_json:
         told = [kept_json(*each) for each in kept]
         console.result({"pools": [pool_json(pool) for pool in pools], "kept": told})

@@ -56,7 +56,7 @@ class PhaseBoard(Roll):
         self._state, self._pool = state, (pool, now, run)
         job_steps = steps_of(pool, run)
         self._steps = on_nodes(job_steps, now)
-        bad = pool.state in ("failed", "degraded", "unreachable")
+        bad = pool.state in ("failed", "degraded", "unreachable", "unfinished")
         style = "$text-error" if bad else "$muted"
         self._head = [Content.styled(f" {line}", style) for line in self._what_of(pool)]
         for number, line in enumerate(last_words(pool, job_steps)):

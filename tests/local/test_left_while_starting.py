@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from skyward_core.front.session import Session
 from skyward_core.model.errors import Cancelled, PoolError
+from skyward_core.model.hint import Hint
 from skyward_core.model.spec import Image, Options, PoolSpec
 from skyward_core.providers.local.provider import Local
+from tests.support.child import Child
+from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -39,7 +43,8 @@ def test_the_start_is_over_before_the_ledger_is_closed_and_who_uses_the_pool_goe
     go_on.touch()
     later = Session()
     (view,) = later.refresh().result(90)
-    assert view.state == "starting" and "its client was gone while it was starting" in view.detail
+    assert view.state == "unfinished" and "its client was gone while it was starting" in view.detail
+    assert view.hint == Hint("down", "half")
     with pytest.raises(PoolError, match="not finished"):
         later.look("half").result(90)
     assert len(begun.read_text().split()) == 1, "who only looks sets nothing up"
@@ -51,3 +56,31 @@ def test_the_start_is_over_before_the_ledger_is_closed_and_who_uses_the_pool_goe
     assert (receipt.created, receipt.ok) == (2, True)
     later.detach()
     assert len(begun.read_text().split()) == 1 + used
+
+
+BRINGS_UP = """
+import sys
+import skyward_core as sky
+setup = f"echo $$ >> {sys.argv[1]}; while [ ! -e {sys.argv[2]} ]; do sleep 0.02; done"
+image = sky.Image(setup=[setup])
+with sky.Compute(provider=sky.Local(), name="half", image=image, options=sky.Options(console=False)):
+    pass
+"""
+
+
+def test_a_start_whose_process_is_killed_is_listed_as_broken_off_with_what_to_do(cli: Cli) -> None:
+    begun, go_on = cli.folder / "begun", cli.folder / "go_on"
+    command = [sys.executable, "-c", BRINGS_UP, str(begun), str(go_on)]
+    with Child(command, cwd=cli.folder, env=cli.env) as maker:
+        wait_until(lambda: begun.exists() and begun.read_text(), what="the set-up")
+        assert cli.pools()["half"]["state"] == "starting"
+        maker.kill()
+        maker.wait()
+    go_on.touch()
+    assert cli.pools()["half"]["state"] == "unfinished"
+    listed = cli("ls")
+    assert "half  start broken off  local" in listed.stdout
+    assert "its client was gone while it was starting" in listed.stderr
+    assert "end it: skyward-tui down half" in listed.stderr
+    assert cli("down", "half", "--yes").returncode == 0
+    assert cli.pools() == {}

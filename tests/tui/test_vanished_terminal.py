@@ -117,7 +117,7 @@ def test_with_a_pool_of_its_own(setup: list[str], tmp_path: Path) -> None:
         below = descendants(terminal.child.pid)
         assert terminal.vanish() == HANGUP
     session = Session()
-    half_made = ["starting" if setup else "up"]  # who only looks finishes nothing
+    half_made = ["unfinished" if setup else "up"]  # who only looks finishes nothing
     assert [view.state for view in session.refresh().result(90)] == half_made
     assert session.down("own").result(90).ok
     session.detach()

@@ -71,7 +71,10 @@ def test_signs_of_states_stay_apart() -> None:
     assert len({look(state).glyph for state in ranks}) == len(ranks)
     for state, each in _LOOKS.items():
         assert each.word and each.glyph, state
-    for group in (("up", "degraded", "gone", "unreachable"), ("done", "failed", "cancelled", "running")):
+    for group in (
+        ("up", "degraded", "gone", "unreachable", "unfinished"),
+        ("done", "failed", "cancelled", "running"),
+    ):
         assert len({look(state).text for state in group}) == len(group)
 
 

@@ -98,6 +98,17 @@ def test_a_start_that_fails_a_budget_and_a_breakpoint_are_told_once(session: Fak
     assert len(watch.look(session.pools(), session.now)) == 1, "it stops once more"
 
 
+def test_a_start_whose_process_dies_is_told_of(session: FakeSession) -> None:
+    starting = session.pool("fresh", state="starting", phase="requested")
+    watch = NotificationWatch()
+    watch.look(session.pools(), session.now)
+    starting.state, starting.detail = "unfinished", "its client was gone"
+    assert [message(each) for each in watch.look(session.pools(), session.now)] == [
+        "the start on fresh failed after 1:04: its client was gone"
+    ]
+    assert watch.look(session.pools(), session.now) == []
+
+
 @pytest.mark.parametrize(
     ("told", "looks", "untouched", "news"),
     [

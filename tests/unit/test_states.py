@@ -10,6 +10,7 @@ from skyward_core.model import states
 from skyward_core.node.agent.phases import PHASES
 from skyward_core.wire import messages
 from skyward_tui.theme import look, node_look
+from skyward_tui.words import BROKEN_OFF
 
 
 def test_an_agent_tells_of_the_phases_that_there_are() -> None:
@@ -41,6 +42,10 @@ SHOWN = {
 @pytest.mark.parametrize("state", sorted(SHOWN))
 def test_the_screens_have_a_look_for_each_state(state: str) -> None:
     assert look(state).glyph != "?"
+
+
+def test_a_start_that_was_broken_off_is_called_the_same_everywhere() -> None:
+    assert look("unfinished").word == BROKEN_OFF
 
 
 @pytest.mark.parametrize("phase", get_args(states.NodePhase))
