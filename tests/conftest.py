@@ -132,7 +132,7 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         # What is frozen no longer counts as old, so Python would go through all else very often: a third of what the
         # tests of the app take.
-        gc.set_threshold(50_000, 20, 50)
+        gc.set_threshold(200_000, 20, 50)
         gc.enable()
 
 

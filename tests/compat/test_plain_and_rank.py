@@ -126,6 +126,7 @@ def test_of_a_notebook(folder: Path) -> None:
     assert found["box"] == [True, "Box of 1", True]
 
 
+@pytest.mark.proof("2 s of a processor")
 async def test_over_ssh(folder: Path, plain: dict[str, Any]) -> None:
     host = Host(folder.parent / "host", noise="umask 002")
     await host.start()

@@ -48,6 +48,7 @@ def test_guides_of_heavy_frameworks_run_as_they_are(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stdout.count("RAN ") == 2, done.stderr
 
 
+@pytest.mark.proof("7 s of a processor")
 def test_every_guide_that_needs_no_gpu_runs_as_it_is(tmp_path: Path, proofs: bool) -> None:
     every = sorted(GUIDES.glob("g*.py"))
     lacks = {name: needed for name, needed in NEEDS.items() if find_spec(needed) is None}

@@ -86,6 +86,7 @@ def keras_on_torch() -> dict[str, Any]:
     }
 
 
+@pytest.mark.proof("3 s of a processor")
 def test_keras_on_torch_trains_as_one(pool):
     first, second = keras_on_torch() @ pool
     assert first["backend"] == "torch"

@@ -106,6 +106,7 @@ def test_a_function_that_exits_ends_no_worker(pool: sky.Compute) -> None:
     assert list(pool.map(abs, [-1])) == [1]
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_what_ends_its_rank_is_not_done_anew_behind_the_map_that_failed(pool: sky.Compute) -> None:
     """Dask hands what a worker was at when it died to the next one, for as long as somebody wants it."""
 

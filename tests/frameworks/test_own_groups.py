@@ -133,6 +133,7 @@ def test_scripts_at_the_same_time_each_have_a_group_of_their_own(bare, tmp_path)
     assert len(list(tmp_path.glob("?.*"))) == 6
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_the_group_that_is_there_is_given_where_it_is_the_one_that_is_asked_for(joined):
     from datetime import timedelta
 

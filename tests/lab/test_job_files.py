@@ -138,6 +138,7 @@ def test_a_port_of_a_node_is_here_until_it_is_let_go(lab: Lab) -> None:
             assert done.returncode == 2 and why in done.stderr
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_a_host_without_power_ends_only_the_job_that_has_it(
     make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def test_a_launcher_on_one_node_starts_processes_on_all(reached: tuple[Lab, sky.
     )
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_a_command_fails_there_as_it_would_here(reached: tuple[Lab, sky.Compute]) -> None:
     _, compute = reached
     asked = (

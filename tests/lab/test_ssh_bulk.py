@@ -149,6 +149,7 @@ def lines(host: Host) -> int:
     return sum(fields[3] == "01" and fields[1] in places for fields in tcp)
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_one_line_for_each_host_waits_for_the_next_file_but_not_for_ever(
     pair: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

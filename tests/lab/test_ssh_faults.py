@@ -82,6 +82,7 @@ def test_a_host_whose_shells_hang_does_not_hold_up_a_teardown(
     nothing_runs(lab)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_key_file_that_is_away_while_a_large_call_is_sent(lab: Lab, tmp_path: Path) -> None:
     key, away = tmp_path / "key", tmp_path / "away"
     shutil.copy(lab.key, key)

@@ -155,6 +155,7 @@ def test_as_many_as_are_asked_for(shared: Lab) -> None:
     nothing_runs(shared)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_who_takes_a_gpu_between_the_look_and_the_start_is_named(
     shared: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +217,7 @@ def test_two_clients_at_the_same_instant_never_have_the_same(shared: Lab) -> Non
     assert "taken by pool " in loser
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_ranks_that_outlive_their_agent_hold_their_gpus(shared: Lab) -> None:
     first, _ = shared.hosts
     alone = ssh(shared, [first], gpus="free")

@@ -82,6 +82,7 @@ def listeners(lab: Lab) -> list[list[str]]:
     return [host.run("ss -Htln").splitlines() for host in lab.hosts]
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_standalone_workers_talk_to_the_client_only(pair: Lab) -> None:
     data = os.urandom(2_000_000)
     expected = hashlib.sha256(data).hexdigest()
@@ -96,6 +97,7 @@ def test_standalone_workers_talk_to_the_client_only(pair: Lab) -> None:
         assert all(len(now) > len(then) for now, then in zip(listeners(pair), at_first, strict=True))
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_standalone_host_is_not_given_up_because_its_peers_do_not_reach_it(
     pair: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,7 +64,7 @@ def run(lab: Lab, script: Path, home: Path, way: str) -> list[list[object]]:
     return [rank["value"] for rank in said["ranks"]] if isinstance(said, dict) else list(said)
 
 
-@pytest.mark.proof("2 s of a processor", after=1)
+@pytest.mark.proof("2 s of a processor")
 @pytest.mark.parametrize("way", ["python", "python -m skyward_core", "skyward-tui run"])
 def test_a_script_in_another_folder(pair: Lab, project: Path, home: Path, way: str) -> None:
     script = project / "train_it.py"
@@ -85,6 +85,7 @@ def test_a_script_in_a_folder_below(
     assert run(pair, script, home, way) == [["found", True, host.name] for host in pair.hosts]
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_whole_script_runs_as_the_copy_that_a_node_has(pair: Lab, project: Path) -> None:
     script = project / "whole.py"
     text = "import beside_the_script, os, socket, sys\nfrom pathlib import Path\n"

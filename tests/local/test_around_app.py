@@ -149,6 +149,7 @@ def test_one_that_fails_fails_the_run_with_its_name(how: str, words: str, tmp_pa
         assert notes(diary, 1, "app leave") == [("a", "app leave")] * 2, "what was entered before it is left"
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_one_whose_process_is_killed_is_entered_anew_for_the_next_run(tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     with sky.Compute(nodes=2, plugins=services(diary), options=QUIET) as compute:
@@ -164,6 +165,7 @@ def test_one_whose_process_is_killed_is_entered_anew_for_the_next_run(tmp_path: 
     assert [what for _, what in notes(diary, 0, "app")] == ["app enter"] * 4 + ["app leave"] * 2
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_an_agent_that_follows_a_killed_one_does_not_enter_it_again(tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     with sky.Compute(plugins=services(diary), options=QUIET) as compute:

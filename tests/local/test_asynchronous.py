@@ -409,6 +409,7 @@ def test_an_interrupted_block_waits_for_no_call(pool: sky.Compute, tmp_path: Pat
     assert all(isinstance(future.exception(), BrokenExecutor) for future in futures)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_the_end_of_the_pool_is_the_end_of_its_executors(world: Path, tmp_path: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False, grace=1.0)) as compute:
         executor = sky.Executor(compute)

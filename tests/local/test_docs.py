@@ -46,6 +46,7 @@ def scripts() -> list[Any]:
     return cases
 
 
+@pytest.mark.proof("1 s of a processor", after=4)
 @pytest.mark.parametrize(("script", "prints"), scripts())
 def test_script_runs_as_written(script: str, prints: str, tmp_path: Path) -> None:
     if "plugins.torch" in script:

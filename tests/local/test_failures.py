@@ -92,6 +92,7 @@ def test_results_of_ranks_that_finished_are_kept(pool: sky.Compute, tmp_path: Pa
     assert caught.value.root_cause.rank == 3
 
 
+@pytest.mark.proof("1 s of a processor", after=2)
 @pytest.mark.parametrize(
     ("how", "code", "number"),
     [

@@ -125,6 +125,7 @@ def together(folder: str, calls: int) -> str | None:
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_each_process_of_a_rank_has_a_slice_of_its_own(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """MIG, and a pool without a gang, whose ranks know of their own node alone."""
     driver.setenv("FAKE_GPUS", "22")

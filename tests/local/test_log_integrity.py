@@ -15,6 +15,7 @@ from tests.support.pool_logs import last_run, log_of, settled
 from tests.support.processes import read_log
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_flood_of_all_ranks_arrives_complete(pool: sky.Compute) -> None:
     def flood(lines: int) -> str:
         rank = sky.instance_info().rank

@@ -162,6 +162,7 @@ with sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=Fals
 """
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_the_version_that_is_called_is_the_one_that_children_have(tmp_path: Path, home: Path) -> None:
     """Two functions each have their copy of what both use, and what comes in arguments is there as well."""
     (script := tmp_path / "versions.py").write_text(VERSIONS)

@@ -194,7 +194,7 @@ def finalizes(begun: Callable[[], None]) -> None:
     time.sleep(600)
 
 
-@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("work, times", [(forks, 4), (forks_when_stopped, 1), (finalizes, 1)])
 def test_a_stop_reaches_code_where_python_discards_exceptions(
     pool: sky.Compute, tmp_path: Path, work: Callable[[Callable[[], None]], None], times: int

@@ -175,6 +175,7 @@ def local_library(project: Path) -> None:
     )
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_hosts_have_them_and_the_packages_that_lie_here(
     project: Path, host: Host, known: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

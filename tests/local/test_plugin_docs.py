@@ -31,7 +31,7 @@ def test_every_script_is_run() -> None:
         assert len(scripts(page)) == sum(page == each for each, _, _ in PRINTS), page
 
 
-@pytest.mark.proof("torch; 3 s of a processor", after=3)
+@pytest.mark.proof("torch; 3 s of a processor", after=2)
 @pytest.mark.parametrize(("page", "number", "prints"), PRINTS)
 def test_script_runs_as_written(page: str, number: int, prints: str, tmp_path: Path) -> None:
     script = scripts(page)[number]

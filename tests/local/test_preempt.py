@@ -314,6 +314,7 @@ def pool_notices(compute: sky.Compute) -> list[NoticeKind]:
     return [each.kind for each in replay(compute.pool.archive.folder) if isinstance(each, NodeNotice)]
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_what_was_taken_back_without_a_notice_is_lost_to_that_too(pool: sky.Compute, steps: Steps) -> None:
     """Its agent is ended with its machine, and cannot say why."""
 

@@ -163,6 +163,7 @@ def test_a_script_and_its_ranks_have_the_project_s_python(
     assert first == f"# nothing was installed for pool p: its ranks had {chosen}, with these packages"
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_what_an_image_adds_comes_before_what_the_project_has(
     project: Path, environments: dict[str, Path], wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +188,7 @@ def tiny_variables(wheels: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_another_client_starts_agents_with_the_pool_s_interpreter(
     project: Path, environments: dict[str, Path]
 ) -> None:
@@ -255,6 +257,7 @@ def test_a_script_with_inline_metadata_gets_an_environment_of_its_own(inline: Pa
     assert made.parent == home / "environments" and (made / ".made").read_text() == chosen.path
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_what_a_plugin_brings_loads_a_script_and_is_what_its_ranks_have(
     project: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

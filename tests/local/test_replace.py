@@ -143,6 +143,7 @@ def test_tasks_go_to_the_nodes_that_are_there(home: Path, monkeypatch: pytest.Mo
     assert compute.receipt is not None and compute.receipt.ok
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_without_another_machine_broadcasts_are_refused_in_words(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +242,7 @@ def test_a_run_that_waits_is_cancelled_when_its_client_leaves(
         assert ours.result(60) == [0, 1], "the other client's goes on waiting"
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_client_that_leaves_is_told_where_its_run_goes_on(home: Path, tmp_path: Path) -> None:
     @sky.function
     def wait_for_it() -> int:

@@ -146,6 +146,7 @@ def test_what_a_killed_client_had_waiting_is_dropped_and_what_runs_goes_on(cli: 
         assert every.wait() == 0
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_client_that_stood_still_while_its_job_waited_prints_no_other_runs_lines(cli: Cli) -> None:
     cli.write("talks.yaml", JOB.format(name="talks", nodes=3) + "  echo the other\n")
     with cli.begin("exec", "q", "talks.yaml") as talks:
@@ -192,6 +193,7 @@ def test_what_cannot_be_is_refused(cli: Cli, words: tuple[str, ...], said: str) 
     assert done.returncode != 0 and said.replace("hodes", "leave out --nodes") in done.stderr
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_another_client_sees_the_steps_of_a_job_on_each_node_and_follows_them(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -290,7 +290,7 @@ def test_no_broadcast_loses_a_rank_to_a_script_beside_it(pool, tmp_path):
     assert said not in str(pool.pool.view)
 
 
-@pytest.mark.proof("3 s of a processor", after=2)
+@pytest.mark.proof("3 s of a processor", after=1)
 @pytest.mark.parametrize(
     ("script", "words", "status"),
     [

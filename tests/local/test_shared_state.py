@@ -190,6 +190,7 @@ def test_strangers_find_no_way_in(pool: sky.Compute) -> None:
             continue  # it ended
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_server_that_is_killed_is_followed_by_another(pool: sky.Compute) -> None:
     sky.counter("kept").increment()
     (process,) = servers(plugin(pool).token)

@@ -286,6 +286,7 @@ def test_nodes_have_the_python_that_the_script_has(cluster: SlurmCluster, tmp_pa
     assert cluster.jobs() == []
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_a_login_host_runs_the_commands_and_is_the_way_to_the_nodes(
     cluster: SlurmCluster, home: Path, tmp_path: Path
 ) -> None:

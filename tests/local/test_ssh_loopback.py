@@ -312,6 +312,7 @@ async def restart(host: Host) -> None:
     await host.start()
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_check_says_what_works_in_words(host: Host, known: Path, tmp_path: Path) -> None:
     lines = await provider(host, known).check()
     words = "\n".join(line.detail for line in lines)
@@ -331,6 +332,7 @@ async def test_check_says_what_works_in_words(host: Host, known: Path, tmp_path:
     assert f"skyward-tui trust 127.0.0.1:{host.port}" in detail_of(line)
 
 
+@pytest.mark.proof("3 s of a processor")
 async def test_who_looks_at_a_host_without_the_wanted_python_takes_another_and_has_none_fetched(
     host: Host, known: Path
 ) -> None:

@@ -141,6 +141,7 @@ async def test_hosts_have_what_a_script_asks_for(host: Host, known: Path, projec
         assert program != chosen.path and str(host.home) in program
 
 
+@pytest.mark.proof("2 s of a processor")
 async def test_a_project_of_another_version_has_that_version_there(
     host: Host, known: Path, project: Path, links: str
 ) -> None:

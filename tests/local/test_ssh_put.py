@@ -67,6 +67,7 @@ async def test_a_connection_that_breaks_again_and_again_is_gone_on_with(
     assert (blobs / ("a" * 32)).read_bytes() == source.read_bytes()
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_connection_that_breaks_as_the_file_is_to_go_is_made_anew(
     host: Host, way: SSHTransport, tmp_path: Path
 ) -> None:
@@ -92,7 +93,7 @@ async def test_a_host_out_of_reach_is_a_connection_error(
         await host.start()
 
 
-@pytest.mark.proof("1 s of a processor", after=2)
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [4, SIZE])
 @pytest.mark.parametrize("noise", ["", "echo hello >&2; "])
 async def test_a_host_that_does_not_take_it_says_why(
@@ -144,6 +145,7 @@ async def other_release(host: Host, way: SSHTransport) -> AsyncIterator[Callable
         await each.close()
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_two_transfers_of_another_release_bring_its_commands_once(
     host: Host,
     other_release: Callable[[], SSHTransport],
@@ -166,6 +168,7 @@ async def test_two_transfers_of_another_release_bring_its_commands_once(
     assert {path.name for path in blobs.iterdir()} >= {"a" * 32, "b" * 32}
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_connection_that_breaks_while_commands_are_brought_is_made_anew(
     host: Host, other_release: Callable[[], SSHTransport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -200,6 +200,7 @@ def test_the_command_line_tells_the_same(session: Session, hung: str) -> None:
     assert "thread MainThread" in command("stacks", hung, "--threads")
 
 
+@pytest.mark.proof("1 s of a processor")
 @needs_py_spy
 def test_the_command_line_profiles_a_rank_and_files_come_home(working: str, tmp_path: Path) -> None:
     said = command("profile", f"{working}:3", "--seconds", "1", "--to", str(tmp_path / "made"))

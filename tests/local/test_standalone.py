@@ -216,6 +216,7 @@ class Diary(Plugin):
         yield
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_plugin_that_failed_is_tried_again_by_the_next_run(tmp_path: Path) -> None:
     fail = tmp_path / "fail"
     fail.touch()

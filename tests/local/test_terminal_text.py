@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pexpect
 import pyte
+import pytest
 
 from tests.support.cli import PATIENCE, Cli
 from tests.support.hostile_text import harm
@@ -84,6 +85,7 @@ def test_commands_and_scripts_let_nothing_but_text_and_colours_through(cli: Cli)
         assert shown.count("OTHER") >= 2
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_each_rank_s_bar_is_one_line_that_is_drawn_anew(cli: Cli, tmp_path: Path) -> None:
     cli.write("bars.py", BARS)
     for name in ("script", "run"):

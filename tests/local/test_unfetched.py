@@ -197,6 +197,7 @@ def test_a_teardown_gives_up_what_nobody_has_fetched_where_it_is_told_to(home: P
         sky.results(run)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_what_a_teardown_cannot_fetch_stays_on_its_host_and_the_receipt_says_so(home: Path) -> None:
     row, run = leave(home, how="raises")
     place = home / "pools" / row.key / "results" / f"{run}.1.pickle"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.terminal import Terminal
 
 SCRIPT = """
@@ -21,6 +23,7 @@ def train(until: str):
 """
 
 
+@pytest.mark.proof("4 s of a processor")
 def test_a_block_while_it_runs_and_the_summary_afterwards(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text(SCRIPT)
     (tmp_path / "t.yaml").write_text("setup: echo set up\nrun: echo run >> told; sleep 1\n")

@@ -99,6 +99,7 @@ class TestModule:
             assert process.wait(PATIENCE) == 143
         assert cli.pools() == {}
 
+    @pytest.mark.proof("1 s of a processor")
     def test_a_script_goes_on_when_its_terminal_closes_under_nohup(self, cli: Cli) -> None:
         cli.write(
             "long.py",

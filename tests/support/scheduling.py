@@ -9,10 +9,13 @@ from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 # Folders whose files share what a process makes once and takes seconds of a processor, and how many processes make it:
 # moto's EC2 is loaded in two seconds, and what it has listed it remembers.
 SHARING = {"tests/aws": 2}
-# Files whose rules each look at all sources, which one process reads and parses once (`sources.py`).
-OF_SOURCES = {
-    f"tests/unit/test_{name}.py" for name in ("frame_reads", "hints", "house", "node_paths", "protocol")
+# Files that share what one process makes: rules that each look at all sources, which are read and parsed once
+# (`sources.py`); and what loads PyTorch, which takes two seconds of a processor.
+TOGETHER = {
+    "sources": ("frame_reads", "hints", "house", "node_paths", "protocol"),
+    "torch": ("metrics_log", "plugins_others", "reference", "sampler", "shard"),
 }
+PLACES = {f"tests/unit/test_{name}.py": place for place, names in TOGETHER.items() for name in names}
 
 
 class SharingFiles(LoadFileScheduling):
@@ -24,8 +27,8 @@ class SharingFiles(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        if file in OF_SOURCES:
-            return "sources"
+        if file in PLACES:
+            return PLACES[file]
         folder = file.rpartition("/")[0]
         if folder not in SHARING:
             return file

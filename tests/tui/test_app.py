@@ -232,6 +232,7 @@ async def test_too_small_says_so(app: SkywardApp, session: FakeSession, size: tu
         await until(pilot, lambda: "2 log" in screen_text(app))
 
 
+@pytest.mark.proof("1 s of a processor")
 @pytest.mark.usefixtures("painted")
 async def test_any_size_can_be_painted(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("wide", 10, 8)

@@ -90,6 +90,7 @@ async def test_fields_and_line_say_the_same(app: SkywardApp) -> None:
         assert line.value == "epochs=4 mode=e kind=sgd resume=false", "nothing is said otherwise by that"
 
 
+@pytest.mark.proof("1 s of a processor", after=2)
 @pytest.mark.parametrize(
     ("given", "name", "said"),
     [
@@ -139,6 +140,7 @@ async def test_another_function_has_other_fields(app: SkywardApp) -> None:
         assert "the main program of every rank" in screen_text(app)
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_what_a_script_calls_its_values_is_no_markup(app: SkywardApp, folder: Path) -> None:
     (folder / "train.py").write_text(
         "import skyward_core as sky\nfrom typing import Literal\n\n@sky.function\n"

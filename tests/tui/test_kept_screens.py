@@ -89,6 +89,7 @@ async def left_at(session: FakeSession, *keys: str, shows: str) -> None:
         await leave(app, pilot)
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("back", ["escape", "q"])
 async def test_the_next_start_opens_the_screen_that_was_left(
     session: FakeSession, view: PoolView, back: str
@@ -149,6 +150,7 @@ async def test_so_it_does_of_the_history(session: FakeSession, view: PoolView, k
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_an_earlier_run_is_there_again_too(session: FakeSession, view: PoolView) -> None:
     first = next(iter(view.runs))
     session.end_run(view, view.runs[first])
@@ -250,6 +252,7 @@ async def test_so_does_one_while_the_place_is_forgotten(
         assert [type(each) for each in app.screen_stack] == [PoolsScreen, HistoryScreen]
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_charts_are_drawn_as_they_were_left(session: FakeSession, view: PoolView) -> None:
     logged(view, view.runs["llama-ft-1"], session)
     app = made(session)

@@ -102,6 +102,7 @@ async def test_what_no_field_shows_is_launched_again_too(
         assert noted.torchrun and noted.whole
 
 
+@pytest.mark.proof("1 s of a processor", after=2)
 @pytest.mark.parametrize("lacks", ["record", "field", "pool"])
 async def test_what_the_form_cannot_do_is_said(
     app: SkywardApp, session: FakeSession, launch: KeptLaunch, lacks: str
@@ -127,6 +128,7 @@ async def test_what_the_form_cannot_do_is_said(
         assert isinstance(app.screen, LaunchScreen) == (lacks == "pool")
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_job_is_launched_again_by_its_file_with_the_variables_that_it_had(
     app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ def train(epochs: int = 3) -> float:
 '''
 
 
+@pytest.mark.proof("2 s of a processor")
 async def test_code_and_earlier_runs_have_the_room_that_fields_leave(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:
@@ -54,6 +55,7 @@ async def test_code_and_earlier_runs_have_the_room_that_fields_leave(
         await until(pilot, lambda: "a secret of this function" not in screen_text(app))
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 48)])
 async def test_without_a_script_one_can_begin_with_launches_of_late_and_examples(
     app: SkywardApp, tmp_path: Path, size: tuple[int, int]

@@ -73,6 +73,7 @@ async def test_a_job_file_is_launched_like_a_script(
         assert all(TOKEN not in str(form) for form in (app.unlaunched, screen_text(app)))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_job_without_run_says_that_nothing_is_run(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:

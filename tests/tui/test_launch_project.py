@@ -176,6 +176,7 @@ def test_what_somebody_else_could_have_put_above_a_script_is_not_offered(project
     assert "uv.lock" not in [label for label, _ in choices_for(script, "")]
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_what_is_used_where_nothing_is_chosen_is_shown(app: SkywardApp, project: Path) -> None:
     (project / "block.py").write_text(BLOCK + FUNCTION)
     async with app.run_test(size=SIZE) as pilot:
@@ -263,6 +264,7 @@ async def test_a_pool_that_is_up_brings_what_it_was_made_for(
 # -- pictures --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof("1 s of a processor")
 @at_usual_sizes
 @pytest.mark.usefixtures("in_a_home_folder")
 async def test_a_whole_script_with_all_that_can_be_said(

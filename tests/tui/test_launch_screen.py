@@ -81,6 +81,7 @@ async def test_a_launch_from_form_to_run_screen(app: SkywardApp, session: FakeSe
         await until(pilot, lambda: "▶ train" in screen_text(app))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_what_only_some_providers_heed_is_asked_for_those_alone(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +111,7 @@ async def test_what_only_some_providers_heed_is_asked_for_those_alone(
         assert "--budget" not in command_line(screen.form())
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_provider_is_asked_once_somebody_stops_typing(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +145,7 @@ async def test_a_plugin_of_another_package_is_listed(
         assert {"torch", "mine"} <= set(listed)
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_pool_that_is_not_kept_goes_with_its_run(
     app: SkywardApp, session: FakeSession, script: Path
 ) -> None:
@@ -229,7 +232,7 @@ async def test_a_name_in_use_is_one_line_in_the_form(
         assert session.created == []
 
 
-@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
 async def test_what_is_wrong_is_there_to_the_last_word(
     app: SkywardApp, script: Path, size: tuple[int, int]
@@ -254,6 +257,7 @@ async def test_examples_are_picked_by_typing(app: SkywardApp) -> None:
         assert screen.query_one("#script", Input).value == "example:ddp"
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_pickers_say_that_nothing_fits(app: SkywardApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "")
@@ -335,6 +339,7 @@ async def test_arrows_go_through_all_fields(app: SkywardApp, script: Path) -> No
         await until(pilot, lambda: screen.form().function == "evaluate")
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_plan_longer_than_its_place_scrolls_by_keys(app: SkywardApp, script: Path) -> None:
     script.write_text(
         SCRIPT + "\nimport no_such_thing, no_such_package_anywhere, nor_this_one, nor_that_other_one\n"
@@ -445,6 +450,7 @@ async def test_in_a_folder_that_was_opened_the_cursor_is_on_what_lies_there(
         await until(pilot, lambda: screen.query_one("#script", Input).value == "jobs/mine.py")
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_home_folder_of_nobody_is_a_path_like_any_other(app: SkywardApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "~nobody-of-that-name/x.py")
@@ -456,6 +462,7 @@ async def test_a_home_folder_of_nobody_is_a_path_like_any_other(app: SkywardApp)
         assert screen.query_one("#script", Input).value == "~nobody-of-that-name/x.py"
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_the_python_script_is_copied(app: SkywardApp, session: FakeSession, script: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
@@ -561,6 +568,7 @@ async def test_hosts_are_a_list_or_a_group(
         assert spec.provider.host_keys == "ask"
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_an_accelerator_is_picked_from_the_catalogue(
     app: SkywardApp, session: FakeSession, script: Path
 ) -> None:
@@ -639,6 +647,7 @@ async def test_an_accelerator_is_picked_from_what_is_offered(
         await until(pilot, lambda: field.value.startswith("MI300") and field.value.endswith(":8"))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_why_nothing_is_offered_is_said_and_the_catalogue_is_there(
     app: SkywardApp, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,6 +111,7 @@ async def test_what_is_searched_for_is_found_in_the_files_too(tmp_path: Path) ->
     assert window.search.numbers[-1] == 550
 
 
+@pytest.mark.proof("2 s of a processor")
 async def test_one_that_would_take_for_ever_on_a_line_of_a_file_is_given_up(tmp_path: Path) -> None:
     ring = ring_of(500)
     window, files = LogWindow(ring), stored(tmp_path, 500)

@@ -154,6 +154,7 @@ async def test_what_no_gpu_tells_has_no_curve(app: SkywardApp, session: FakeSess
         await until(pilot, lambda: "6 machines  use %" in screen_text(app))
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize(("width", "hidden"), [(80, 6), (160, 0)])
 async def test_gpus_that_have_no_room_are_counted(
     app: SkywardApp, session: FakeSession, width: int, hidden: int

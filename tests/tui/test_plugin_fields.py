@@ -89,6 +89,7 @@ async def test_what_is_amiss_stands_below_the_field_and_on_the_line_that_folds(a
         await until(pilot, lambda: "keras (backend=torch, seed=7)" in screen_text(app))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_launch_of_late_has_them(app: SkywardApp) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
@@ -105,6 +106,7 @@ async def test_a_launch_of_late_has_them(app: SkywardApp) -> None:
         await until(pilot, lambda: "torch.backend=gloo" in screen_text(app))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_launch_that_is_refused_opens_what_is_amiss(app: SkywardApp) -> None:
     form = Form(script="train.py", plugins=("torch",), parameters={"torch.init": "perhaps"})
     async with app.run_test(size=(160, 48)) as pilot:

@@ -82,6 +82,7 @@ async def test_machines_are_checked_for_the_python_that_loads_the_script(
         await until(pilot, lambda: f"needs    Python {minor} on each" in screen_text(app))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_where_lines_are_few_only_what_is_amiss_has_one(app: SkywardApp, session: FakeSession) -> None:
     session.check_ups["local"] = Future()
     async with app.run_test(size=(80, 24)) as pilot:
@@ -91,6 +92,7 @@ async def test_where_lines_are_few_only_what_is_amiss_has_one(app: SkywardApp, s
         assert "8 cores" not in screen_text(app)
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_of_a_path_that_has_no_room_the_end_stays(app: SkywardApp, session: FakeSession) -> None:
     free = "71.5 GB free under /scratch/of/many/people/and/groups/skyward/spool"
     session.check_ups["local"] = done([Check("local disk", "ok", free)])

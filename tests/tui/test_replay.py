@@ -117,6 +117,7 @@ async def test_every_key_of_the_transport(app: ReplayApp) -> None:
     assert done == {action.id for action in replay}
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_time_that_is_gone_back_to_looks_as_it_did(app: ReplayApp) -> None:
     def panels() -> str:
         return "\n".join(screen_text(app).splitlines()[1:-2])

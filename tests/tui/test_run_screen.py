@@ -94,6 +94,7 @@ async def test_equal_lines_of_all_ranks_are_one(app: SkywardApp, session: FakeSe
         await until(pilot, lambda: "collapsed" in title(screen))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_filter_that_would_take_for_ever_is_given_up_and_says_so(
     app: SkywardApp, session: FakeSession
 ) -> None:

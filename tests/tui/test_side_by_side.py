@@ -234,6 +234,7 @@ async def test_the_wheel_scrolls_a_log(app: SkywardApp, session: FakeSession) ->
         await until(pilot, lambda: "line 199" in screen_text(app))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_errors_open_the_editor_too(app: SkywardApp, session: FakeSession) -> None:
     failed_run(session, session.pool("p", 4))
     async with app.run_test(size=SIZE) as pilot:

@@ -286,6 +286,7 @@ async def test_launch(app: SkywardApp, session: FakeSession, snap: Snap, size: t
     )
 
 
+@pytest.mark.proof("2 s of a processor")
 @at_usual_sizes
 @pytest.mark.usefixtures("in_a_home_folder")
 async def test_launch_plugins(
@@ -345,6 +346,7 @@ script_args = ["--all"]
 """
 
 
+@pytest.mark.proof("1 s of a processor")
 @at_every_size
 async def test_presets(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     Path("skyward.toml").write_text(PRESETS)

@@ -109,7 +109,7 @@ sys.exit(app.return_code)
 """
 
 
-@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("setup", [[], ["exec sleep 3"]], ids=["up", "starting"])
 def test_with_a_pool_of_its_own(setup: list[str], tmp_path: Path) -> None:
     with closing(Terminal(tmp_path / "home", cwd=tmp_path, program=["-c", OWN, *setup])) as terminal:

@@ -24,7 +24,7 @@ def test_flaky(way):
 BROKEN = "def test_broken():\n    assert 1 == 2\n"
 
 
-@pytest.mark.proof("2 s of a processor", after=3)
+@pytest.mark.proof("2 s of a processor", after=2)
 @pytest.mark.parametrize(
     "flaky, broken, status, said",
     [

@@ -110,6 +110,7 @@ def test_made_once_and_reused(tmp_path: Path, wheels: dict[str, str], uv: bool) 
     assert version_in(ensure(image, root, env)[0]) == "1.0"
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("uv", [pytest.param(True, marks=NEEDS_UV), False], ids=["uv", "venv and pip"])
 def test_what_lies_where_the_client_was_started_is_none_of_an_installers(
     tmp_path: Path, wheels: dict[str, str], uv: bool, monkeypatch: pytest.MonkeyPatch
@@ -145,6 +146,7 @@ def test_an_environment_whose_interpreter_is_gone_is_made_anew(
     assert environment.ready(image, root) == python
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_an_interpreter_that_had_all_when_it_was_set_up_is_looked_at_again(
     tmp_path: Path, wheels: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def test_who_has_not_put_it_off_keeps_pythons_own_ways(monkeypatch: pytest.Monke
     assert looks == []
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_what_is_kept_for_good_is_looked_through_never() -> None:
     with kept_for_good():
         assert not gc.isenabled()

@@ -163,6 +163,7 @@ def test_keras_on_torch_alone_makes_the_process_group():
     assert seen == [[True, "torch", "0", False], [True, "torch", "1", False]]
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_accelerates_environment(monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setattr(os, "environ", dict(os.environ))

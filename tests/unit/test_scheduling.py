@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.support.scheduling import OF_SOURCES, SHARING, SharingFiles
+from tests.support.scheduling import PLACES, SHARING, SharingFiles
 
 
 def test_files_that_share_something_go_to_as_many_processes_as_make_it() -> None:
@@ -19,9 +19,14 @@ def test_files_that_share_something_go_to_as_many_processes_as_make_it() -> None
     assert len(set(scopes)) == processes
     assert scopes == [scheduling._split_scope(f"{file}::Class::test_other") for file in files]
     assert scheduling._split_scope("tests/unit/test_a.py::test_it[a::b]") == "tests/unit/test_a.py"
-    assert {scheduling._split_scope(f"{file}::test_it") for file in OF_SOURCES} == {"sources"}
+    for file, place in PLACES.items():
+        assert scheduling._split_scope(f"{file}::test_it") == place
 
 
-def test_files_that_read_all_sources_are_there() -> None:
+MARKS = {"sources": "support.sources", "torch": "torch"}
+
+
+def test_files_that_share_something_need_it() -> None:
     root = Path(__file__).parents[2]
-    assert all("support.sources" in (root / file).read_text() for file in OF_SOURCES)
+    for file, place in PLACES.items():
+        assert MARKS[place] in (root / file).read_text(), file

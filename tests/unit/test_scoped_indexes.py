@@ -132,6 +132,7 @@ def installed(requirements: list[str], address: str, root: Path, env: dict[str, 
     return dict(each.split("=") for each in said.split() if each.startswith("sky"))
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 def test_its_packages_come_from_there_and_others_do_not(
     private: str, tmp_path: Path, env: dict[str, str]
 ) -> None:
@@ -141,6 +142,7 @@ def test_its_packages_come_from_there_and_others_do_not(
     assert left == []
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 def test_where_it_cannot_be_reached_nothing_takes_its_place(
     world: ExitStack, tmp_path: Path, env: dict[str, str]
 ) -> None:
@@ -169,6 +171,7 @@ def test_one_that_is_asked_for_elsewhere_only_does_not_come(
     }
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 def test_one_that_another_needs_is_not_taken_from_elsewhere(
     private: str, tmp_path: Path, env: dict[str, str]
 ) -> None:
