@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ..store.passing_folders import begin, sweep
+from ..store.passing_folders import TASKS, begin, held, sweep
 
-__all__ = ["begin", "sweep"]
+__all__ = ["TASKS", "begin", "held", "sweep"]

@@ -5,10 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .home import home
 from .ledger_rows import process_lives
+
+TASKS = "tasks"
+"""Where what goes to nodes is before it does."""
+
+
+@contextmanager
+def held(base: str) -> Iterator[Path]:
+    """Have one, as of :func:`begin`, until the block is left."""
+    folder = begin(base)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def begin(base: str) -> Path:

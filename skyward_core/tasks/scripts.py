@@ -319,10 +319,10 @@ def _workplace() -> Path:
     from ..store.home import home
 
     try:
-        return passing_folders.begin("tasks")
+        return passing_folders.begin(passing_folders.TASKS)
     except OSError as error:
         raise UsageError(
-            f"no script can be loaded, which is done in {home() / 'tasks'}: {error.strerror or error}"
+            f"no script can be loaded, which is done in {home() / passing_folders.TASKS}: {error.strerror or error}"
         ) from error
 
 

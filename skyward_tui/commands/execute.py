@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from secrets import token_hex
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from skyward_core.front import passing_folders
 from skyward_core.front.scripts import Task
 from skyward_core.front.shell_tasks import shell_task
 from skyward_core.model import exit_status
@@ -55,7 +54,7 @@ def execute(
         runner = StepsRun(session, console, pool, ours=False, keep=True)
         if watch:
             runner.watch()
-        with TemporaryDirectory(prefix="skyward-job-") as large, runner.follower.signals():
+        with passing_folders.held(passing_folders.TASKS) as large, runner.follower.signals():
             kept: KeptShell
             if job is None:
                 from skyward_core.front.kept_commands import KeptCommand
@@ -68,7 +67,7 @@ def execute(
 
                 view = session.look(row.key).result()
                 check_fits(job, view)
-                steps = tasks_on(job, view, Path(large), run_alone=True)
+                steps = tasks_on(job, view, large, run_alone=True)
                 kept = KeptJob.of(job, run_alone=True)
             return runner.all_of(None, steps, detach=detach, kept=kept)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
+from skyward_core.front import passing_folders
 from skyward_core.front.job_request import (
     JobFile,
     JobRequest,
@@ -62,8 +60,7 @@ def launch(
         runner = StepsRun(session, console, name, ours=found is None or down, keep=not down)
         if watch:
             runner.watch()
-        with TemporaryDirectory(prefix="skyward-job-") as large, runner.follower.signals():
-            folder = Path(large)
+        with passing_folders.held(passing_folders.TASKS) as folder, runner.follower.signals():
             steps = (
                 list(tasks_of(job, folder, setup=setup))
                 if found is None

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 from textual import on, work
@@ -408,6 +407,8 @@ class LaunchScreen(BaseScreen[None]):
 
     async def _begin_job(self, form: Form, shown: JobPlan) -> None:
         """Ask for the secrets that nobody has given; then the same with a job file."""
+        from skyward_core.front import passing_folders
+
         from ..dialogs.secrets import SecretsScreen
         from ..job_form import job_plan, job_steps
 
@@ -417,7 +418,8 @@ class LaunchScreen(BaseScreen[None]):
             if values is None:
                 return self._at_work(None)
         self._wait = Wait(f"reading {shown.job.path.name}")
-        pools, folder = self.app.pools(), Path(mkdtemp(prefix="skyward-job-"))
+        # Where the next process finds it, should this one be killed.
+        pools, folder = self.app.pools(), passing_folders.begin(passing_folders.TASKS)
         # A name that is made up is another each time: the pool gets the one that the plan has shown.
         named = form if shown.spec is None else replace(form, name=shown.spec.name)
         try:

@@ -231,6 +231,23 @@ def test_it_is_left_running_and_its_pool_torn_down(cli: Cli) -> None:
     assert "left" not in cli.pools()
 
 
+def test_what_a_killed_launch_was_about_to_send_goes_with_the_next_one(cli: Cli, pool: str) -> None:
+    folder = cli.folder / "home" / "tasks"
+    before = set(folder.iterdir()) if folder.exists() else set()
+    go_on = cli.folder / "go on"
+    text = f"run: while [ ! -e '{go_on}' ]; do sleep 0.05; done\n"
+    with cli.begin("launch", written(cli, text), "-c", pool) as launch:
+        wait_until(lambda: folder.exists() and set(folder.iterdir()) - before, what="its folder")
+        (left,) = set(folder.iterdir()) - before
+        assert left.name.startswith(f"{launch.pid}-")
+        launch.kill()
+        launch.wait()
+    go_on.touch()
+    assert left.exists(), "nobody was there to remove it"
+    cli("launch", written(cli, "run: 'true'\n"), "-c", pool)
+    assert not set(folder.iterdir()) - before
+
+
 def test_what_would_be_made_is_told(cli: Cli) -> None:
     name = written(cli, JOB, nodes=2)
     found = cli.json("launch", name, "--dry-run", "--secret", "HF_TOKEN=abcdefgh")

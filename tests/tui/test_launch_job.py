@@ -9,6 +9,8 @@ import pytest
 from textual.widgets import Input
 
 from skyward_core.model.errors import PoolError
+from skyward_core.store.home import home
+from skyward_core.store.passing_folders import TASKS
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.secrets import SecretsScreen
 from skyward_tui.screens.launch import LaunchScreen
@@ -93,12 +95,11 @@ async def test_a_job_without_run_says_that_nothing_is_run(
 async def test_what_comes_to_nothing_leaves_neither_pool_nor_files(
     app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     path = tmp_path / "task.yaml"
     path.write_text("name: short\nrun: 'true'\n")
 
     def refuse(*args: Any, **said: Any) -> Any:
-        assert list(tmp_path.glob("skyward-job-*"))
+        assert list((home() / TASKS).iterdir())
         raise PoolError("this is refused")
 
     monkeypatch.setattr(session, where, refuse)
@@ -111,7 +112,7 @@ async def test_what_comes_to_nothing_leaves_neither_pool_nor_files(
         if where == "launch":
             await until(pilot, lambda: " torn down: created 1" in screen_text(app))
             assert "✗ this is refused; short-" in screen_text(app)
-        assert not list(tmp_path.glob("skyward-job-*"))
+        assert not list((home() / TASKS).iterdir())
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
