@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 
 from ..views import events as ev
+from ..views.checked_events import event_of
 from ..wire.content_name import BLOB
 from ..wire.frames import encoder
-from ..wire.value_checks import is_log, is_number
+from ..wire.value_checks import is_log
 from .home import pool_dir
 
 _json = encoder(only_ascii=True)
@@ -155,12 +156,12 @@ def _events(lines: Iterable[bytes]) -> Iterator[ev.Event]:
 
 
 def _event(line: bytes) -> ev.Event | None:
-    """What a line tells; None for one that nobody of ours has written as it stands there."""
+    """What a line tells; None for one that nobody of ours has written as it stands there: views, and the screens that
+    look at them, believe what an event's fields say."""
     try:
-        event = ev.from_json(json.loads(line))
-    except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
+        return event_of(json.loads(line))
+    except (ValueError, RecursionError):
         return None
-    return event if event is not None and is_number(event.at) else None
 
 
 def _journal_lines(folder: Path) -> Iterator[bytes]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..wire.value_checks import is_count, is_number, is_plain, is_rank, is_run
@@ -24,7 +24,7 @@ class MisfitError(ValueError):
 
 def event_of(data: Any) -> ev.Event | None:
     """The event that :func:`.events.to_json` made this of; None where it is none, or of a kind not known here."""
-    kind = (
+    kind: Any = (
         ev.Event.kinds.get(data["event"])
         if isinstance(data, dict) and type(data.get("event")) is str
         else None
@@ -32,7 +32,7 @@ def event_of(data: Any) -> ev.Event | None:
     if kind is None:
         return None
     try:
-        event = _made(kind, data)
+        event = _maker(kind)(data)
     except MisfitError:
         return None
     run, total, receipt = (getattr(event, name, None) for name in ("run", "total", "receipt"))
@@ -72,59 +72,91 @@ def _is_spec(spec: Mapping[str, Any]) -> bool:
     )
 
 
+Maker = Callable[[Any], Any]
+"""Gives a value as its type hint says; raises MisfitError where it is none such."""
+
+
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind)}
-
-
-def _made(hint: Any, value: Any) -> Any:
-    """A value as its type hint says.
-
-    Raises:
-        MisfitError: it is none such.
-    """
+def _maker(hint: Any) -> Maker:
+    """That of a hint: worked out once, as a journal has thousands of events."""
     if is_dataclass(hint):
-        return _object(hint, value)
+        return _object(hint)
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return _one_of(parts, value)
-    if origin in (dict, Mapping) and type(value) is dict:
-        return {_made(parts[0], key): _made(parts[1], each) for key, each in value.items()}
-    if origin is Sequence and type(value) is list:
-        return [_made(parts[0], each) for each in value]
+        return _one_of(hint, list(map(_maker, parts)))
+    if origin in (dict, Mapping):
+        return _table(hint, *map(_maker, parts))
+    if origin is Sequence:
+        return _list(hint, _maker(parts[0]))
+    return _plain(hint, _check(hint, origin, parts))
+
+
+def _check(hint: Any, origin: Any, parts: tuple[Any, ...]) -> Callable[[Any], object]:
     if origin is Literal:
-        good = type(value) is str and value in parts
-    elif hint is float:
-        good = is_number(value)
-    elif hint is int:
-        good = type(value) is int and is_number(value)
-    elif hint is str:
-        good = type(value) is str and len(value) <= TEXT
-    elif hint is NoneType:
-        good = value is None
-    else:
-        good = hint is Any or (isinstance(hint, type) and type(value) is hint)
-    if not good:
-        raise MisfitError(f"{value!r} is no {hint}")
-    return value
+        return lambda value: type(value) is str and value in parts
+    if hint is float:
+        return is_number
+    if hint is int:
+        return lambda value: type(value) is int and is_number(value)
+    if hint is str:
+        return lambda value: type(value) is str and len(value) <= TEXT
+    if hint is Any:
+        return lambda value: True
+    return lambda value: type(value) is hint  # also that of None
 
 
-def _one_of(hints: tuple[Any, ...], value: Any) -> Any:
-    for hint in hints:
-        try:
-            return _made(hint, value)
-        except MisfitError:
-            continue
-    raise MisfitError(f"{value!r} is none of {hints}")
+def _plain(hint: Any, good: Callable[[Any], object]) -> Maker:
+    def make(value: Any) -> Any:
+        if not good(value):
+            raise MisfitError(f"{value!r:.80} is no {hint}")
+        return value
+
+    return make
 
 
-def _object(kind: Any, value: Any) -> Any:
-    if type(value) is not dict:
-        raise MisfitError(f"{value!r} is no {kind.__name__}")
-    hints = _hints(kind)
-    for field in fields(kind):
-        if field.name not in value and field.default is MISSING and field.default_factory is MISSING:
-            raise MisfitError(f"{kind.__name__} lacks {field.name}")
-    # What a newer release tells beside it is left out.
-    return kind(**{name: _made(hint, value[name]) for name, hint in hints.items() if name in value})
+def _table(hint: Any, key: Maker, each: Maker) -> Maker:
+    def make(value: Any) -> Any:
+        if type(value) is not dict:
+            raise MisfitError(f"{value!r:.80} is no {hint}")
+        return {key(name): each(of) for name, of in value.items()}
+
+    return make
+
+
+def _list(hint: Any, each: Maker) -> Maker:
+    def make(value: Any) -> Any:
+        if type(value) is not list:
+            raise MisfitError(f"{value!r:.80} is no {hint}")
+        return list(map(each, value))
+
+    return make
+
+
+def _one_of(hint: Any, makers: Sequence[Maker]) -> Maker:
+    def make(value: Any) -> Any:
+        for each in makers:
+            try:
+                return each(value)
+            except MisfitError:
+                continue
+        raise MisfitError(f"{value!r:.80} is no {hint}")
+
+    return make
+
+
+def _object(kind: Any) -> Maker:
+    hints = get_type_hints(kind)
+    makers = {field.name: _maker(hints[field.name]) for field in fields(kind)}
+    wanted = {
+        field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING
+    }
+
+    def make(value: Any) -> Any:
+        if type(value) is not dict:
+            raise MisfitError(f"{value!r:.80} is no {kind.__name__}")
+        if not value.keys() >= wanted:
+            raise MisfitError(f"{kind.__name__} lacks {', '.join(sorted(wanted - value.keys()))}")
+        # What a newer release tells beside it is left out.
+        return kind(**{name: makers[name](each) for name, each in value.items() if name in makers})
+
+    return make

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import field, fields
+from dataclasses import field
 from typing import Any, ClassVar
 
 from ..model import states
@@ -251,26 +251,6 @@ def to_json(event: Event) -> dict[str, Any]:
     return data
 
 
-def from_json(data: dict[str, Any]) -> Event | None:
-    """Rebuild an event; None for a kind this version does not know."""
-    kind = Event.kinds.get(data.get("event", ""))
-    if kind is None:
-        return None
-    known = {f.name for f in fields(kind)}
-    values = {key: value for key, value in data.items() if key in known}
-    if values.get("outcome") is not None:
-        values["outcome"] = Outcome.from_json(values["outcome"])
-    if values.get("root_cause") is not None:
-        values["root_cause"] = RootCause(**values["root_cause"])
-    if kind is QueueNews:
-        values["waiting"] = [QueuedRun(**each) for each in values["waiting"]]
-    if values.get("summary") is not None:
-        values["summary"] = Summary(**values["summary"])
-    if values.get("hint") is not None:
-        values["hint"] = Hint(**values["hint"])
-    return kind(**values)
-
-
 __all__ = [
     "BudgetNews",
     "ErrorInfo",
@@ -294,6 +274,5 @@ __all__ = [
     "RunOpened",
     "RunPlaced",
     "UnfetchedNews",
-    "from_json",
     "to_json",
 ]

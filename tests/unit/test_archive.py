@@ -16,6 +16,8 @@ from skyward_core.model.errors import UsageError
 from skyward_core.model.hint import Hint
 from skyward_core.model.outcome import Outcome
 from skyward_core.store.archive import Archive, EventJournal, replay, said_of_nodes
+from skyward_core.store.history import recall
+from skyward_core.store.home import pool_dir
 from skyward_core.store.ledger import Ledger
 from skyward_core.views import events as ev
 from skyward_core.views.views import NODE_LINES, PoolView, apply, recall_said
@@ -145,10 +147,46 @@ def test_lines_of_a_journal_that_are_none_of_ours_are_left_out(
         b'{"event": ["NodePhase"]}',
         b'{"event": "NodePhase", "pool": "p"}',
         first.replace(b"3.0", b'"NodePhase"'),
+        first.replace(b"3.0", b"-1.0"),
+        first.replace(b'"node": 0', b'"node": "0"'),
+        first.replace(b'"node": 0', b'"node": 99999999'),
+        first.replace(b'"ready"', b'"evil"'),
+        first.replace(b'"a"', b'["a"]'),
+        first.replace(b'"p"', b"7"),
         first.replace(b'"a"', b'"' + b"a" * 35_000 + b'"'),  # of several pieces
     ]
     (world / "events.jsonl").write_bytes(b"\n".join([first, *wrong, last, first[:-1]]))
     assert list(READERS[reader](world)) == told
+
+
+@pytest.mark.parametrize(
+    ("event", "field", "value"),
+    [
+        (0, "spec", 3), (0, "spec", {"worker": 1}), (1, "run", ["r"]), (1, "total", "many"), (1, "kind", "party"),
+        (2, "outcome", {"index": "0"}), (2, "outcome", None), (2, "run", "../x"),
+    ],
+)  # fmt: skip
+def test_a_pool_is_recalled_as_if_lines_that_cannot_be_were_not_there(
+    world: Path, event: int, field: str, value: object
+) -> None:
+    """The file may be damaged, or of somebody else."""
+    ledger = Ledger()
+    row = ledger.intend("token", "p", {"provider": "local"}, {"provider": "local", "nodes": 1})
+    written = [
+        ev.to_json(each)
+        for each in (
+            ev.PoolOpened(pool="p", at=1.0, spec={"nodes": 1}, created_at=1.0),
+            ev.RunOpened(pool="p", at=2.0, run="r", function="f", kind="broadcast", total=1),
+            ev.RankEnded(pool="p", at=3.0, run="r", outcome=Outcome(0, 0, 0, "returned")),
+        )
+    ]
+    amiss = written[event] | {field: value}
+    lines = [json.dumps(each) for each in (*written[: event + 1], amiss, *written[event + 1 :])]
+    (pool_dir(row.key) / "events.jsonl").write_text("\n".join(lines))
+    view = recall(ledger, row)
+    ledger.close()
+    assert len(view.nodes) == 1 and list(view.runs) == ["r"]
+    assert view.runs["r"].total == 1 and view.runs["r"].tasks[0].state == "returned"
 
 
 def test_news_after_the_end_is_passed_over(world: Path) -> None:

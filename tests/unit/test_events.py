@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from skyward_core.model.hint import Hint
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.views import events as ev
+from skyward_core.views.checked_events import event_of
 
 
 def test_nested_values_come_back_as_they_were() -> None:
@@ -31,16 +32,16 @@ def test_nested_values_come_back_as_they_were() -> None:
             pool="p", at=1.0, run="r", index=0, rank=0, seq=9, summary=Summary("list", "[…]", [1], True)
         ),
     ):
-        assert ev.from_json(json.loads(json.dumps(ev.to_json(event)))) == event
+        assert event_of(json.loads(json.dumps(ev.to_json(event)))) == event
 
 
 def test_what_another_version_wrote_can_be_read() -> None:
-    assert ev.from_json({"event": "SomethingNew", "pool": "p"}) is None
-    assert ev.from_json({"pool": "p"}) is None
+    assert event_of({"event": "SomethingNew", "pool": "p"}) is None
+    assert event_of({"pool": "p"}) is None
     data = ev.to_json(ev.PoolState(pool="p", at=1.0, state="up")) | {"mood": "sunny"}
-    assert ev.from_json(data) == ev.PoolState(pool="p", at=1.0, state="up")
+    assert event_of(data) == ev.PoolState(pool="p", at=1.0, state="up")
     del data["detail"]
-    assert ev.from_json(data) == ev.PoolState(pool="p", at=1.0, state="up")
+    assert event_of(data) == ev.PoolState(pool="p", at=1.0, state="up")
 
 
 def test_journals_of_older_releases_call_events_so() -> None:
@@ -50,7 +51,7 @@ def test_journals_of_older_releases_call_events_so() -> None:
         "RunOpened", "RunPlaced", "UnfetchedNews",
     }  # fmt: skip
     ended = ev.PoolEnded(pool="p", at=1.0, receipt={})
-    assert ev.to_json(ended)["event"] == "PoolGone" and ev.from_json(ev.to_json(ended)) == ended
+    assert ev.to_json(ended)["event"] == "PoolGone" and event_of(ev.to_json(ended)) == ended
 
 
 def test_an_event_knows_its_time_and_is_not_to_be_changed() -> None:

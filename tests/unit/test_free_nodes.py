@@ -85,7 +85,7 @@ def shown() -> PoolView:
         ev.QueuedRun(run="d", name="d", nodes=1, only=[1], since=80.0),
     ]
     told = ev.QueueNews(pool="p", waiting=line)
-    assert ev.from_json(ev.to_json(told)) == told and event_of(ev.to_json(told)) == told
+    assert event_of(ev.to_json(told)) == told
     apply(view, told)
     return view
 

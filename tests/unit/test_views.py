@@ -16,6 +16,7 @@ from skyward_core.model.states import NoticeKind
 from skyward_core.model.value import value
 from skyward_core.views import events as ev
 from skyward_core.views import views
+from skyward_core.views.checked_events import event_of
 from skyward_core.views.logs import LogBook
 from skyward_core.views.metrics import MetricBook
 from skyward_core.views.views import NODE_LINES, PoolView, aggregate, apply
@@ -264,7 +265,7 @@ def state(view: PoolView) -> PoolView:
 
 def test_a_journal_rebuilds_an_equal_view() -> None:
     lines = [json.dumps(ev.to_json(event)) for event in STORY]
-    again = [ev.from_json(json.loads(line)) for line in lines]
+    again = [event_of(json.loads(line)) for line in lines]
     assert again == STORY
     assert state(view_of(*again)) == state(view_of(*STORY))  # type: ignore[arg-type]
 
