@@ -28,7 +28,10 @@ T = TypeVar("T")
 
 async def settled(future: Future[T]) -> T:
     """Wait for a verb of the session. Not to wait any longer, as when the app quits, does not cancel it."""
-    return await asyncio.shield(asyncio.wrap_future(future))
+    waiting = asyncio.wrap_future(future)
+    # A shield that is left forgets what it shields: how that ends nobody would ask any more, and asyncio complains.
+    waiting.add_done_callback(lambda over: over.cancelled() or over.exception())
+    return await asyncio.shield(waiting)
 
 
 class AppFace(App[None]):

@@ -22,6 +22,7 @@ from ..model.errors import LedgerError, PoolError, SkywardError, UsageError, hin
 from ..model.hint import Hint
 from ..model.spec import PoolSpec
 from ..model.states import PoolStatus
+from ..pool.background import FAREWELL
 from ..pool.live_logs import LogSink
 from ..pool.nodes.reconcile import close_if_gone, is_being_made
 from ..pool.pool import Pool
@@ -73,6 +74,7 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
         self._pools: dict[str, Pool] = {}  # by token
         self._attaching: set[str] = set()
         self._starting: set[asyncio.Task[Any] | None] = set()
+        self._looks: set[asyncio.Task[list[PoolView]]] = set()
         self._unreachable: dict[str, PoolView] = {}
         self._back_off = BackOff()
         self._over: dict[str, PoolView] = {}  # ended, and not by us; most as outlines
@@ -169,7 +171,14 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
     def refresh(self, *, over: bool = False, patient: bool = False) -> Future[list[PoolView]]:
         """Look for pools that others made on this machine, and watch them; with ``over`` read from the ledger also
         those that have ended, with ``patient`` pass by those that did not answer of late."""
-        return self._submit(self._refresh(over, patient))
+
+        async def work() -> list[PoolView]:
+            look = asyncio.create_task(self._refresh(over, patient))
+            self._looks.add(look)
+            look.add_done_callback(self._looks.discard)
+            return await look
+
+        return self._submit(work())
 
     async def _refresh(self, over: bool, patient: bool) -> list[PoolView]:
         as_of = self.ledger.stamp()
@@ -535,6 +544,12 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
 
         async def work() -> None:
             self._questions.end()
+            for (
+                look
+            ) in self._looks:  # what it would find nobody is told, and it would ask a ledger that is closed
+                look.cancel()
+            if self._looks:
+                await asyncio.wait(self._looks, timeout=FAREWELL)
             pools = self._pools.values()
             last = [pool.detach() if pool.view.is_live else pool.written_down() for pool in pools]
             try:
