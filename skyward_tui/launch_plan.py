@@ -15,7 +15,7 @@ from skyward_core.views.views import PoolView
 from skyward_core.wire.safe_text import field
 
 from .launch_packages import choice_of, near
-from .trial_words import gang_words
+from .trial_words import block_words, gang_words
 from .words import between, count, duration, hourly
 
 if TYPE_CHECKING:
@@ -254,9 +254,13 @@ def _each(plan: LaunchPlan) -> str:
     if sheet is None or len(sheet.rows) == len(sheet.tasks) == 1:
         if sheet is not None and sheet.nodes:
             return f"on every rank of {count(sheet.nodes, 'node')}"
+        if sheet is not None and sheet.ranks > 1:
+            return f"on {sheet.ranks:,} ranks of a node"
         return "on every rank" if sheet is not None and sheet.gang else "on one rank"
     left = "" if len(sheet.tasks) == len(sheet.rows) else f" {len(sheet.tasks):,} of"
     many = f"and so on, as{left} {count(len(sheet.rows), 'trial')}"
+    if sheet.ranks > 1:
+        return f"{many}, {block_words(sheet.ranks)}"
     if not sheet.gang:
         return f"{many}, each on one rank"
     return f"{many}, {gang_words(sheet.nodes, plan.most_nodes)}"

@@ -25,6 +25,11 @@ def gang_words(nodes: int, has: int) -> str:
     return f"{words} ({count(left, 'node')} of {has} left over)" if left else words
 
 
+def block_words(ranks: int) -> str:
+    """How the combinations of a sweep share nodes by gangs of some of their ranks."""
+    return f"each on {ranks:,} ranks of a node, as many at a time as nodes have such gangs"
+
+
 def combination(sheet: TrialSheet, row: int) -> str:
     """A combination of arguments, in words."""
     pairs = zip(sheet.names, sheet.rows[row], strict=True)

@@ -58,6 +58,7 @@ class LaunchPlan:
         one: whether it runs on one node only.
         keep: whether the pool stays up afterwards.
         timeout: seconds that a rank may take; None for what the function says.
+        detach: whether nobody waits for what comes of it.
     """
 
     script: Path
@@ -75,6 +76,7 @@ class LaunchPlan:
     combinations: Sequence[Mapping[str, Any]] = ()
     sheet: TrialSheet | None = None
     gang_ranks: int | None = None
+    detach: bool = False
 
     def on(self, pool: PoolView) -> LaunchPlan:
         """The same on a pool that is up, which has the plugins and the Python that it was made with.
@@ -128,17 +130,40 @@ class LaunchPlan:
             return self
         nodes, name = self.sheet.nodes, "gang_nodes"
         if self.gang_ranks is not None:
-            from ..pool.runs.gang_sweep import nodes_with
+            from ..pool.runs.gang_sweep import check_blocks, shape_with
 
             name = "gang_ranks"
             with of_field(name):
-                nodes = nodes_with(self.gang_ranks, self._ranks_per_node, self.pool.name)
+                nodes, width = shape_with(self.gang_ranks, self._ranks_per_node, self.pool.name)
+                if width > 1:
+                    check_blocks(self.plugins, alone=self._stands_alone)
+                if self.sheet.after is not None and self.sheet.gang != bool(nodes):
+                    raise UsageError(
+                        f"the sweep was begun in gangs of {'whole nodes' if self.sheet.gang else 'ranks of a node'}, "
+                        f"and in pool {self.pool.name} {self.gang_ranks} ranks are none: go on with it in a pool whose "
+                        "nodes have as many ranks as those of its own"
+                    )
+                if nodes and self.detach:
+                    raise UsageError(
+                        f"{self.gang_ranks} ranks are {nodes} whole nodes of pool {self.pool.name}, and a sweep by "
+                        "gangs of nodes needs its client to the end: leave --detach out"
+                    )
+            if not nodes:
+                return replace(self, sheet=replace(self.sheet, gang=False, nodes=0, ranks=width))
         if nodes > self.most_nodes:
             with of_field(name):
                 raise UsageError(
                     f"each combination is to run on {nodes} nodes, and pool {self.pool.name} has {self.most_nodes}"
                 )
         return replace(self, sheet=replace(self.sheet, nodes=nodes))
+
+    @property
+    def _stands_alone(self) -> bool:
+        """Whether ranks of the pool know no others."""
+        if isinstance(self.pool, PoolSpec):
+            return not self.pool.options.cluster
+        options = self.pool.spec.get("options")
+        return isinstance(options, Mapping) and options.get("cluster") is False
 
     @property
     def _ranks_per_node(self) -> int:
@@ -288,6 +313,8 @@ class LaunchPlan:
             said=said,
             stop=stop,
         )
+        if sheet is not None and sheet.ranks > 1:
+            tasks = [replace(task, width=sheet.ranks) for task in tasks]
         return tasks if self.timeout is None else [replace(task, timeout=self.timeout) for task in tasks]
 
 

@@ -219,6 +219,7 @@ class LaunchRequest:
             combinations=[parse_arguments(function, each) for each in texts],
             sheet=self._sheet(texts) if texts else None,
             gang_ranks=self.gang_ranks,
+            detach=self.detach,
         )
 
     def _sheet(self, texts: Sequence[Sequence[str]]) -> TrialSheet:

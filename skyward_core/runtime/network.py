@@ -66,6 +66,19 @@ def threads_per_rank(info: InstanceInfo) -> int:
     return max(1, count // (nodes_here * info.ranks_per_node))
 
 
+def share_machine(ranks: int, devices: str) -> None:
+    """Have this rank, one of a block of its node's, keep to its share, unless the person has decided.
+
+    Args:
+        ranks: how many share the machine.
+        devices: the block's GPUs, as ``CUDA_VISIBLE_DEVICES`` has them; "" where ranks have theirs already.
+    """
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, count // ranks)))
+    if devices:
+        os.environ["CUDA_VISIBLE_DEVICES"] = devices
+
+
 def limit_threads(info: InstanceInfo) -> None:
     """Share the processors between the ranks of a machine, unless the person has decided.
 

@@ -24,6 +24,7 @@ class TrialSheet(Value):
         nodes: how many nodes each of its runs has; 0 for all of the pool.
         runs: which run each of its tasks' rows is: known before any of them begins.
         client: the process that begins them, one after the other; 0 where that is not known.
+        ranks: on how many ranks of a node each row runs, as a gang of their own, where they are one run.
         after: the sweep whose rest this is: the key of its pool, and the run that its sheet is kept under.
     """
 
@@ -36,6 +37,7 @@ class TrialSheet(Value):
     runs: Mapping[int, str] = field(default_factory=dict)
     client: int = 0
     after: tuple[str, str] | None = None
+    ranks: int = 1
 
     @classmethod
     def of_texts(
@@ -92,9 +94,11 @@ class TrialSheet(Value):
 
     def to_json(self) -> dict[str, Any]:
         before = [[row, *place] for row, place in sorted(self.before.items())]
-        told = {"names": self.names, "rows": self.rows, "tasks": self.tasks, "before": before}
+        told: dict[str, Any] = {"names": self.names, "rows": self.rows, "tasks": self.tasks, "before": before}
         if self.after is not None:
             told["after"] = self.after
+        if self.ranks > 1:
+            told["ranks"] = self.ranks
         if not self.gang:
             return told
         runs = [[row, run] for row, run in sorted(self.runs.items())]
@@ -113,6 +117,7 @@ class TrialSheet(Value):
             tasks = tuple(map(int, data["tasks"]))
             before = {int(row): (str(run), int(task)) for row, run, task in data["before"]}
             runs = {int(row): str(run) for row, run in data.get("runs", ())}
+            ranks = max(1, int(data.get("ranks", 1)))
             nodes, client = int(data.get("nodes", 0)), int(data.get("client", 0))
             after = None if (place := data.get("after")) is None else (str(place[0]), str(place[1]))
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -124,4 +129,4 @@ class TrialSheet(Value):
             or (runs and runs.keys() != set(tasks))
         ):
             raise ValueError("it is no sheet of trials: its rows do not fit")
-        return cls(names, rows, tasks, before, data.get("gang") is True, nodes, runs, client, after)
+        return cls(names, rows, tasks, before, data.get("gang") is True, nodes, runs, client, after, ranks)

@@ -38,6 +38,7 @@ class CallKeys(TypedDict):
     next: NotRequired[int]
     taken: NotRequired[int]
     items: NotRequired[int]
+    width: NotRequired[int]
 
 
 class ClientCall(CallKeys): ...

@@ -44,7 +44,7 @@ from .value_checks import (
 )
 
 # Requests that agents of this version may be too old for: each tells in its welcome which it knows.
-KNOWS = ("stacks", "profile", "metrics", "debug", "still", "queue")
+KNOWS = ("stacks", "profile", "metrics", "debug", "still", "queue", "blocks")
 RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
 
 
@@ -60,6 +60,7 @@ _IS_PLUGIN_ERROR = made_of(
 )
 _OF_PLUGINS: Checks = {"hooks": is_flag, "apps": is_flag, "alone": is_flag, "secrets": all_of(is_text)}
 _SET_UP: Checks = {"epoch": is_count} | _OF_PLUGINS
+_LIFE: Checks = {"life": made_of({"name": is_text, "first": is_count, "width": is_count}, only=True)}
 _SPANS = each_of(names_log, is_span)
 _SIZES = each_of(names_log, is_count)
 _CALL: Checks = {"run": is_run, "i": is_call}
@@ -115,6 +116,7 @@ _HOW_TO_RUN: Checks = {
     "job": is_text,
     "more": is_flag,
     "items": is_count,
+    "width": is_number_of_ranks,
 } | _RUN_KIND
 _REMEMBERED = made_of(
     _RECORD
@@ -343,7 +345,8 @@ FROM_CLIENT: Forms = {
         {"cursors": _SIZES},
     ),
     "call": FrameForm(
-        "Run a function: its blob and that of its arguments, by name and size; small ones are the body.",
+        "Run a function: its blob and that of its arguments, by name and size; small ones are the body. `width`: on so "
+        "many neighbouring ranks of the node, as a gang of their own; the outcome is the first one's, or a failure.",
         _ASKED_TO_RUN,
         _HOW_TO_RUN,
         body=2 * INLINE,
@@ -494,7 +497,8 @@ FROM_WORKER: Forms = {
             "modules": _MODULES,
             "wants": all_of(made_of({"t": one_of("want")} | _WANT, {"again": is_flag})),
         }
-        | _SET_UP,
+        | _SET_UP
+        | _LIFE,
         body=PLUGINS,
     ),
     "outcome": FrameForm(
@@ -527,9 +531,12 @@ FROM_WORKER: Forms = {
 # What an agent says to workers, which it has started: they take it as it is.
 TO_WORKER: Forms = {
     "setup": FrameForm(
-        "Set the process up for this epoch: its place, and the pool's plugins, which are the body.",
+        "Set the process up for this epoch: its place, and the pool's plugins, which are the body. In a block of some "
+        "ranks of the node: which `life` of that, how many ranks share the machine, and the `devices` of the block.",
         {"info": is_place},
-        {"gang": is_flag, "failed": _IS_PLUGIN_ERROR} | _SET_UP,
+        {"gang": is_flag, "failed": _IS_PLUGIN_ERROR, "sharers": is_count, "devices": is_text}
+        | _SET_UP
+        | _LIFE,
         body=PLUGINS,
     ),
     "place": FrameForm("Which rank the process is, where the gang has not been formed.", {"info": is_place}),

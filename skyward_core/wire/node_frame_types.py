@@ -16,6 +16,14 @@ class Started(TypedDict, total=False):
     env: dict[str, str]
 
 
+class LifeKeys(TypedDict):
+    """Which life a worker has with others of its block of ranks."""
+
+    name: str
+    first: int
+    width: int
+
+
 class PluginErrorWords(ErrorWords):
     """One of a plugin's ``around_app``."""
 
@@ -85,7 +93,14 @@ class Given(TypedDict):
     call: ClientCall
 
 
-Written = Given | AgentOutcome | ClientAck
+class PartEnded(TypedDict):
+    """A part of a call has ended that runs on a block of ranks."""
+
+    t: Literal["ended"]
+    outcome: AgentOutcome
+
+
+Written = Given | PartEnded | AgentOutcome | ClientAck
 
 
 # -- what workers, and the process around them, say to their agent ---------------------------------------
@@ -109,6 +124,7 @@ class WorkerHello(TypedDict):
     hooks: NotRequired[bool]
     apps: NotRequired[bool]
     alone: NotRequired[bool]
+    life: NotRequired[LifeKeys]
 
 
 class WorkerModules(TypedDict):
@@ -175,6 +191,9 @@ class ToWorkerSetup(TypedDict):
     alone: NotRequired[bool]
     secrets: NotRequired[list[str]]
     failed: NotRequired[PluginErrorWords]
+    life: NotRequired[LifeKeys]
+    sharers: NotRequired[int]
+    devices: NotRequired[str]
 
 
 class ToWorkerPlace(TypedDict):

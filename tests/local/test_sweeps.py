@@ -310,7 +310,7 @@ def test_more_gangs_than_a_pool_has_in_memory_are_all_told(cli: Cli) -> None:
         ),
         (
             ["--gang-ranks", "3", "--nodes", "2", "--ranks-per-node", "2", "-a", "lr=1,2"],
-            "is to run on 3 ranks, and a gang has all ranks of its nodes, of which pool",
+            "have 2 each, which cannot be shared out so: take 2 or 4 ranks",
         ),
         (["--gang-ranks", "2", "--ranks-per-node", "gpu", "-a", "lr=1,2"], "use a pool that is up"),
         (["-a", "lr=1,x"], "argument lr of train wants float, got 'x'"),

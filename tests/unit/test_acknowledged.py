@@ -30,7 +30,16 @@ def run_on(links: Sequence[FakeLink]) -> tuple[Run, Any]:
     """A run of three calls on a pool with these links, and its task."""
     blob = SimpleNamespace(hash="", size=0, data=b"", sources=())
     task = SimpleNamespace(
-        name="f", fn=blob, args=blob, timeout=None, stream=False, script=False, feeds=(), nodes=None, job=""
+        name="f",
+        fn=blob,
+        args=blob,
+        timeout=None,
+        stream=False,
+        script=False,
+        feeds=(),
+        nodes=None,
+        job="",
+        width=1,
     )
     context = SimpleNamespace(name="p", links=links, alone=True)
     around = SimpleNamespace(context=context, ended=lambda run: None)

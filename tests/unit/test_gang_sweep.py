@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import PoolError, PoolGone, UsageError
-from skyward_core.pool.runs.gang_sweep import GangSweep, check_room
+from skyward_core.pool.runs.gang_sweep import GangSweep, check_room, shape_with
 from skyward_core.tasks.task import NOTHING, Task
 
 
@@ -191,3 +191,21 @@ def test_a_pool_that_is_too_small_is_named() -> None:
     with pytest.raises(UsageError, match="run on 2 nodes, and pool p has 1 node: nothing was begun"):
         check_room(2, 1, "p")
     check_room(0, 1, "p")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "each", "shape"),
+    [
+        (1, 1, (1, 1)), (1, 4, (0, 1)), (2, 4, (0, 2)), (4, 4, (1, 1)), (8, 4, (2, 1)), (4, 8, (0, 4)), (3, 6, (0, 3)),
+        (3, 4, "2 or 4"), (6, 4, "4 or 8"), (2, 3, "1 or 3"), (5, 8, "4 or 8"), (12, 8, "8 or 16"),
+        (2, 0, "once it is up"),
+    ],
+)  # fmt: skip
+def test_so_many_ranks_are_nodes_or_a_part_of_one(
+    ranks: int, each: int, shape: tuple[int, int] | str
+) -> None:
+    if isinstance(shape, tuple):
+        assert shape_with(ranks, each, "p") == shape
+    else:
+        with pytest.raises(UsageError, match=shape):
+            shape_with(ranks, each, "p")

@@ -10,7 +10,7 @@ from tests.protocol_page import PAGE, TABLES, page
 from tests.support.sources import nodes_of
 
 ROOT = Path(skyward_core.__file__).parent
-OF_JOURNAL = {"given"}  # an agent writes it down for the one after it, and tells it to nobody
+OF_JOURNAL = {"given", "ended"}  # an agent writes them down for the one after it, and tells nobody
 
 
 def test_the_page_is_what_the_tables_say() -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...model.errors import UsageError
@@ -265,8 +266,26 @@ class Dispatching(PoolFace, RightSide):
         begun: MapRun = run
         return begun
 
-    def _start_sweep(self, calls: Sequence[PendingFunction[Any]], run_id: str) -> Run:
+    def _gang_shape(self, ranks: int) -> tuple[int, int]:
+        """Of what gangs of so many ranks are made here; see :func:`...pool.runs.gang_sweep.shape_with`.
+
+        Raises:
+            UsageError: they cannot be had.
+            PoolError: the pool is not up.
+        """
+        from ...pool.runs.gang_sweep import check_blocks, shape_with
+
+        context = self.pool.context
+        nodes, width = shape_with(ranks, context.ranks_per_node, context.name)
+        if width > 1:
+            check_blocks(self.plugins, alone=context.alone)
+        return nodes, width
+
+    def _start_sweep(self, calls: Sequence[PendingFunction[Any]], run_id: str, width: int = 1) -> Run:
         """Begin calls side by side, of which none stops the others; see :mod:`.trials`.
+
+        Args:
+            width: on how many ranks of a node each runs.
 
         Raises:
             NotPicklableError, TypeError: an argument cannot travel, or the function does not take these.
@@ -274,31 +293,27 @@ class Dispatching(PoolFace, RightSide):
         """
         from ...tasks.payload import make_tasks
 
-        return self._dispatch(
-            "sweep", list(make_tasks(tuple(calls), self.plugins, self._folder())), run_id=run_id
-        )
+        tasks = make_tasks(tuple(calls), self.plugins, self._folder())
+        return self._dispatch("sweep", [replace(task, width=width) for task in tasks], run_id=run_id)
 
     def _start_gangs(
         self,
         calls: Sequence[PendingFunction[Any]],
         sheet: TrialSheet,
         nodes: int | None,
-        ranks: int | None,
         ended: Callable[[int, Run], None],
     ) -> GangSweep:
-        """Begin calls, each as a gang of its own on so many nodes, or ranks; see :mod:`.trials`.
+        """Begin calls, each as a gang of its own on so many nodes; see :mod:`.trials`.
 
         Raises:
             NotPicklableError, TypeError, PoolError: as :meth:`_start_sweep`.
-            UsageError: the pool has fewer nodes, or none with so many ranks.
+            UsageError: the pool has fewer nodes.
         """
-        from ...pool.runs.gang_sweep import begin, check_room, nodes_with
+        from ...pool.runs.gang_sweep import begin, check_room
         from ...tasks.payload import make_tasks
 
         pool = self.pool
         self._refuse_within_map()
-        if ranks is not None:
-            nodes = nodes_with(ranks, pool.context.ranks_per_node, pool.name)
         check_room(nodes or 0, len(pool.links), pool.name)
         tasks = list(make_tasks(tuple(calls), self.plugins, self._folder()))
         return submit(begin(pool.context, pool.launch, tasks, sheet, nodes or 0, ended)).result()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, overload
@@ -32,7 +32,8 @@ class Trial:
         place: which one, counted from 0.
         arguments: by name, as values.
         outcome: "waiting" until it has ended, then "returned", "raised", "exited", "lost" or "collateral".
-        value: what the function returned; of a sweep with ``@`` a list by rank.
+        value: what the function returned; of a sweep with ``@`` a list by rank, unless gangs are of a part of a
+            node's ranks: then the first one's.
         error: why there is no value, as an exception.
         numbers: the last number of each name that it logged (``sky.log``), of a sweep with ``@`` rank 0; None for what
             was not finite.
@@ -96,8 +97,9 @@ class PendingTrials:
         return PendingTrials(self.calls, self.arguments, nodes)
 
     def with_ranks(self, ranks: int | None) -> PendingTrials:
-        """The same with gangs of so many ranks. A gang has all ranks of its nodes: in a pool whose nodes have two each,
-        ``sweep.with_ranks(4) @ pool`` is ``sweep.with_nodes(2) @ pool``, and 3 are refused.
+        """The same with gangs of so many ranks. In a pool whose nodes have four each, ``sweep.with_ranks(8) @ pool`` is
+        ``sweep.with_nodes(2) @ pool``, and ``sweep.with_ranks(2) @ pool`` runs two combinations on each node, side by
+        side, each on two ranks; values are those of the first rank then. 3 are refused.
 
         Args:
             ranks: how many; None for all.
@@ -315,20 +317,21 @@ def _begun(pending: PendingTrials, pool: Any, operator: str) -> Trials:
             "leave it out, or use @"
         )
     trials = Trials(pending)
-    if operator == "@":
-        _as_gangs(trials, pending, pool)
+    nodes, width = (pending.nodes, 1) if pending.ranks is None else pool._gang_shape(pending.ranks)
+    if operator == "@" and (nodes or pending.ranks is None):
+        _as_gangs(trials, pending, pool, nodes)
     else:
-        _side_by_side(trials, pending, pool)
+        _side_by_side(trials, pending, pool, width)
     return trials
 
 
-def _side_by_side(trials: Trials, pending: PendingTrials, pool: Dispatching) -> None:
+def _side_by_side(trials: Trials, pending: PendingTrials, pool: Dispatching, width: int) -> None:
     run_id = new_id()
     try:
-        kept_trials.keep(pool.pool.row.key, run_id, _sheet_of(pending))
+        kept_trials.keep(pool.pool.row.key, run_id, replace(_sheet_of(pending), ranks=width))
     except OSError as error:
         raise PoolError(f"nothing was begun, for the combinations cannot be written down: {error}") from error
-    run = pool._start_sweep(pending.calls, run_id)
+    run = pool._start_sweep(pending.calls, run_id, width)
     trials._cancel = lambda: pool._cancel(run)
 
     def fill() -> None:
@@ -357,11 +360,9 @@ def _sheet_of(pending: PendingTrials) -> TrialSheet:
     return TrialSheet.new(names, [[_text(each[name]) for name in names] for each in pending.arguments])
 
 
-def _as_gangs(trials: Trials, pending: PendingTrials, pool: Dispatching) -> None:
+def _as_gangs(trials: Trials, pending: PendingTrials, pool: Dispatching, nodes: int | None) -> None:
     arrived: SimpleQueue[tuple[int, Run] | None] = SimpleQueue()
-    sweep = pool._start_gangs(
-        pending.calls, _sheet_of(pending), pending.nodes, pending.ranks, lambda *ended: arrived.put(ended)
-    )
+    sweep = pool._start_gangs(pending.calls, _sheet_of(pending), nodes, lambda *ended: arrived.put(ended))
     over = submit(sweep.over())
     over.add_done_callback(lambda _: arrived.put(None))
 

@@ -48,7 +48,10 @@ class CallDesk:
     def given(self, call: Call, text: str) -> None:
         """A worker has been given a call, whose header is ``text``; it begins while that is written down."""
         self._state.journal.write(call.given(text))
-        self._slow.add(call.rank, call)
+        if call.team is None:
+            self._slow.add(call.rank, call)
+        elif call is call.team.parts[0]:
+            self._slow.add(call.rank, call.team.whole)
 
     def _announce(self, rank: int, call: Call) -> None:
         self._audience.wake()
@@ -202,6 +205,20 @@ class CallDesk:
             header["log"] = log = logs.range_of(call)
             ends = {name: end for name, (_, end) in log.items()}
             self._audience.flush(logs.other_ends() | ends)
+        call.result = body
+        if call.team is None:
+            self.tell(call, header, body, more=more)
+        else:
+            call.outcome = header
+            self._state.journal.write(call.ended())
+            call.team.ended(call)
+
+    def tell(self, call: Call, header: AgentOutcome, body: bytes, *, more: bool = False) -> None:
+        """Have clients, and the journal, know what came of a call.
+
+        Args:
+            more: as of :meth:`finish`.
+        """
         call.result = body
         data = frame(header, body)
         if call.owner is not None and (call.yields is None or call.yields.sent >= call.yields.next):

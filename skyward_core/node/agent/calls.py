@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...wire.frames import SHORT, Heard, encoded, frame, framed
 from .connection import Connection
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ...wire.agent_frame_types import AgentBegan, AgentItem, AgentOutcome
     from ...wire.client_frame_types import ClientCall
     from ...wire.node_frame_types import Ended, WorkerOutcome, WorkerWant
+    from .process import Process
 
 NUMBERS = 16  # names of numbers of an outcome of a sweep, more of which later clients are not told
 KEPT = 10.0  # seconds that a node is kept for the next step of a job
@@ -55,6 +56,14 @@ class Call:
         self.result = b""
         # Its outcome, told when its worker, that it has ended, is gone.
         self.parting: tuple[WorkerOutcome, bytes] | None = None
+        self.order = 0  # in which it came here; all calls of a broadcast have that of the first one
+        self.parts: list[Call] = []  # where it runs on several ranks of a block; see :mod:`.team`
+        self.team: Together | None = None  # that it is a part of
+
+    @property
+    def width(self) -> int:
+        """On how many ranks of the node it runs, as a small gang; 1 for all other calls."""
+        return self.header.get("width", 1)
 
     @property
     def key(self) -> Key:
@@ -78,6 +87,10 @@ class Call:
         told = {"t": "given", "slot": self.slot, "rank": self.rank, "log": self.log_start}
         return framed(f'{encoded(told)[:-1]},"call":{text or encoded(self.header)}}}')
 
+    def ended(self) -> bytes:
+        """What the journal says when a part of a call has ended."""
+        return frame({"t": "ended", "outcome": self.outcome}, self.result)
+
     def no_result(self, ended: Ended) -> WorkerOutcome:
         """The outcome of a call that its worker tells nothing of."""
         said: Heard = {
@@ -97,6 +110,20 @@ class Call:
         }
         message = reasons.get(self.stop_reason, self.stop_reason)
         return {"kind": "collateral", "error": {"type": "Stopped", "message": message}}
+
+
+class Together(Protocol):
+    """The parts of a call that runs on a block of ranks; see :class:`.team.Team`."""
+
+    whole: Call
+    parts: list[Call]
+    begun: bool
+
+    def fits(self, process: Process, renewed: int) -> bool: ...
+
+    def stands(self, renewed: int) -> bool: ...
+
+    def ended(self, part: Call) -> None: ...
 
 
 class RunRecord:
@@ -122,6 +149,7 @@ class RunRecord:
         self.more = False  # whether another one follows
         self.followed = False  # that one has come
         self.ended_at = 0.0  # of its latest outcome, by the monotonic clock
+        self.order = 0  # in which its first call came here
 
     @property
     def kept_for(self) -> str:
@@ -165,6 +193,7 @@ class Register:
         self._by_run: dict[str, dict[int, Call]] = {}
         self.records: dict[str, RunRecord] = {}
         self.active = 0  # calls without an outcome
+        self._came = 0
 
     def add(self, call: Call) -> bool:
         """Take a call in; says whether it is the first of its run."""
@@ -177,6 +206,9 @@ class Register:
             record = RunRecord(call.run, head.get("name", ""), head.get("kind", ""), head.get("total", 1))
             self.records[call.run] = record
             self._forget()
+        self._came += 1
+        record.order = record.order or self._came
+        call.order = record.order if call.gang else self._came
         record.active += 1
         record.epoch, record.nodes = call.header.get("epoch", 0), call.header.get("nodes", [])
         record.job, record.more = call.header.get("job", ""), call.header.get("more", False)
@@ -218,6 +250,11 @@ class Register:
         for call in self.calls.values():
             if call.given_at is not None:
                 yield call.given()
+            for part in call.parts:
+                if part.given_at is not None:
+                    yield part.given()
+                if part.outcome is not None:
+                    yield part.ended()
             if call.outcome is not None:
                 yield frame(call.outcome, call.result)
 

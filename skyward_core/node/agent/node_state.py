@@ -28,6 +28,7 @@ class NodeState:
             where they differ, or nobody knows.
         informed: set once the pool's variables and secrets are known here, as far as anybody knows them.
         gpus_known: set once it is known which GPUs the node has: ranks are told, and so wait for it.
+        in_blocks: ranks run something in gangs of some of the node's ranks; see :mod:`.blocks`.
         closing: the agent ends; nothing is started any more.
         notices: what its provider says of the machine's end: kind, and when (by the monotonic clock), where it says so.
         is_taken_back: ranks here were told that the machine is about to be taken back.
@@ -47,6 +48,7 @@ class NodeState:
         self.gpus_known = asyncio.Event()
         if config.accelerators is not None:
             self.gpus_known.set()
+        self.in_blocks = False
         self.closing = False
         self.notices: dict[str, float | None] = {}
         self.is_taken_back = False

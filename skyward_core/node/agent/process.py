@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .connection import Connection
 
@@ -15,6 +15,27 @@ if TYPE_CHECKING:
 ON_SIGTERM = 128 + signal.SIGTERM  # exit status of a program that ends by it, as shells have it
 
 
+class SharedLife:
+    """One life that the processes of a block of ranks have together, as an epoch is the gang's; see :mod:`.team`.
+
+    Args:
+        name: that no other one has, also of an agent before this one.
+        epoch: the gang's epoch in which it began.
+        first, width: the block: its first rank among the node's, and how many it has.
+    """
+
+    def __init__(self, name: str, epoch: int, first: int, width: int) -> None:
+        self.name = name
+        self.epoch = epoch
+        self.first = first
+        self.width = width
+        self.broken = ""  # why its processes take no other call
+
+    def told(self) -> dict[str, Any]:
+        """As its processes are told, who tell an agent that comes later."""
+        return {"name": self.name, "first": self.first, "width": self.width}
+
+
 class Process:
     """One worker process. ``epoch`` is the gang epoch it was set up for, None while it is fresh."""
 
@@ -23,6 +44,8 @@ class Process:
         self.says_from = 0  # where in the file of standard error its own lines begin
         self.connection: Connection | None = None
         self.epoch: int | None = None
+        self.life: SharedLife | None = None  # that it has with others of a block, in place of the gang's
+        self.used = False  # it may have run user code
         self.placed: Literal["", "gang", "pool"] = ""  # among whom it knows its rank
         self.ready = False  # its plugins' contexts are entered (or failed to be)
         self.killed = ""  # why we ended it, when we did

@@ -230,11 +230,16 @@ class Requests:
             return
         self._gang.begin_anew()
         call = Call(header["run"], header["i"], header, body, connection)
+        if call.width > 1:
+            self._slots.blocks.check(call)
         slot = self._slots.pick(call)  # before anything remembers it
         if self._register.add(call) and len(self._audience) > 1:
             record = self._register.records[call.run]
             self._audience.broadcast({"t": "run"} | record.to_json(), skip=connection)
-        slot.give(call)
+        if call.width > 1:
+            self._slots.blocks.take(call)
+        else:
+            slot.give(call)
 
     def _take_run(self, connection: Connection, header: ClientClaim, body: bytes) -> None:
         """A client wants the results of a run whose own client is gone."""

@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from ...wire.frames import encoded
 from .around_app import Apps
 from .call_desk import CallDesk
-from .calls import Call, Key
+from .calls import Call, Key, Together
 from .connection import Connection
 from .gang import Gang
 from .node_state import NodeState
 from .phases import Phases
-from .process import Process, exit_words
+from .process import Process, SharedLife, exit_words
 from .processes import signal_group
 from .rank_logs import RankLogs
 from .spawn import spawn, when_ended
 
 if TYPE_CHECKING:
-    from ...wire.node_frame_types import WorkerHello, WorkerOutcome
+    from ...wire.frames import Header
+    from ...wire.node_frame_types import LifeKeys, WorkerHello, WorkerOutcome
 
 START_ATTEMPTS = 2
 LEAST = 0.05  # seconds between two looks at whether a call's time is over
@@ -36,13 +37,16 @@ ENDING = 60.0  # seconds, at least, that one has to end which nobody stops: its 
 SPENT = -1  # the epoch of a process that has left its gang, and takes no other call
 PARTING = 1.0  # seconds that a call's outcome waits for the end of the worker that it ended
 
-Step = Literal["wait", "start", "send away", "replace", "set up", "look around", "hand back", "hand over"]
+Step = Literal[
+    "wait", "start", "send away", "replace", "set up", "look around", "hand back", "hand over", "begin"
+]
 
 
 class Node(Protocol):
     """What :func:`decide` asks of the node; see :class:`.node_state.NodeState`."""
 
     closing: bool
+    in_blocks: bool
     gang: Gang
     informed: Any
     gpus_known: Any
@@ -67,8 +71,19 @@ class Around(Protocol):
     def settled(self) -> bool: ...
 
 
-def decide(slot: Place, node: Node, apps: Around) -> Step:
+class Waits(Protocol):
+    """What it asks of the calls that wait for blocks of ranks; see :class:`.blocks.Blocks`."""
+
+    def is_next(self, team: Together) -> bool: ...
+
+    def ready(self, team: Together) -> bool: ...
+
+
+def decide(slot: Place, node: Node, apps: Around, blocks: Waits | None = None) -> Step:
     """What a slot does next.
+
+    Args:
+        blocks: what knows of gangs of some ranks of the node, while there are any.
 
     Returns:
         "wait": nothing, until something happens.
@@ -79,6 +94,7 @@ def decide(slot: Place, node: Node, apps: Around) -> Step:
         "look around": take a task that waits for another slot, if there is one.
         "hand back": the first call of the queue is for a gang that is no more.
         "hand over": give the first call of the queue to the process.
+        "begin": have all ranks of a block begin the first call of their queues.
     """
     process = slot.process
     if process is None:
@@ -89,14 +105,17 @@ def decide(slot: Place, node: Node, apps: Around) -> Step:
         return "wait"
     if process.unusable:
         return "wait" if slot.running else "send away"
+    if blocks is not None and (process.life is not None or (slot.queue and slot.queue[0].team is not None)):
+        return _decide_in_block(slot, process, node, blocks)
     gang, epoch = node.gang, process.epoch
     has_left = slot.left == gang.epoch
     if epoch != gang.epoch or gang.broken:
         if epoch is not None and (slot.number == 0 or epoch < gang.renewed):
             return "wait" if slot.running else "replace"
         if epoch != gang.epoch and gang.epoch and not gang.broken and not has_left:
-            # What plugins have around the whole node comes first.
-            return "set up" if not gang.apps or apps.settled else "wait"
+            # What plugins have around the whole node comes first; and ranks that are at work in blocks would join late.
+            late = node.in_blocks and gang.hooks
+            return "set up" if not late and (not gang.apps or apps.settled) else "wait"
     if not slot.queue:
         return "wait" if slot.running else "look around"
     if len(slot.running) >= slot.capacity:
@@ -104,11 +123,45 @@ def decide(slot: Place, node: Node, apps: Around) -> Step:
     call = slot.queue[0]
     if not gang.epoch and not (call.header.get("headless") and node.gpus_known.is_set()):
         return "wait"  # a client that comes to an agent which was started anew sets it up after its calls
-    if call.gang and not gang.alone and (gang.broken or has_left or call.header.get("epoch") != gang.epoch):
+    if _is_stale(call, gang, has_left):
         return "hand back"
     if gang.hooks and (has_left or (gang.broken and slot.number == 0)):
         return "wait"  # for the next epoch, which a client forms when it hears of the break
     return "hand over"
+
+
+def _decide_in_block(slot: Place, process: Process, node: Node, blocks: Waits) -> Step:
+    """The same where a part of a block's call is next, or the process is in a block's life. It changes sides only
+    between two calls, and as a new process."""
+    if slot.running:
+        return "wait"
+    gang, life = node.gang, process.life
+    call = slot.queue[0] if slot.queue else None
+    if call is not None and call.team is not None:
+        if not blocks.is_next(call.team):
+            return "wait"
+        if not call.team.fits(process, gang.renewed):
+            joins = life is None and not process.ready and process.epoch == gang.epoch and not gang.broken
+            return (
+                "wait" if joins else "replace"
+            )  # who ends while it joins the gang leaves the others waiting
+        if not gang.epoch and not (call.header.get("headless") and node.gpus_known.is_set()):
+            return "wait"  # for what only a client knows: the plugins
+        return "begin" if blocks.ready(call.team) else "wait"
+    if life is None:
+        return "wait"
+    has_left = slot.left == gang.epoch
+    if call is not None:
+        return "hand back" if gang.epoch and _is_stale(call, gang, has_left) else "replace"
+    over = bool(life.broken) or life.epoch < gang.renewed
+    wanted = gang.epoch and not has_left and not gang.broken and not gang.spent and not node.in_blocks
+    return "replace" if over or wanted else "look around"
+
+
+def _is_stale(call: Call, gang: Gang, has_left: bool) -> bool:
+    """Whether a call is for a gang that is no more, or that its rank has left."""
+    over = gang.broken or has_left or call.header.get("epoch") != gang.epoch
+    return call.gang and not gang.alone and bool(over)
 
 
 class Others(Protocol):
@@ -125,6 +178,15 @@ class Others(Protocol):
     def task_for(self, idle: Slot) -> Call | None: ...
 
     def stop(self, call: Call, reason: str, grace: float) -> None: ...
+
+    def begin_together(self, team: Together) -> None: ...
+
+    def life_of(self, told: LifeKeys, epoch: int) -> SharedLife: ...
+
+    def moved(self) -> None: ...
+
+    @property
+    def waits(self) -> Waits | None: ...
 
     def one_less(self) -> None: ...
 
@@ -165,14 +227,29 @@ class Slot:
     def load(self) -> int:
         return len(self.queue) + len(self.running)
 
+    @property
+    def has_part(self) -> bool:
+        """Whether a part of a block's call waits or runs here."""
+        return any(call.team is not None for call in (*self.running.values(), *self.queue))
+
+    @property
+    def head(self) -> Call | None:
+        """The first call that waits."""
+        return self.queue[0] if self.queue else None
+
     def give(self, call: Call) -> None:
+        """Have a call wait for its turn: by when it came, as parts of a block's call come into the queue later. Tasks
+        that want the contexts of the whole gang give way to those parts, for which there is no gang meanwhile."""
         call.rank = self.rank
-        self.queue.append(call)
+        place, hooks = len(self.queue), self._state.gang.hooks
+        while place and _goes_ahead(call, self.queue[place - 1], hooks):
+            place -= 1
+        self.queue.insert(place, call)
         self.pump()
 
     def pump(self) -> None:
         """Move on: replace the process where that is due, set it up, hand it what it can take."""
-        while (step := decide(self, self._state, self._apps)) != "wait":
+        while (step := decide(self, self._state, self._apps, self._others.waits)) != "wait":
             process = self.process
             connection = process.connection if process is not None else None
             if process is None:
@@ -191,7 +268,12 @@ class Slot:
                 self._set_up(process, connection)
             elif step == "hand back":
                 self._desk.stale(self.queue.popleft())
+            elif step == "begin":
+                if (head := self.head) is not None and head.team is not None:
+                    self._others.begin_together(head.team)
             elif step == "replace":
+                if self.queue and self.queue[0].team is not None:
+                    self._gang_spent(process, "its ranks are taken for smaller gangs")
                 self.exit_process("its gang was replaced", self._state.config.grace)
             else:
                 self.exit_process(UNUSABLE, self._state.config.grace)
@@ -235,6 +317,7 @@ class Slot:
     def adopt(self, pid: int) -> None:
         """Take over a worker that another agent started: we learn of its end, but not how it ended."""
         self.process = Process(pid)
+        self.process.used = True
         when_ended(pid, lambda: self.ended(None))
 
     def adopt_call(self, call: Call) -> None:
@@ -258,7 +341,11 @@ class Slot:
         self.enter(header.get("phase", ""), header.get("age", 0.0))
         if "epoch" in header and process.epoch is None:
             process.epoch, process.ready = header["epoch"], True
-            self._learn_gang(Gang.told(header, plugins))
+            gang = Gang.told(header, plugins)
+            if "life" in header:
+                process.life = self._others.life_of(header["life"], header["epoch"])
+                gang.info, gang.broken = {}, "its ranks are in smaller gangs"
+            self._learn_gang(gang)
         for call in self.running.values():
             call.worker = connection
             self._desk.credit(call)
@@ -282,6 +369,21 @@ class Slot:
         if self.number == 0:
             self._phases.enter(self.rank, phase, age)
 
+    def set_up_in(self, life: SharedLife, header: Header) -> None:
+        """Give the process its place among the ranks of a block."""
+        process, gang = self.process, self._state.gang
+        if process is None or process.connection is None:
+            return
+        process.epoch, process.life, process.ready, process.placed = life.epoch, life, False, "gang"
+        how = {"hooks": gang.hooks, "apps": gang.apps, "secrets": gang.secrets, "alone": False}
+        process.connection.send(header | how, gang.plugins)
+
+    def begin_part(self) -> None:
+        """Hand the first call over, a part of a block's."""
+        process = self.process
+        if process is not None and process.connection is not None:
+            self._hand_over(self.queue.popleft(), process, process.connection)
+
     def _set_up(self, process: Process, connection: Connection) -> None:
         gang = self._state.gang
         process.epoch = gang.epoch
@@ -303,6 +405,8 @@ class Slot:
             for call in self.running.values():
                 self._arm(call)
             self._send_away()
+            if self.queue and not self.running:
+                self.pump()  # what waits may be for another process
 
     def _send_away(self) -> None:
         """Have a worker end that we stopped, and whose code took the signal for itself and came to its own end."""
@@ -341,14 +445,20 @@ class Slot:
 
     def _gang_lost(self, process: Process, how: str) -> None:
         """The gang lost this process. Say so before its outcome: the client may start the next run at once."""
-        if self.number == 0 and process.epoch is not None and process.epoch == self._state.gang.epoch:
+        if process.life is not None:
+            process.life.broken = process.life.broken or how or "a process of it ended"
+        elif self.number == 0 and process.epoch is not None and process.epoch == self._state.gang.epoch:
             self._others.break_gang(f"the worker of rank {self.rank} ended" + (f": {how}" if how else ""))
 
     def _gang_spent(self, process: Process, why: str) -> None:
         """A call has ended well, and left a process that takes no other. The gang goes on for ranks that have not begun
         theirs; what comes next is for another one."""
         gang = self._state.gang
-        if self.number == 0 and process.epoch is not None and process.epoch == gang.epoch and not gang.alone:
+        if process.life is not None:
+            process.life.broken = process.life.broken or why
+        elif (
+            self.number == 0 and process.epoch is not None and process.epoch == gang.epoch and not gang.alone
+        ):
             process.epoch, self.left = SPENT, gang.epoch
             self._others.spend_gang(why)
 
@@ -386,18 +496,20 @@ class Slot:
                 self._desk.died(call, process, status, self.logs)
         if not self._state.closing:
             self.pump()
+            self._others.moved()
 
     # -- its calls ---------------------------------------------------------------------------------------
 
     def _hand_over(self, call: Call, process: Process, connection: Connection) -> None:
         self.running[call.key] = call
+        process.used = True
         call.given_at, call.begun_at = time.monotonic(), time.time()
         call.slot, call.worker = self.number, connection
         process.is_script = bool(call.header.get("script"))
         call.log_start = self.logs.ends
         of_all = not call.gang and bool(self._state.gang.members)
         place: Literal["gang", "pool"] = "pool" if of_all else "gang"
-        if process.placed != place:
+        if process.placed != place and process.life is None:
             # It runs tasks of a gang that broke, until there is the next one; or tasks after a gang of some nodes.
             process.placed = place
             connection.send({"t": "place", "info": self._state.place(self.rank, self.number, of_all=of_all)})
@@ -471,3 +583,10 @@ class Slot:
         self._desk.finish(call, header, body, self.logs, more=bool(self.queue))
         self.running.pop(call.key, None)
         self.pump()
+        self._others.moved()
+
+
+def _goes_ahead(call: Call, before: Call, hooks: bool) -> bool:
+    """Whether a call that is put into a queue goes ahead of another one."""
+    gives_way = hooks and call.team is not None and before.team is None and not before.gang
+    return before.order > call.order or gives_way

@@ -20,7 +20,10 @@ from .processes import processor_seconds, reap
 from .slot import Slot
 
 if TYPE_CHECKING:
-    from ...wire.node_frame_types import FromWorker, WorkerHello
+    from ...wire.node_frame_types import FromWorker, LifeKeys, WorkerHello
+    from .blocks import Blocks
+    from .calls import Together
+    from .process import SharedLife
     from .stand_still import StandStill
 
 PAUSE = 0.01  # seconds between looks at whether those that were told to end have
@@ -38,6 +41,7 @@ class Slots:
         self._workers: dict[Connection, Slot] = {}
         self.news = asyncio.Event()
         self._still: StandStill | None = None  # while no rank was at a breakpoint
+        self.waits: Blocks | None = None  # while no call was for a block of ranks
         self.apps = Apps(state, self.pump, self.break_gang)
         config = state.config
         first = config.node * config.ranks_per_node
@@ -81,9 +85,15 @@ class Slots:
         self.reap()  # who died by itself just now is no victim of this
         if call.outcome is not None or call.stop_reason or call.parting:
             return
+        if call.parts and self.waits is not None:
+            self.waits.stop(call, reason, grace)
+            return
         call.stop_reason = reason
+        if self.waits is not None and self.waits.drop(call):
+            self._desk.not_run(call)
+            return
         for slot in self.all:
-            if call.key in slot.running:
+            if slot.running.get(call.key) is call:
                 slot.stop_process(reason, grace)
                 return
             if call in slot.queue:
@@ -104,6 +114,31 @@ class Slots:
             if call.outcome is None and only in (None, call.index):
                 self.stop(call, reason, grace)
         self.pump()
+
+    # -- blocks of ranks ---------------------------------------------------------------------------------
+
+    @property
+    def blocks(self) -> Blocks:
+        """Gangs of some of the node's ranks."""
+        if self.waits is None:
+            from .blocks import Blocks
+
+            self.waits = Blocks(self._state, self._desk, self)
+        return self.waits
+
+    def begin_together(self, team: Together) -> None:
+        """A call begins on all ranks of a block."""
+        self.blocks.begin(team)
+
+    def life_of(self, told: LifeKeys, epoch: int) -> SharedLife:
+        """That which a block's processes have together."""
+        return self.blocks.life_of(told, epoch)
+
+    def moved(self) -> None:
+        """A call or a process has ended: others may have waited for that."""
+        if self.waits is not None and not self._state.closing:
+            self.waits.look()
+            self.pump()
 
     @property
     def still(self) -> StandStill:

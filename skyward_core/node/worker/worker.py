@@ -211,6 +211,10 @@ class WorkerProcess:
         set_place(header["info"])
         info = instance_info()
         self._setup_error = None
+        if "life" in header and (body or self._rendezvous):
+            from ...runtime.network import share_machine
+
+            share_machine(header["sharers"], header.get("devices", ""))
         # A worker of the gang lives for one epoch; others see several, and their plugins need no gang.
         if "failed" in header:
             self._setup_error = _failed_app(header["failed"], body)
@@ -238,10 +242,10 @@ class WorkerProcess:
 
             self._torchrun = ForCalls(info, self._paths.error_file(os.getpid()))
         self._flush()
-        kept = ("epoch", "info", "secrets", "hooks", "apps", "alone")
+        kept = ("epoch", "info", "secrets", "hooks", "apps", "alone", "life")
         self._plugins = b"" if "failed" in header else body
         told: Heard = header
-        self._setup = {key: told[key] for key in kept}
+        self._setup = {key: told[key] for key in kept if key in told}
         self._phase = ""
         self._channel.send({"t": "ready", "epoch": header["epoch"]})
 

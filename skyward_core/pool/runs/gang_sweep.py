@@ -11,19 +11,21 @@ import os
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...model.errors import PoolError, UsageError
+from ...plugins.base import has_app
 from ...store import kept_trials
 from ...tasks.task import Task
 from ...wire.content_name import BLOB
 from .launch import new_id
 
 if TYPE_CHECKING:
+    from ...plugins.base import Plugin
     from ...views.trial_sheet import TrialSheet
     from ..context import PoolContext
     from .launch import Launcher
@@ -43,30 +45,55 @@ def check_room(nodes: int, has: int, pool: str) -> None:
         raise UsageError(f"each combination is to run on {nodes} nodes, and {of_pool}: nothing was begun")
 
 
-def nodes_with(ranks: int, each: int, pool: str) -> int:
-    """How many nodes a gang of so many ranks has. A gang has all ranks of its nodes: an agent knows one gang at a time.
+def shape_with(ranks: int, each: int, pool: str) -> tuple[int, int]:
+    """What a gang of so many ranks is made of: how many whole nodes, or how many ranks of one node.
 
     Args:
         each: ranks of each node; 0 where nobody knows yet.
 
+    Returns:
+        Nodes of each gang, else 0; and neighbouring ranks of one node, else 1. (0, 1) is no gang: one rank each.
+
     Raises:
-        UsageError: no number of nodes has so many.
+        UsageError: nodes have not so many, nor can they be shared out so.
     """
     if not each:
         raise UsageError(
             f"each combination is to run on {ranks} ranks, and how many a node of pool {pool} has is known once it is "
             "up: say how many nodes each has instead, or use a pool that is up"
         )
-    if ranks % each:
-        low = ranks - ranks % each
-        fit = f"{low} or {low + each}" if low else f"{each}"
-        word = "rank" if ranks == 1 else "ranks"
+    if not ranks % each:
+        return ranks // each, 1
+    if not each % ranks:
+        return 0, ranks
+    low = max(many for many in range(1, ranks) if not (each % many and many % each))
+    high = min(many for many in range(ranks + 1, ranks + each + 1) if not (each % many and many % each))
+    raise UsageError(
+        f"each combination is to run on {ranks} ranks, and the nodes of pool {pool} have {each} each, which cannot be "
+        f"shared out so: take {low} or {high} ranks"
+    )
+
+
+def check_blocks(plugins: Iterable[Plugin], *, alone: bool) -> None:
+    """See whether gangs of some of a node's ranks can be had in a pool.
+
+    Args:
+        plugins: those of the pool.
+        alone: whether its ranks know no others.
+
+    Raises:
+        UsageError: they cannot; says why.
+    """
+    if alone:
         raise UsageError(
-            f"each combination is to run on {ranks} {word}, and a gang has all ranks of its nodes, of which pool "
-            f"{pool} has {each} on each: take {fit} ranks, or a pool whose nodes have {ranks} {word} each, and "
-            "more of them"
+            "each combination is to run on several ranks, and with Options(cluster=False) ranks stand alone: leave "
+            "that out, or have one rank each"
         )
-    return ranks // each
+    if (named := next((plugin.name for plugin in plugins if has_app([plugin])), None)) is not None:
+        raise UsageError(
+            f"plugin {named} is around the whole node, and gangs of some of its ranks cannot each have it for "
+            "themselves: take all ranks of nodes, or leave the plugin out"
+        )
 
 
 async def begin(

@@ -88,6 +88,7 @@ class Launcher:
             raise context.ending.error()
         try:
             context.check_interpreter(tasks)
+            self._check_width(tasks)
             wanted = self._wanted(kind, tasks)
         except UsageError:
             _discard(tasks)
@@ -118,6 +119,36 @@ class Launcher:
         elif not whole or large:
             self._start_on_what_is_there(run)
         return run
+
+    def _check_width(self, tasks: Sequence[Task]) -> None:
+        """See whether each task can run on as many ranks of a node as it wants.
+
+        Raises:
+            UsageError: it cannot.
+        """
+        task, context = tasks[0], self._context
+        if task.width == 1:
+            return
+        each, asked = (
+            context.ranks_per_node,
+            f"{task.name} is to run on {task.width} ranks of a node each time",
+        )
+        if context.alone or task.width >= each or each % task.width:
+            raise UsageError(
+                f"{asked}, and pool {context.name} has {each} ranks on each that cannot be shared so"
+            )
+        if any(each.feeds or each.stream for each in tasks):
+            raise UsageError(f"{asked}, and a generator, or an argument that is one, is for one rank alone")
+        old = [
+            link.node
+            for link in context.links
+            if link.welcome and "blocks" not in link.welcome.get("knows", ())
+        ]
+        if old:
+            raise UsageError(
+                f"{asked}, and the agent of node {old[0]} in pool {context.name} is of a release that knows no such "
+                "gangs: take all ranks of nodes, or make the pool anew"
+            )
 
     def _wanted(self, kind: RunKind, tasks: Sequence[Task]) -> int | tuple[int, ...] | None:
         """How many nodes a run is to have, or which; None for all.
@@ -290,10 +321,15 @@ class Launcher:
                 self._background.spawn(self._start_gang(run))
         elif waits:
             self._background.spawn(self._start_in_turn(run))
-        elif gang is not None and not gang.ready:
+        elif gang is not None and not gang.ready and self._needs_gang(run):
             self._background.spawn(self._feed_whole(run))
         else:
             run.feed()
+
+    def _needs_gang(self, run: Run) -> bool:
+        """Whether a run waits for a gang of all ranks. One on small gangs does where an agent has heard of none yet,
+        and so of no plugins."""
+        return run.width == 1 or any(link.up and not link.epoch for link in self._context.links)
 
     async def _start_in_turn(self, run: Run) -> None:
         async with self._turns.taken(run):
@@ -317,7 +353,7 @@ class Launcher:
     async def _mend_gang(self) -> None:
         """A gang broke: tasks that wait on nodes for the plugins' contexts need a new one to go on."""
         gang = self._upkeep.keeper
-        tasks = [run for run in self._book.runs.values() if run.kind != "broadcast"]
+        tasks = [run for run in self._book.runs.values() if run.kind != "broadcast" and self._needs_gang(run)]
         if gang is None or not tasks or self._roster.under_way:  # its end is a new gang
             return
         try:

@@ -1,19 +1,12 @@
-"""Which of several failures was the first real one.
-
-When a rank dies, the others fail too: their collective loses its peer. Such echoes often arrive before the news of
-the death itself. They are told by what gloo, NCCL, PyTorch's stores, JAX's coordination service and TensorFlow's
-collectives say then (seen with PyTorch 2.13 and JAX 0.10), and by nothing that a user's own code would say.
-"""
+"""Which of several failures was the first real one; what looks like an echo is told by :mod:`...wire.echoes`."""
 
 from __future__ import annotations
 
-import re
-import signal
 from collections.abc import Iterable
 
-from ...model.outcome import ErrorInfo, Outcome, RootCause
+from ...model.outcome import Outcome, RootCause
+from ...wire import echoes
 
-REAL, DOUBTFUL, ECHO = range(3)
 # What outcomes say of ranks that were stopped because somebody wanted it so, or as another one had failed.
 MEANT = (
     "the run was cancelled",
@@ -24,17 +17,6 @@ MEANT = (
     ": timeout",
 )
 
-# Where gloo's and NCCL's own words are, whatever exception carries them.
-_TRANSPORT = re.compile(
-    r"gloo/(transport|rendezvous)/|\bGloo \w+ failed: |monitoredBarrier"
-    r"|remote process exited or there was a network error"
-)
-_PLAIN = re.compile(r"Connection (reset|closed) by peer|Broken pipe|Socket Timeout")
-_STATUS = re.compile(r"(UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): ")
-_CARRIERS = ("RuntimeError", "ValueError", "JaxRuntimeError", "XlaRuntimeError", "InternalError")
-_TENSORFLOW = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
-_SOCKETS = ("ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError", "BrokenPipeError")
-
 
 def is_failure(outcome: Outcome) -> bool:
     """Whether a rank failed by itself, rather than was stopped."""
@@ -43,36 +25,13 @@ def is_failure(outcome: Outcome) -> bool:
 
 def is_symptom(outcome: Outcome) -> bool:
     """Whether a failure looks like the echo of a peer's."""
-    return doubt(outcome) > REAL
+    return doubt(outcome) > echoes.REAL
 
 
 def doubt(outcome: Outcome) -> int:
-    """How far a failure is from being a cause.
-
-    Returns:
-        ECHO where a rank only says that it lost its peers; DOUBTFUL where that is likely, but it could have failed by
-        itself (JAX's runtime aborts a process that has lost the others; so does a failed assertion); REAL else.
-    """
-    if outcome.kind == "exited":
-        return DOUBTFUL if outcome.signal == signal.SIGABRT else REAL
-    if outcome.kind != "raised" or outcome.error is None:
-        return REAL
-    if outcome.error.type in _SOCKETS:
-        return DOUBTFUL
-    return ECHO if _lost_its_peers(outcome.error) else REAL
-
-
-def _lost_its_peers(error: ErrorInfo) -> bool:
-    library, name = error.type.partition(".")[0], error.type.rpartition(".")[2]
-    if library == "torch" and name.startswith("Dist"):
-        return True  # DistNetworkError, DistStoreError, DistBackendError: they speak of nothing else
-    if library in ("jax", "jaxlib") and _STATUS.match(error.message):
-        return True
-    if library == "tensorflow" and name in _TENSORFLOW:
-        return True
-    if error.type == "RuntimeError" and _PLAIN.fullmatch(error.message):
-        return True
-    return name in _CARRIERS and _TRANSPORT.search(error.message) is not None
+    """How far a failure is from being a cause; see :mod:`...wire.echoes`."""
+    error = outcome.error
+    return echoes.doubt(outcome.kind, outcome.signal, None if error is None else (error.type, error.message))
 
 
 def root_cause(arrived: Iterable[Outcome]) -> RootCause | None:

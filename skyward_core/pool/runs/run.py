@@ -16,6 +16,7 @@ from ...model.outcome import ErrorInfo, Outcome, Summary
 from ...model.states import OutcomeKind
 from ...transport.incoming_result import Landing
 from ...views import events as ev
+from ...wire.echoes import SETTLE
 from ...wire.frames import Header, Heard
 from ..links.link import Link, is_news
 from ..pool_end import PoolEnd
@@ -29,8 +30,6 @@ from .sent_run import Surroundings as Surroundings
 
 if TYPE_CHECKING:
     from ...wire.agent_frame_types import AgentItem, AgentOutcome, AgentWant
-
-SETTLE = 0.25  # seconds in which the real failure may still follow what looks like its echo
 
 
 class Ending(Future["Run"]):

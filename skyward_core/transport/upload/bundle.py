@@ -88,6 +88,7 @@ WITH_DRIVER = (
 # What they load only where a person asks for it: bytecode is more than twice as large, and all starts would send it.
 SELDOM = (
     *WITH_DRIVER,
+    "skyward_core/node/agent/blocks.py",
     "skyward_core/node/agent/debug_desk.py",
     "skyward_core/node/agent/looks.py",
     "skyward_core/node/agent/meter.py",
@@ -98,6 +99,7 @@ SELDOM = (
     "skyward_core/node/agent/outputs.py",
     "skyward_core/node/agent/run_queue.py",
     "skyward_core/node/agent/stand_still.py",
+    "skyward_core/node/agent/team.py",
     "skyward_core/node/agent/unfetched.py",
     "skyward_core/node/boot/markers.py",
     "skyward_core/node/boot/neighbour.py",

@@ -1,0 +1,308 @@
+"""Gangs of some of a node's ranks, for combinations of a sweep: which block a call gets, and how its ranks begin.
+
+Block ``i`` of gangs of ``k`` are the node's ranks ``i * k`` to ``i * k + k - 1``. A call waits here until a block has
+no other one; then each of the block's slots gets a part of it into its queue, by the order in which calls came: behind
+broadcasts that came before, ahead of those that came after. It begins on all ranks in one step, once each of them has
+come to its part and has a process that fits; so two of them never wait for each other, nor for a broadcast that waits
+for them. Processes live on for the block's next call, as those of a gang do for its next broadcast. Those that are the
+node's gang leave it for a block: it is *spent* from then on, and a client forms the next one when it has use for it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from ...wire.frames import Header, WireError
+from .call_desk import CallDesk
+from .calls import Call, Together
+from .gang import Port
+from .node_state import NodeState
+from .process import SharedLife
+from .slot import Slot
+from .team import RankBlock, Team
+
+if TYPE_CHECKING:
+    from ...wire.agent_frame_types import AgentOutcome
+    from ...wire.node_frame_types import LifeKeys
+
+MORE_PORTS = 4  # kept behind a block's own, for plugins after the first
+NO_APPS = (
+    "a plugin of this pool is around the whole node (around_app), and a gang of some of its ranks cannot have it for "
+    "itself: take all ranks of nodes"
+)
+
+
+class AllSlots(Protocol):
+    """What blocks ask of all slots; see :class:`.slots.Slots`."""
+
+    all: list[Slot]
+
+    def break_gang(self, why: str) -> None: ...
+
+    def spend_gang(self, why: str) -> None: ...
+
+    def stop(self, call: Call, reason: str, grace: float) -> None: ...
+
+    def pump(self) -> None: ...
+
+
+class Blocks:
+    """Those of one node."""
+
+    def __init__(self, state: NodeState, desk: CallDesk, others: AllSlots) -> None:
+        self._state, self._desk, self._others = state, desk, others
+        self._slots = [slot for slot in others.all if slot.number == 0]
+        self._blocks: dict[tuple[int, int], RankBlock] = {}
+        self._lives: dict[str, SharedLife] = {}
+        self._ports: dict[str, list[Port]] = {}  # by life
+        self._waiting: deque[Call] = deque()
+        self._teams: list[Team] = []
+
+    # -- which block a call gets -------------------------------------------------------------------------
+
+    def check(self, call: Call) -> None:
+        """See whether the node has blocks as a call wants them.
+
+        Raises:
+            WireError: it has not.
+        """
+        has = len(self._slots)
+        if not 1 < call.width < has or has % call.width:
+            raise WireError(
+                f"node {self._state.config.node} has no blocks of {call.width} ranks: it has {has}"
+            )
+
+    def take(self, call: Call) -> None:
+        """A call has come."""
+        self._waiting.append(call)
+        self.look()
+
+    def drop(self, call: Call) -> bool:
+        """Forget a call that no block has; says whether it waited."""
+        with suppress(ValueError):
+            self._waiting.remove(call)
+            return True
+        return False
+
+    def look(self) -> None:
+        """Give blocks that have nothing to do the calls that wait."""
+        while self._waiting and not self._state.closing:
+            call = self._waiting[0]
+            free = [block for block in self._of(call.width) if not any(slot.has_part for slot in block.slots)]
+            if not free:
+                return
+            self._waiting.popleft()
+            self._assign(call, min(free, key=self._price))
+
+    def _of(self, width: int) -> list[RankBlock]:
+        return [self._block(first, width) for first in range(0, len(self._slots), width)]
+
+    def _block(self, first: int, width: int) -> RankBlock:
+        if (first, width) not in self._blocks:
+            self._blocks[first, width] = RankBlock(first, list(self._slots[first : first + width]))
+        return self._blocks[first, width]
+
+    def _price(self, block: RankBlock) -> tuple[int, bool]:
+        """How long a call may wait there: what its ranks have to do, and whether their processes are to be new."""
+        new = any(
+            p is None or not block.fits(p, self._state.gang.renewed) for p in (s.process for s in block.slots)
+        )
+        return max(slot.load for slot in self._slots_of(block)), new
+
+    def _slots_of(self, block: RankBlock) -> Sequence[Slot]:
+        return self._slots[block.first : block.first + block.width]
+
+    def _assign(self, call: Call, block: RankBlock) -> None:
+        gang, slots = self._state.gang, self._slots_of(block)
+        if gang.apps:
+            self._desk.not_started(call, NO_APPS)
+            return
+        team = Team(call, block, [self._part(call, slot.rank) for slot in slots], self._stop, self._over)
+        self._teams.append(team)
+        call.rank = slots[0].rank
+        if gang.epoch and not gang.alone:
+            self._others.spend_gang(
+                f"ranks of node {self._state.config.node} run {call.run} in gangs of {call.width}"
+            )
+        for slot, part in zip(slots, team.parts, strict=True):
+            slot.give(part)
+
+    @staticmethod
+    def _part(call: Call, rank: int) -> Call:
+        told = call.header.copy()
+        told["gang"], told["rank"] = True, rank
+        part = Call(call.run, call.index, told, call.body, None, rank)
+        part.order = call.order
+        return part
+
+    # -- how its ranks begin -----------------------------------------------------------------------------
+
+    def ready(self, team: Together) -> bool:
+        """Whether a call may begin: all of its ranks have come to it."""
+        return not team.begun and team.stands(self._state.gang.renewed)
+
+    def is_next(self, team: Together) -> bool:
+        """Whether no rank of the node is at a broadcast that came before a call, or waits for one: till then the gang
+        stays as it is."""
+        calls = (call for slot in self._slots for call in (*slot.running.values(), *slot.queue))
+        return not any(call.gang and call.team is None and call.order < team.whole.order for call in calls)
+
+    def begin(self, asked: Together) -> None:
+        """Have all ranks begin."""
+        team = next(each for each in self._teams if each is asked)
+        slots = self._slots_of(team.block)
+        first = slots[0].process
+        team.begun = self._state.in_blocks = True  # before others look at what they can do
+        if first is not None and first.life is None and not self._renew(team, slots):
+            return
+        whole = team.whole
+        whole.given_at, whole.begun_at = time.monotonic(), time.time()
+        for slot in slots:
+            whole.log_start |= slot.logs.ends
+        self._state.journal.write(whole.given())
+        for slot in slots:
+            slot.begin_part()
+
+    def _renew(self, team: Team, slots: Sequence[Slot]) -> bool:
+        """Set fresh processes up as the ranks of a small gang; says whether that can be."""
+        state, block = self._state, team.block
+        if block.life is not None:
+            self._close(block.life)
+        if state.gang.spent and any(slot.left != state.gang.epoch for slot in slots):
+            # They never came to it, and those that have would wait for them.
+            self._others.break_gang(state.gang.spent)
+        life = SharedLife(str(time.time_ns()), state.gang.epoch, block.first, block.width)
+        address = state.config.address
+        try:
+            ports = [Port(address, 1 + MORE_PORTS), *(Port(address) for _ in slots)]
+        except OSError as error:
+            for slot, part in zip(slots, list(team.parts), strict=True):
+                slot.queue.remove(part)
+                self._desk.not_started(part, f"its ranks have no port to meet at: {error}")
+            return False
+        self._lives[life.name], self._ports[life.name], block.life = life, ports, life
+        for place, slot in enumerate(slots):
+            slot.set_up_in(life, self._header(life, ports, place))
+        return True
+
+    def _header(self, life: SharedLife, ports: Sequence[Port], place: int) -> Header:
+        state = self._state
+        config, devices = state.config, self._devices(life)
+        peer = {"node": 0, "address": config.address, "ports": [port.number for port in ports[1:]]}
+        of_node = config.accelerators or 0
+        gpus = len(devices) if devices else of_node * life.width // config.ranks_per_node
+        info = state.place(config.node * config.ranks_per_node + life.first + place) | {
+            "node": 0,
+            "total_nodes": 1,
+            "rank": place,
+            "world_size": life.width,
+            "local_rank": place,
+            "ranks_per_node": life.width,
+            "workers_per_rank": 1,
+            "head_addr": config.address,
+            "head_port": ports[0].number,
+            "peers": [peer],
+            "accelerators": gpus,
+            "total_accelerators": gpus,
+        }
+        info.pop("members", None)
+        here = sum(each.get("address") == config.address for each in state.gang.info.get("peers", ())) or 1
+        header = {"t": "setup", "epoch": life.epoch, "info": info, "gang": True, "life": life.told()}
+        return (
+            header
+            | {"sharers": here * config.ranks_per_node}
+            | ({"devices": ",".join(devices)} if devices else {})
+        )
+
+    def _devices(self, life: SharedLife) -> list[str]:
+        """A block's share of the GPUs, where ranks see all that the node has; else none."""
+        config = self._state.config
+        count, blocks = config.accelerators or 0, config.ranks_per_node // life.width
+        if config.devices or count < 2:
+            return []
+        seen = (os.environ | config.env).get("CUDA_VISIBLE_DEVICES", "")
+        names = [name for name in seen.split(",") if name] or [str(number) for number in range(count)]
+        at = life.first // life.width
+        if len(names) < blocks:
+            return [names[at % len(names)]]
+        return names[at * len(names) // blocks : (at + 1) * len(names) // blocks]
+
+    # -- how it ends -------------------------------------------------------------------------------------
+
+    def stop(self, call: Call, reason: str, grace: float) -> None:
+        """End a call of which a block has the parts."""
+        call.stop_reason = reason
+        for part in list(call.parts):
+            self._others.stop(part, reason, grace)
+
+    def _stop(self, part: Call, reason: str) -> None:
+        self._others.stop(part, reason, self._state.config.grace)
+
+    def _over(self, team: Team, header: AgentOutcome, body: bytes) -> None:
+        """All parts of a call have ended."""
+        for part in team.parts:
+            name = part.outcome.get("file") if part.outcome is not None else None
+            if name and name != header.get("file"):
+                (self._state.config.spool / Path(name).name).unlink(missing_ok=True)
+        self._teams.remove(team)
+        self._state.in_blocks = any(each.begun for each in self._teams)
+        team.whole.parts = []
+        self._desk.tell(team.whole, header, body)
+
+    def _close(self, life: SharedLife) -> None:
+        self._lives.pop(life.name, None)
+        for port in self._ports.pop(life.name, ()):
+            port.close()
+
+    # -- going on where another agent stopped ------------------------------------------------------------
+
+    def life_of(self, told: LifeKeys, epoch: int) -> SharedLife:
+        """The life that a worker has told, which another agent has begun."""
+        name = told["name"]
+        if name not in self._lives:
+            life = self._lives[name] = SharedLife(name, epoch, told["first"], told["width"])
+            block = self._block(told["first"], told["width"])
+            if block.life is None or int(block.life.name) < int(name):
+                block.life = life
+        return self._lives[name]
+
+    def adopt(self, whole: Call) -> None:
+        """Take over a call that another agent gave to a block, with the parts that it wrote down."""
+        first = whole.rank - self._state.config.node * self._state.config.ranks_per_node
+        block = self._block(first, whole.width)
+        slots = self._slots_of(block)
+        known = {part.rank: part for part in whole.parts}
+        parts = [known.get(slot.rank) or self._part(whole, slot.rank) for slot in slots]
+        team = Team(whole, block, parts, self._stop, self._over)
+        self._teams.append(team)
+        team.begun = self._state.in_blocks = True
+        if block.life is None:
+            # It is known once they greet; those that still enter their plugins' contexts cannot tell it.
+            block.life = SharedLife("0", 0, first, whole.width)
+            block.life.broken = "its agent ended while its processes were being set up"
+        for slot, part in zip(slots, team.parts, strict=True):
+            if slot.process is not None and slot.process.life is None:
+                slot.process.life = block.life
+            if slot.process is not None and part.given_at is not None and part.outcome is None:
+                slot.adopt_call(part)
+        for slot, part in zip(slots, list(team.parts), strict=True):
+            if part.outcome is not None:
+                team.ended(part)
+            elif part.given_at is None:
+                self._desk.not_started(part, "its agent ended as it began")
+            elif slot.process is None:
+                slot.adopt_call(part)
+
+    def adopted(self) -> None:
+        """All workers have greeted that were going to."""
+        for life in list(self._lives.values()):
+            held = [slot for slot in self._slots if slot.process is not None and slot.process.life is life]
+            if len(held) < life.width:
+                life.broken = life.broken or "a rank of it ended while the node had no agent"
+        self._others.pump()

@@ -1,0 +1,242 @@
+"""Gangs of some of a node's ranks: which ranks a call gets, when it begins, what its outcome is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.node.agent.calls import Call
+from skyward_core.node.agent.gang import Gang
+from skyward_core.node.agent.process import Process
+from skyward_core.node.agent.slot import Slot
+from skyward_core.node.agent.take_over import _read_journal
+from skyward_core.wire.frames import NONE_SUMMARY, Header, WireError
+from tests.support.agent_parts import Node, Peer
+
+NOBODY = 1 << 30  # no process has such a number: signals reach none
+ECHO = {"type": "RuntimeError", "message": "[gloo/transport/tcp/pair.cc:1] Connection closed by peer"}
+
+
+class Ranks(Node):
+    """Four ranks with processes that never do anything; calls come from a client."""
+
+    def __init__(self, folder: Path, **config: Any) -> None:
+        super().__init__(folder, ranks_per_node=4, concurrency=1, **config)
+        self.state.learn_gang(Gang(epoch=1))
+        self._calls = 0
+        for slot in self.slots.all:
+            self.have_process(slot)
+
+    def have_process(self, slot: Slot, epoch: int | None = None) -> Process:
+        """A fresh one, or one of the gang that has entered it."""
+        slot.logs.open()
+        slot.process = made = Process(NOBODY + slot.rank)
+        made.connection, made.epoch, made.ready = Peer(), epoch, epoch is not None
+        return made
+
+    def send(self, run: str = "r1", **header: Any) -> Call:
+        told: Any = {"t": "call", "run": run, "i": self._calls, "kind": "sweep"} | header
+        call = Call(run, self._calls, told, b"", self.peer)
+        self._calls += 1
+        self.state.register.add(call)
+        if call.width > 1:
+            self.slots.blocks.check(call)
+            self.slots.blocks.take(call)
+        else:
+            self.slots.pick(call).give(call)
+        return call
+
+    def running(self) -> list[int | None]:
+        """By rank, the index of what it runs."""
+        return [next((call.index for call in slot.running.values()), None) for slot in self.slots.all]
+
+    def end(self, rank: int, kind: str = "returned", **more: Any) -> None:
+        """A rank's process tells what came of its call."""
+        slot = self.slots.all[rank]
+        (call,) = slot.running.values()
+        told: Any = {"t": "outcome", "run": call.run, "i": call.index, "kind": kind, "seconds": 1.0}
+        body = str(rank).encode()
+        slot.outcome(call, told | {"summary": NONE_SUMMARY, "size": 0} | more, body)
+
+    def dies(self, rank: int) -> None:
+        self.slots.all[rank].ended(9)
+
+    def outcomes(self) -> list[tuple[int, str, int]]:
+        """Index, kind and rank of all that the client has been told."""
+        return [
+            (told["i"], told["kind"], told["rank"] - 4) for told in self.peer.told if told["t"] == "outcome"
+        ]
+
+    def told_to(self, rank: int) -> list[Header]:
+        process = self.slots.all[rank].process
+        assert process is not None and isinstance(process.connection, Peer)
+        return process.connection.told
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Ranks:
+    return Ranks(tmp_path)
+
+
+@pytest.mark.parametrize("width", [3, 4, 8])
+async def test_blocks_that_a_node_has_not_are_refused(ranks: Ranks, width: int) -> None:
+    with pytest.raises(WireError, match=f"no blocks of {width} ranks: it has 4"):
+        ranks.send(width=width)
+
+
+async def test_each_block_has_one_call_at_a_time_and_processes_live_on(ranks: Ranks) -> None:
+    for _ in range(3):
+        ranks.send(width=2)
+    assert ranks.running() == [0, 0, 1, 1]
+    ranks.end(3)
+    assert ranks.running() == [0, 0, 1, None], "the other rank is at it still"
+    ranks.end(2)
+    assert ranks.running() == [0, 0, 2, 2]
+    assert [told["t"] for told in ranks.told_to(2)] == ["setup", "call", "call"]
+    assert ranks.outcomes() == [(1, "returned", 2)]
+
+
+async def test_its_ranks_are_told_a_world_of_their_own(ranks: Ranks) -> None:
+    ranks.send(width=2)
+    ranks.send(width=2)
+    setups = [ranks.told_to(rank)[0] for rank in range(4)]
+    infos = [setup["info"] for setup in setups]
+    assert [(info["rank"], info["local_rank"], info["world_size"]) for info in infos] == 2 * [
+        (0, 0, 2),
+        (1, 1, 2),
+    ]
+    assert {(info["node"], info["total_nodes"], info["ranks_per_node"]) for info in infos} == {(0, 1, 2)}
+    heads = [info["head_port"] for info in infos]
+    assert heads[0] == heads[1] != heads[2] == heads[3]
+    assert [len(info["peers"][0]["ports"]) for info in infos] == [2] * 4
+    lives = [setup["life"]["name"] for setup in setups]
+    assert lives[0] == lives[1] != lives[2] == lives[3]
+
+
+async def test_ranks_that_see_all_gpus_share_them(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, accelerators=8, env={"CUDA_VISIBLE_DEVICES": "0,1,2,3,8,9,10,11"})
+    ranks.send(width=2)
+    ranks.send(width=2)
+    assert [ranks.told_to(rank)[0]["devices"] for rank in range(4)] == 2 * ["0,1,2,3"] + 2 * ["8,9,10,11"]
+    assert ranks.told_to(0)[0]["info"]["accelerators"] == 4
+
+
+async def test_ranks_that_see_their_own_gpu_are_told_of_no_other(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, accelerators=4, devices=["a", "b", "c", "d"])
+    ranks.send(width=2)
+    assert "devices" not in ranks.told_to(0)[0] and ranks.told_to(0)[0]["info"]["accelerators"] == 2
+
+
+async def test_a_broadcast_that_came_before_goes_first_on_all_ranks(ranks: Ranks) -> None:
+    """Though its parts come one by one, and the call for a block between them."""
+    for slot in ranks.slots.all:
+        ranks.have_process(slot, 1)
+    of_gang = {"gang": True, "epoch": 1, "kind": "broadcast"}
+    ranks.send("b", rank=4, **of_gang)
+    ranks.send(width=2)
+    for rank in (5, 6, 7):
+        ranks.send("b", rank=rank, **of_gang)
+    assert ranks.running() == [0, 2, 3, 4]
+    assert any(told.get("spent") for told in ranks.peer.told), "what comes next is for another gang"
+    for rank in (0, 2, 3):
+        ranks.end(rank)
+        assert 1 not in ranks.running() and not ranks.slots.all[3].process.killed  # type: ignore[union-attr]
+    ranks.end(1)
+    for rank in (2, 3):  # those had least to do when it came; they have left the gang
+        assert ranks.slots.all[rank].process.killed  # type: ignore[union-attr]
+        ranks.slots.all[rank].ended(0)
+        ranks.have_process(ranks.slots.all[rank])
+    ranks.slots.pump()
+    assert ranks.running() == [None, None, 1, 1]
+    assert not ranks.state.gang.broken, "ranks of other nodes may be at the broadcast still"
+
+
+async def test_a_broadcast_that_came_after_waits_and_so_do_blocks_behind_it(ranks: Ranks) -> None:
+    ranks.send(width=2)
+    assert ranks.state.gang.broken, "its ranks never came to the gang: others would wait for them"
+    ranks.state.learn_gang(Gang(epoch=2))
+    for rank in range(4, 8):
+        ranks.send("b", rank=rank, gang=True, epoch=2, kind="broadcast")
+    late = ranks.send(width=2)
+    assert ranks.running()[:2] == [0, 0] and not any(late.key in slot.running for slot in ranks.slots.all)
+
+
+@pytest.mark.parametrize(
+    ("ends", "kind", "rank"),
+    [
+        ([(1, {}), (0, {})], "returned", 0),
+        ([(0, {"kind": "raised", "error": {"type": "ValueError", "message": "bad"}}), (1, {})], "raised", 0),
+        ([(1, {"kind": "raised", "error": {"type": "ValueError", "message": "bad"}}), (0, {})], "raised", 1),
+        ([(0, {"kind": "raised", "error": ECHO}), (1, {"kind": "lost"})], "lost", 1),
+        ([(0, {"kind": "raised", "error": ECHO}), (1, {})], "raised", 0),
+    ],
+)
+async def test_the_outcome_is_the_first_ranks_or_that_of_the_cause(
+    ranks: Ranks, ends: list[tuple[int, dict[str, Any]]], kind: str, rank: int
+) -> None:
+    call = ranks.send(width=2)
+    for each, how in ends:
+        ranks.end(each, **how)
+    assert ranks.outcomes() == [(0, kind, rank)]
+    assert call.result == str(rank).encode()
+    log = call.outcome.get("log", {}) if call.outcome else {}
+    assert {name.split(".")[0] for name in log} == {"r004", "r005"}, "of both ranks"
+    assert not ranks.state.in_blocks
+
+
+async def test_a_rank_that_fails_has_the_others_stopped(ranks: Ranks) -> None:
+    ranks.send(width=2)
+    ranks.send(width=2)
+    ranks.end(1, "raised", error={"type": "ValueError", "message": "bad"})
+    processes = [slot.process for slot in ranks.slots.all]
+    assert [process.killed for process in processes if process] == [
+        "fail-fast",
+        "its gang was replaced",
+        "",
+        "",
+    ]
+    assert ranks.outcomes() == [], "it is told once all have ended"
+    ranks.dies(0)
+    assert ranks.outcomes() == [(0, "raised", 1)] and ranks.running() == [None, None, 1, 1]
+
+
+async def test_a_rank_that_dies_has_the_others_stopped(ranks: Ranks) -> None:
+    ranks.send(width=2)
+    ranks.dies(0)
+    assert ranks.slots.all[1].process.killed == "fail-fast"  # type: ignore[union-attr]
+    ranks.dies(1)
+    assert ranks.outcomes() == [(0, "exited", 0)]
+
+
+async def test_stopping_a_call_stops_all_of_its_ranks_or_takes_it_out(ranks: Ranks) -> None:
+    calls = [ranks.send(width=2) for _ in range(4)]
+    ranks.slots.stop(calls[3], "cancel", 1.0)
+    assert ranks.outcomes() == [(3, "collateral", -1 - 4)], "it waited for a block"
+    ranks.slots.stop_run("r1", "cancel", 1.0, breaks=False)
+    assert all(slot.process and slot.process.killed == "cancel" for slot in ranks.slots.all)
+    for rank in range(4):
+        ranks.dies(rank)
+    assert [told[:2] for told in sorted(ranks.outcomes())] == [(n, "collateral") for n in range(4)]
+    assert ranks.running() == [None] * 4 and not ranks.state.in_blocks
+
+
+async def test_a_plugin_around_the_node_is_no_blocks(ranks: Ranks) -> None:
+    ranks.state.gang.apps = True
+    call = ranks.send(width=2)
+    assert call.outcome is not None and "around the whole node" in str(call.outcome.get("error"))
+
+
+async def test_an_agent_that_follows_knows_the_parts_of_a_call(ranks: Ranks) -> None:
+    ranks.send(width=2)
+    ranks.end(1)
+    ranks.state.journal.shorten()
+    register = ranks.state.register
+    known = dict(register.calls)
+    register.calls.clear()
+    register._by_run.clear()
+    _read_journal(ranks.state, ranks.desk)
+    (call,) = register.calls.values()
+    assert call.key in known and call.owner is None and call.outcome is None
+    assert [(part.rank, part.outcome is not None) for part in call.parts] == [(4, False), (5, True)]
