@@ -88,6 +88,11 @@ class PoolContext:
         """The link to the node that a rank is on."""
         return self.links[rank // self.ranks_per_node]
 
+    def clock_ahead_of(self, rank: int) -> float:
+        """Seconds by which our clock is ahead of that of the node that a rank is on; 0 where nothing is known."""
+        node = rank // self.ranks_per_node
+        return self.links[node].ahead if node < len(self.links) else 0.0
+
     def may_be_taken_back(self, node: int) -> bool:
         """Whether a node's machine may be taken back, and no notice of that has come."""
         if not isinstance(self.provider, TakesBack) or self.view.nodes[node].is_taken_back:

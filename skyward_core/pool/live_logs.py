@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..store.archive import rank_of
 from ..store.history import show, show_logs
+from ..views.silence import Clocks
 from ..views.weave import Piece, Weaver, weave
 from ..wire.node_paths import ERR, OUT
 
@@ -24,12 +25,17 @@ LogSink = Callable[[int, str, int, bytes, str], None]
 class LiveLogs:
     """The logs of one pool on one client. Everything here runs on the pool's loop.
 
+    Args:
+        ahead: seconds by which our clock is ahead of that of a rank's node.
+
     Attributes:
         sinks: hear of every piece: rank, stream ("out" or "err"), offset in the stream's file, bytes, and whose run's
             they are; "" where nothing tells for sure.
     """
 
-    def __init__(self, archive: Archive, view: PoolView) -> None:
+    def __init__(self, archive: Archive, view: PoolView, ahead: Callable[[int], float]) -> None:
+        self._ahead = ahead
+        view.rhythms.clocks = Clocks(time.time, ahead)
         self.sinks: list[LogSink] = []
         self._archive = archive
         self._view = view
@@ -77,7 +83,7 @@ class LiveLogs:
                 sink(rank_of(stem), piece.stream, piece.offset, piece.data, piece.run)
 
     def _give(self, stem: str, piece: Piece, *, sure: bool = True) -> None:
-        at = time.time() if piece.at is None else piece.at
+        at = time.time() - self._ahead(rank_of(stem)) if piece.at is None else piece.at
         show(self._view, stem, piece._replace(at=at, run=piece.run or self._view.only_run))
         for sink in tuple(self.sinks):
             sink(rank_of(stem), piece.stream, piece.offset, piece.data, piece.run if sure else "")

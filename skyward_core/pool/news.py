@@ -18,6 +18,7 @@ from ..wire.frames import WireError
 from ..wire.redact import Redactor, secret_values
 from . import told_events
 from .context import PoolContext
+from .links.clock_steps import ClockSteps
 from .links.link import Link
 from .live_logs import LiveLogs, LogSink
 from .log_intake import Intake
@@ -43,7 +44,8 @@ class News:
         self.redactor = Redactor()
         self.blank(secret_values(os.environ))
         self.records = Records(context.token, context.ledger, context.archive, self.complain)
-        self.live = LiveLogs(context.archive, context.view)
+        self.live = LiveLogs(context.archive, context.view, context.clock_ahead_of)
+        self._steps = ClockSteps()
         self.intake = Intake(context.archive, self.live.take, self._ask_for_logs, self.records.cannot)
         self._listeners: list[Callable[[ev.Event], None]] = []
         self._unfetched: dict[int, dict[str, int]] = {}  # by node
@@ -162,6 +164,8 @@ class News:
 
     def learn_work(self, link: Link, header: AgentPong) -> None:
         """A node has told what its ranks have taken of the processor."""
+        if step := self._steps.step():
+            self._context.view.rhythms.clock_was_set(step)
         spent = header.get("processor", {})
         for rank in self._context.ranks_of(link.node) if spent else ():
             if (seconds := spent.get(str(rank))) is not None:

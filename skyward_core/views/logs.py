@@ -382,7 +382,7 @@ class LogBook:
         if run:
             self._latest[key] = run
             if at is not None and data:
-                self.rhythms.heard(run, rank, at)
+                self.rhythms.heard(run, rank, at, source)
             self.of(run).rank(rank)._follow(ring, key)
         return lines
 

@@ -85,14 +85,23 @@ class MetricBook:
                 continue
             if not 0 <= at < LATEST:
                 continue
-            self.note(run, rank, at, values, seq)
+            self.note(run, rank, at, values, seq, name)
 
-    def note(self, run: str, rank: int, at: float, values: dict[str, Any], seq: int | None = None) -> None:
+    def note(
+        self,
+        run: str,
+        rank: int,
+        at: float,
+        values: dict[str, Any],
+        seq: int | None = None,
+        source: str = "",
+    ) -> None:
         """Take numbers of a rank; whatever else is among the values is passed over.
 
         Args:
             seq: of what was yielded, its place among all that was: it is told by the agent and by the file, and
                 taken once.
+            source: the file that they stand in, with times of the node's clock.
         """
         if seq is not None:
             if seq <= self._yielded.get((run, rank), -1):
@@ -113,7 +122,7 @@ class MetricBook:
                     continue
                 series[name] = Series(name)
             series[name].add(at, float(value), step)
-        self.rhythms.heard(run, rank, at)
+        self.rhythms.heard(run, rank, at, source)
         self.version += 1
 
     def latest(self, run: str, rank: int) -> dict[str, float]:

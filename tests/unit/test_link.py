@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import time
 import zlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from skyward_core.model.errors import HostKeyError, PoolError, UsageError
 from skyward_core.pool.client_name import ourselves
+from skyward_core.pool.links import clock_steps
 from skyward_core.pool.links import link as module
 from skyward_core.pool.links.link import Link
 from skyward_core.tasks.task import SourceText
@@ -172,6 +174,23 @@ async def test_frames_go_to_the_listener(link: Link) -> None:
 
 def asked(run: str, index: int) -> Any:
     return {"t": "call", "run": run, "i": index}
+
+
+async def test_times_of_the_node_are_ours_also_once_our_clock_was_set(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It greets once, and may be connected for weeks."""
+    ahead = 1e6
+    monkeypatch.setattr(clock_steps.ClockSteps, "_now", staticmethod(lambda: ahead))
+    link._greet({**WELCOME, "now": time.time() - 50})  # type: ignore[typeddict-item]
+    assert link.by_our_clock(1000.0) == pytest.approx(1050, abs=5)
+    ahead += 1.0  # it drifts
+    assert link.by_our_clock(1000.0) == pytest.approx(1050, abs=5)
+    ahead += 3600
+    assert link.by_our_clock(1000.0) == pytest.approx(4651, abs=5)
+    assert link.by_its_clock(link.by_our_clock(1000.0)) == pytest.approx(1000)
+    ahead -= 3600
+    assert link.time_of({"at": 1000.0}) == pytest.approx(1051, abs=5)  # type: ignore[arg-type]
 
 
 async def test_what_was_not_answered_is_asked_again(link: Link) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skyward_core.pool.links.clock_steps import ClockSteps
 from skyward_core.views import events as ev
-from skyward_core.views.silence import FLOOR, RUNS, UNKNOWN, Rhythms
+from skyward_core.views.silence import FLOOR, RUNS, UNKNOWN, Clocks, Rhythms
 from skyward_tui.widgets.rank_state import rank_states
 from tests.support.fake_session import FakeSession
+from tests.support.pool_parts import World, attached, intended
 
 BEGAN = 1000.0
 
@@ -123,3 +130,87 @@ def test_while_a_rank_stands_at_a_breakpoint_nobody_is_quiet_and_the_wait_is_not
     session.emit(view, ev.NodePhase(pool=view.name, node=1, phase="gone", at=at + 7))
     assert view.rhythms.quiet(run.id, 0, BEGAN, at + 8 + FLOOR) == FLOOR + 1, "it stands nowhere any more"
     assert view.rank_phases == {}
+
+
+HOUR = 3600.0
+
+
+class OurClock:
+    """Ours, and what is known of that of a node."""
+
+    def __init__(self) -> None:
+        self.at, self.known = BEGAN + 1e6, 0.0
+        self.rhythms = Rhythms()
+        self.rhythms.clocks = Clocks(lambda: self.at, lambda rank: self.known)
+
+    def hears(self, node_clock: float, source: str = "r003", *, ago: float = 0.0) -> None:
+        """A line that comes now, of a node whose clock shows so much less than ours."""
+        self.rhythms.heard("run", 3, self.at - node_clock - ago, source)
+
+    def quiet(self) -> float | None:
+        return self.rhythms.quiet("run", 3, BEGAN, self.at)
+
+
+@pytest.mark.parametrize("behind", [HOUR, -HOUR, 0.0])
+def test_a_node_whose_clock_is_wrong_is_no_rank_that_is_quiet(behind: float) -> None:
+    clock = OurClock()
+    clock.known = behind
+    clock.hears(behind, ago=20)
+    assert clock.quiet() is None
+    clock.hears(behind)
+    clock.at += UNKNOWN + 1
+    assert clock.quiet() == pytest.approx(UNKNOWN + 1)
+
+
+@pytest.mark.parametrize("before", [HOUR, 0.0])
+@pytest.mark.parametrize("after", [HOUR, -HOUR, 0.0])
+def test_a_node_whose_clock_is_set_meanwhile_is_none_either(before: float, after: float) -> None:
+    clock = OurClock()
+    clock.known = before
+    for node_clock in (before, before, after, after):
+        clock.at += 20
+        clock.hears(node_clock)
+        clock.hears(node_clock, "r003.metrics")
+        assert clock.quiet() is None
+    clock.at += UNKNOWN + 1
+    assert clock.quiet() == pytest.approx(UNKNOWN + 1)
+
+
+def test_what_has_waited_for_us_is_as_old_as_it_is() -> None:
+    clock = OurClock()
+    for ago in (HOUR + 30, HOUR + 10, HOUR):
+        clock.hears(0.0, ago=ago)
+    assert clock.quiet() == pytest.approx(HOUR)
+
+
+@pytest.mark.parametrize("seconds", [HOUR, -HOUR])
+def test_our_clock_is_set_and_nobody_has_been_quiet_for_that(seconds: float) -> None:
+    clock = OurClock()
+    clock.hears(0.0)
+    clock.rhythms.spent(3, 0.0, clock.at - 20)
+    clock.rhythms.spent(3, 5.0, clock.at - 10)
+    clock.at += seconds
+    clock.rhythms.clock_was_set(seconds)
+    assert clock.quiet() is None
+    clock.at += UNKNOWN + 1
+    assert clock.quiet() == pytest.approx(UNKNOWN + 1)
+
+
+async def test_a_client_knows_its_nodes_clocks_and_when_its_own_was_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    ahead = 1e6
+    monkeypatch.setattr(ClockSteps, "_now", staticmethod(lambda: ahead))
+    world = World()
+    client = await attached(world, replace(intended(world)[1], state="up"))
+    link, view = client.context.links[0], client.context.view
+    link._greet(link.welcome | {"now": time.time() - HOUR})  # type: ignore[typeddict-item]
+    told = {"at": time.time() - HOUR, "run": "ab12", "values": {"loss": 1.0}}
+    client.news.live.take("r000.metrics", 0, json.dumps(told).encode() + b"\n")
+    assert view.rhythms.quiet("ab12", 0, 0.0, time.time()) is None
+    ahead += HOUR
+    client.news.learn_work(link, {"t": "pong", "lease": None})
+    assert view.rhythms.quiet("ab12", 0, 0.0, time.time() + HOUR) is None
+    assert view.rhythms.quiet("ab12", 0, 0.0, time.time() + HOUR + UNKNOWN + 1) is not None
+    await client.close()

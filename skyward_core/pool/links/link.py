@@ -22,6 +22,7 @@ from ...wire.admission import from_agent
 from ...wire.end_notice import PREEMPTED
 from ...wire.frames import INLINE, VERSION, Decoder, Header, Heard, WireError, frame
 from ..client_name import ourselves
+from .clock_steps import SAME_TIME, ClockSteps
 from .download import Download
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ _log = logger("link")
 
 Key = tuple[str, int]
 SILENCE = 4.0  # seconds without a word from an agent after which it should have answered a ping
-SAME_TIME = 2.0  # seconds between two clocks that show the same time, and an answer on its way
 ACK_DELAY = 0.02  # seconds; what waits for it is in agents' memory
 WELCOME = 15.0  # seconds in which an agent that took a connection must say so: one that is frozen never does
 SOURCES = 64  # texts of scripts that an agent is sent again when it is new
@@ -88,6 +88,7 @@ class Link:
         self.lost_why = ""
         self.lost_as = "NodeLost"  # what errors of its calls are called
         self._clock = 0.0  # seconds by which our clock is ahead of the node's, where they differ
+        self._steps = ClockSteps()
         self.finished = False  # the agent said goodbye
         self.epoch = 0
         self.members: tuple[int, ...] = ()  # the nodes of the gang that is there, where these are not all
@@ -245,13 +246,20 @@ class Link:
         """When it happened on the node, by our clock; now, where that is not said."""
         return self.by_our_clock(float(header["at"])) if "at" in header else time.time()
 
+    @property
+    def ahead(self) -> float:
+        """Seconds by which our clock is ahead of the node's: as it greeted, and as somebody has set ours since."""
+        if step := self._steps.step():
+            self._clock += step
+        return self._clock
+
     def by_our_clock(self, at: float) -> float:
         """A time of the node's clock."""
-        return at + self._clock
+        return at + self.ahead
 
     def by_its_clock(self, at: float) -> float:
         """A time of ours, as the node's clock had it."""
-        return at - self._clock
+        return at - self.ahead
 
     @property
     def quiet(self) -> float:
@@ -346,7 +354,7 @@ class Link:
             raise WireError(said)
         self.welcome = header
         ahead = time.time() - header.get("now", time.time())
-        self._clock = ahead if abs(ahead) > SAME_TIME else 0.0
+        self._clock, self._steps = ahead if abs(ahead) > SAME_TIME else 0.0, ClockSteps()
         self.learn_gang(header)
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_result(None)
