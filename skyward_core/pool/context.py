@@ -91,7 +91,7 @@ class PoolContext:
     def clock_ahead_of(self, rank: int) -> float:
         """Seconds by which our clock is ahead of that of the node that a rank is on; 0 where nothing is known."""
         node = rank // self.ranks_per_node
-        return self.links[node].ahead if node < len(self.links) else 0.0
+        return self.links[node].clock.ahead if node < len(self.links) else 0.0
 
     def may_be_taken_back(self, node: int) -> bool:
         """Whether a node's machine may be taken back, and no notice of that has come."""

@@ -193,6 +193,21 @@ async def test_times_of_the_node_are_ours_also_once_our_clock_was_set(
     assert link.time_of({"at": 1000.0}) == pytest.approx(1051, abs=5)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+async def test_what_is_told_as_it_happens_says_that_the_node_s_clock_was_set(
+    link: Link, seconds: float
+) -> None:
+    """A machine's clock is put right a while after it has come up."""
+    pipe = link.transport.pipe  # type: ignore[attr-defined]
+    tells = {"t": "began", "run": "ab12", "i": 0, "rank": 0, "node": 0}
+    pipe.say(tells | {"at": time.time() - 5})  # it was on its way for long
+    assert link.by_our_clock(0.0) == 0.0
+    pipe.say(tells | {"at": time.time() - seconds})
+    assert link.by_our_clock(0.0) == pytest.approx(seconds, abs=5)
+    pipe.say(tells)  # an older one says no time
+    assert link.by_our_clock(0.0) == pytest.approx(seconds, abs=5)
+
+
 async def test_what_was_not_answered_is_asked_again(link: Link) -> None:
     transport, listener = parts(link)
     for index in range(3):

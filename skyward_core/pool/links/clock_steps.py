@@ -1,10 +1,11 @@
-"""Whether somebody has set this machine's clock: a duration between two of its times is none then."""
+"""Whether somebody has set this machine's clock, or a node's: a duration between two of its times is none then."""
 
 from __future__ import annotations
 
 import time
 
 SAME_TIME = 2.0  # seconds between two clocks that show the same time, and an answer on its way
+SET = 30.0  # seconds by which what is told as it happens is off that it was not only on its way for long
 # Goes on while the machine sleeps, as its clock does; the loop's time does not.
 _TICKING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -26,3 +27,28 @@ class ClockSteps:
     @staticmethod
     def _now() -> float:
         return time.time() - time.clock_gettime(_TICKING)
+
+
+class NodeClock:
+    """By how much our clock is ahead of a node's: as its agent greets, and as either has been set since."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+        self._steps = ClockSteps()
+
+    def greets(self, at: float) -> None:
+        """Its agent says what time it is."""
+        ahead = time.time() - at
+        self._ahead, self._steps = ahead if abs(ahead) > SAME_TIME else 0.0, ClockSteps()
+
+    def tells(self, at: float) -> None:
+        """Its agent tells of something as it happens, and when that is."""
+        off = time.time() - at - self.ahead
+        if abs(off) > SET:
+            self._ahead += off
+
+    @property
+    def ahead(self) -> float:
+        """Seconds; 0 where they show the same."""
+        self._ahead += self._steps.step()
+        return self._ahead

@@ -22,7 +22,7 @@ from ...wire.admission import from_agent
 from ...wire.end_notice import PREEMPTED
 from ...wire.frames import INLINE, VERSION, Decoder, Header, Heard, WireError, frame
 from ..client_name import ourselves
-from .clock_steps import SAME_TIME, ClockSteps
+from .clock_steps import NodeClock
 from .download import Download
 
 if TYPE_CHECKING:
@@ -87,8 +87,7 @@ class Link:
         self.gone = False  # the node was found to be gone; nobody tries again
         self.lost_why = ""
         self.lost_as = "NodeLost"  # what errors of its calls are called
-        self._clock = 0.0  # seconds by which our clock is ahead of the node's, where they differ
-        self._steps = ClockSteps()
+        self.clock = NodeClock()
         self.finished = False  # the agent said goodbye
         self.epoch = 0
         self.members: tuple[int, ...] = ()  # the nodes of the gang that is there, where these are not all
@@ -246,20 +245,13 @@ class Link:
         """When it happened on the node, by our clock; now, where that is not said."""
         return self.by_our_clock(float(header["at"])) if "at" in header else time.time()
 
-    @property
-    def ahead(self) -> float:
-        """Seconds by which our clock is ahead of the node's: as it greeted, and as somebody has set ours since."""
-        if step := self._steps.step():
-            self._clock += step
-        return self._clock
-
     def by_our_clock(self, at: float) -> float:
         """A time of the node's clock."""
-        return at + self.ahead
+        return at + self.clock.ahead
 
     def by_its_clock(self, at: float) -> float:
         """A time of ours, as the node's clock had it."""
-        return at - self.ahead
+        return at - self.clock.ahead
 
     @property
     def quiet(self) -> float:
@@ -292,6 +284,8 @@ class Link:
             case "outcome" | "stale":
                 if not is_news(header, body):
                     self._calls.pop((header["run"], header["i"]), None)
+            case "began":
+                self.clock.tells(float(header.get("at", self.by_its_clock(time.time()))))
             case "gang":
                 if header["epoch"] < self.epoch:
                     return  # news of an epoch that we have replaced meanwhile
@@ -353,8 +347,7 @@ class Link:
             )
             raise WireError(said)
         self.welcome = header
-        ahead = time.time() - header.get("now", time.time())
-        self._clock, self._steps = ahead if abs(ahead) > SAME_TIME else 0.0, ClockSteps()
+        self.clock.greets(header.get("now", time.time()))
         self.learn_gang(header)
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_result(None)
