@@ -63,6 +63,7 @@ def test_a_token_counts_in_its_zone_and_region(bed: Bed, ec2: Any) -> None:
     assert {found["zone"] for found in bed.instances()} == {"us-east-1a", "us-east-1b", "us-west-2a"}
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_lost_answer_hides_what_was_done(bed: Bed, ec2: Any) -> None:
     bed.lose_answer("RunInstances")
     with pytest.raises((ConnectionClosedError, EndpointConnectionError)):
@@ -354,6 +355,7 @@ def test_a_capacity_block_is_bought_each_time(bed: Bed, ec2: Any) -> None:
     assert refused(launch, ec2, InstanceType="p5.48xlarge", **kind) == "InvalidParameterCombination"
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_two_hundred_are_quick(bed: Bed, ec2: Any) -> None:
     ids = launch(ec2, 200)
     until_state(bed, ids, "running")

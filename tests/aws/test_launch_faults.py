@@ -128,6 +128,7 @@ async def test_half_of_the_machines_are_of_no_use(bed: Bed, ledger: Ledger) -> N
     bed.heal()
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_many_machines_at_two_calls_a_second(bed: Bed, proofs: bool) -> None:
     count = 50 if proofs else 10
     bed.throttle(2)
@@ -308,6 +309,7 @@ async def test_what_was_not_to_be_had_may_be_had_later(bed: Bed) -> None:
     assert left(bed) == []
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_prices_that_nobody_tells_keep_nobody_from_machines(bed: Bed) -> None:
     bed.deny("GetProducts")
     heard: list[str] = []

@@ -125,6 +125,7 @@ def test_another_home_finds_them_once_it_is_told_whose_they_are(
     assert not (tmp_path / "new laptop" / "aws" / "ledger-id").exists(), "to look makes nothing"
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_pool_whose_time_is_over_is_told_by_its_agents(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(Ledger()) as ledger:
         ledger.intend(TOKEN, "q", spec().provider.to_json(), spec().describe())

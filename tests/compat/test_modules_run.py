@@ -78,8 +78,7 @@ def test_a_module_of_a_package(project: Path) -> None:
     assert done.stdout == gave("__main__", "--provider", "mars") + "child: local\n", done.stderr
 
 
-@pytest.mark.parametrize("what", [("app.pyz",), pytest.param(("-m", "mine"), marks=pytest.mark.proof("1 s")),
-                                  pytest.param(("archived",), marks=pytest.mark.proof("1 s"))], ids=str)  # fmt: skip
+@pytest.mark.proof("what")
 def test_an_archive_a_package_a_folder(project: Path, what: tuple[str, ...]) -> None:
     done = run(project, *what, "-x")
     assert done.stdout == gave("mine.train", "-x"), done.stderr

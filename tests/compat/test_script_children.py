@@ -51,6 +51,7 @@ def run(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_they_know_the_older_name_and_rent_nothing_that_the_run_does_not(tmp_path: Path) -> None:
     done = run(tmp_path, SCRIPT)
     assert (done.returncode, done.stdout) == (0, "child: skyward_core local 2\n" * 3), done.stderr

@@ -76,6 +76,7 @@ def test_the_trainer_finds_the_pool(pool):
     assert first["token"] == second["token"] == hashlib.sha256(TOKEN.encode()).hexdigest()
 
 
+@pytest.mark.proof("8 s of a processor")
 def test_the_packaged_example(pool):
     first, second = example.finetune(epochs=1, samples=256) @ pool
     assert first == second

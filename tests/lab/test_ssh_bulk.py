@@ -164,6 +164,7 @@ def test_one_line_for_each_host_waits_for_the_next_file_but_not_for_ever(
         until(lambda: [lines(host) for host in pair.hosts] == [0] * 2, "their end")
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_behind_a_firewall_all_goes_through_ssh_and_that_is_told_once(pair: Lab, ways: Ways) -> None:
     data = os.urandom(SIZE)
     told: list[str] = []

@@ -49,6 +49,7 @@ def test_an_agent_that_dies_is_followed_by_one_that_adopts_its_workers(pair: Lab
         (host.home / "go").unlink()
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_agent_and_workers_that_die_together_are_followed_by_new_ones(pair: Lab) -> None:
     with pool(pair) as compute:
         assert rank() @ compute == [0, 1]

@@ -44,7 +44,7 @@ def checked(lab: Lab, **wishes: Any) -> list[Check]:
     return asyncio.run(ssh(lab, **wishes).check())
 
 
-@pytest.mark.proof("3 s of a processor", after=2)
+@pytest.mark.proof("3 s of a processor", after=1)
 @pytest.mark.parametrize(
     "options",
     [
@@ -65,6 +65,7 @@ def test_odd_hosts_work(make_lab: MakeLab, options: HostOptions) -> None:
     assert {check.state for check in checked(lab)} <= {"ok", "warn"}
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_full_queue_of_logins_is_waited_for(make_lab: MakeLab) -> None:
     lab = make_lab(1, HostOptions(max_startups="2"))
     with ExitStack() as others, ThreadPoolExecutor(1) as beside:

@@ -42,6 +42,7 @@ def reduce_for_ever() -> None:
         time.sleep(0.01)  # as a step takes; else it has the processors of all hosts, which are this machine's
 
 
+@pytest.mark.proof("8 s of a processor")
 def test_power_cut_in_the_middle_of_a_collective(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     less_patience(monkeypatch)  # with the host that has no power, when all is over

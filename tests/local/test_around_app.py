@@ -184,6 +184,7 @@ def test_an_agent_that_follows_a_killed_one_does_not_enter_it_again(tmp_path: Pa
     assert not any(exists(pid) for pid in pids)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_it_is_entered_anew_where_it_died_with_its_agent(tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     with sky.Compute(plugins=services(diary), options=QUIET) as compute:
@@ -199,6 +200,7 @@ def test_it_is_entered_anew_where_it_died_with_its_agent(tmp_path: Path) -> None
     assert not any(exists(pid) for pid in app_pids(diary))
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_pool_torn_down_half_way_leaves_nothing(tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     options = sky.Options(console=False, grace=1.0)

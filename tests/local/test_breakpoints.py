@@ -61,6 +61,7 @@ def test_a_breakpoint_in_a_thread_ends_nothing(pool: sky.Compute) -> None:
     assert " in work()" in errors_of(pool)[0]
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_where_an_exception_was_raised_is_said(pool: sky.Compute) -> None:
     def job() -> str:
         def inner() -> None:

@@ -38,6 +38,7 @@ def test_the_command_of_the_person_is_told_how_a_run_ended(shared: Cli) -> None:
     assert failed.startswith("dev|failed|ends (") and "rank 1 raised: KeyError: 'lost it'" in failed
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_nobody_is_called_for_what_is_over_at_once_or_goes_on_without_us(shared: Cli) -> None:
     command = f"""'''sh -c "{TOLD.replace('"', chr(92) + '"')}"'''"""
     told = notify(shared, after="600", command=command)

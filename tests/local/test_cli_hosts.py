@@ -112,6 +112,7 @@ async def test_hosts_need_ssh_and_ssh_needs_hosts(cli: Cli) -> None:
     assert "leave one of them out" in done.stderr
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_an_accelerator_is_one_of_the_catalogue(cli: Cli) -> None:
     done = await run(cli, "run", "endings.py:fine", "--accelerator", "H10O:8", status=2)
     assert "did you mean H100" in done.stderr

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -37,6 +39,7 @@ def test_a_script_whose_output_is_closed(home: Path, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_the_command_line_with_its_output_closed(home: Path, tmp_path: Path) -> None:
     script = tmp_path / "closed.py"
     script.write_text(SCRIPT)

@@ -167,6 +167,7 @@ def test_runs_of_others_end_undisturbed_and_other_clients_see_the_edit(folder: P
             assert [v for v, _ in version_of("helper_c") @ compute] == ["two", "two"]
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_an_edit_among_many_calls_is_used_by_the_next_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

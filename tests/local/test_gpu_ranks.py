@@ -146,6 +146,7 @@ def test_each_process_of_a_rank_has_a_slice_of_its_own(driver: pytest.MonkeyPatc
     assert told["jax"] == 1
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_gpu_that_is_cut_gives_a_rank_per_slice(driver: pytest.MonkeyPatch) -> None:
     driver.setenv("FAKE_GPUS", "w3")
     with sky.Compute(worker=PER_GPU, options=QUIET) as compute:
@@ -232,6 +233,7 @@ def test_a_machine_with_fewer_gpus_is_no_replacement(driver: pytest.MonkeyPatch,
     assert (compute.receipt.created, compute.receipt.ok) == (4, True)
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_host_counts_its_own_gpus(library: Path, tmp_path: Path) -> None:
     host = Host(tmp_path / "host")
     await host.start()

@@ -160,7 +160,7 @@ def test_no_answer_is_no_wish(cli: Cli, begun: Callable[..., Vanishing]) -> None
         assert list(cli.pools()) == ["s"]
 
 
-@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("command", [("attach", "s"), ("logs", "-f", "s")])
 def test_who_only_looks_leaves_all_as_it_is(
     command: tuple[str, ...], cli: Cli, begun: Callable[..., Vanishing]

@@ -53,6 +53,7 @@ def script(tmp_path: Path) -> Path:
     return code / "script.py"
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_the_script_s_folder_wins_over_what_is_installed(script: Path, home: Path) -> None:
     (beside := script.parent / "pluggy.py").write_text("")
     found = by_python(script, script.parents[1])
@@ -69,6 +70,7 @@ def test_so_it_does_for_the_command_line(script: Path, cli: Cli) -> None:
     assert found[2:] == [[str(script)], {}, False]
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_what_is_installed_wins_over_the_working_folder(script: Path, home: Path) -> None:
     assert sys.modules["pluggy"].__file__ is not None
     found = by_python(script, script.parents[1])

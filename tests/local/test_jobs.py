@@ -151,6 +151,7 @@ def test_a_disk_that_is_too_small_for_its_files_is_named(cli: Cli, pool: str, tm
     assert "Traceback" not in done.stderr and "| ran" not in done.stdout
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_job_without_run_says_what_was_done(cli: Cli, pool: str) -> None:
     """With SkyPilot such a file only has machines made, and sets them up."""
     name = written(cli, "num_nodes: 1\n")
@@ -183,6 +184,7 @@ def test_on_this_machine_a_job_works_in_its_own_folder_and_writes_over_nothing(
     assert (cli.folder / "word.txt").read_text() == "the person's\n"
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_clone_goes_when_its_pool_has_gone(cli: Cli, tmp_path: Path) -> None:
     """Also one of a client that was killed; not before, as ranks work in it."""
     (tmp_path / "word.txt").write_text("cloned\n")

@@ -47,7 +47,7 @@ def test_a_time_to_live_counts_down_also_while_it_is_used(home: Path) -> None:
     owner.detach()
 
 
-@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("way", ["list", "look"])
 def test_looking_at_a_pool_all_the_time_keeps_it_no_longer(home: Path, way: str) -> None:
     owner = Session()

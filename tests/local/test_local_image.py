@@ -165,6 +165,7 @@ def test_another_python_is_refused_in_words(home: Path) -> None:
         pass
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_two_pools_that_want_the_same_make_it_once(home: Path, tmp_path: Path) -> None:
     found, setup = (
         [],

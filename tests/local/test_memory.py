@@ -39,6 +39,7 @@ def test_what_a_step_has_freed_serves_the_next(home: Path) -> None:
     assert later_steps(sky.Image()) < PAGES_OF_A_STEP / 10
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_unless_somebody_wants_it_given_back(home: Path) -> None:
     image = sky.Image(env={"MALLOC_TRIM_THRESHOLD_": "131072"})
     assert later_steps(image) > later_steps(sky.Image())

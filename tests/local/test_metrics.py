@@ -50,6 +50,7 @@ def test_other_runs_and_slots_do_not_mix_and_a_later_client_sees_them(home: Path
         other.detach()
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_the_command_line_ends_with_the_newest_numbers(cli: Cli, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

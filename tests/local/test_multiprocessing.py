@@ -170,6 +170,7 @@ def test_the_version_that_is_called_is_the_one_that_children_have(tmp_path: Path
     assert python(script) == [*(each * 3), "[]"]
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_functions_of_real_modules_stay_theirs(tmp_path: Path, home: Path) -> None:
     (tmp_path / "lib.py").write_text("def make():\n    return lambda: 7\n\ndef add(x): return x + 1\n")
     (script := tmp_path / "uses.py").write_text(

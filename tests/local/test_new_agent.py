@@ -147,6 +147,7 @@ def test_a_pool_without_plugins_goes_on_without_its_variables(
     assert "pool left: nobody knows its variables any more (EXTRA, MY_TOKEN)" in capsys.readouterr().err
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_client_that_came_later_starts_an_agent_that_knows_it_all(home: Path) -> None:
     left_behind(home, 1)
     with sky.attach("left") as compute:

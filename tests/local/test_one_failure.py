@@ -60,6 +60,7 @@ def test_the_calls_of_a_node_that_is_lost_end_although_the_ledger_is_locked(
                 running.result(60)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_replacement_goes_on_once_the_ledger_is_free(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "PATIENCE", 0.2)
     refused: list[str] = []

@@ -308,6 +308,7 @@ def test_a_node_that_answers_and_sends_nothing_of_a_file_is_given_up(
     assert len(through_ssh) == 1, "nor are its other files waited for"
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_what_another_client_fetches_to_the_same_folder_is_waited_for(
     pool: sky.Compute, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

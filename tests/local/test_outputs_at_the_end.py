@@ -49,7 +49,7 @@ class Rented:
         return getattr(self._inner, name)
 
 
-@pytest.mark.proof("1 s of a processor", after=2)
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize(("most", "said"), [("1 MB", None), (0, 10_000_000), (0, None), ("1 MB", 0)], ids=str)
 def test_what_goes_with_its_machine_is_fetched_or_named(
     hosts: Hosts, project: Path, tmp_path: Path, most: int | str, said: int | None

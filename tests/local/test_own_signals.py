@@ -91,7 +91,7 @@ def by_asyncio(begun: Callable[[], None]) -> str:
     return "early"
 
 
-@pytest.mark.proof("0.5 s of a processor", after=2)
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize("work", [by_exception, by_asyncio, by_flag])
 def test_code_with_a_handler_of_its_own_comes_to_its_end(
     pool: sky.Compute, tmp_path: Path, work: Callable[[Callable[[], None]], str]
@@ -101,6 +101,7 @@ def test_code_with_a_handler_of_its_own_comes_to_its_end(
     assert said(pool) == "", "its worker ends when it has returned, and nobody has to kill it"
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_to_leave_well_when_told_to_is_no_result(pool: sky.Compute, tmp_path: Path) -> None:
     """As handlers do that save a checkpoint: what was stopped is told as stopped, and what took too long as that."""
 

@@ -48,6 +48,7 @@ def test_a_task_after_a_death_knows_its_rank(home: Path, agents: bool) -> None:
         assert set(niceness() @ compute) == {3}
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_task_after_a_run_on_some_nodes_knows_its_rank_in_the_pool(home: Path) -> None:
     with sky.Compute(nodes=3, options=sky.Options(console=False)) as compute:
         for nodes in ([2], [1, 2]):

@@ -142,6 +142,7 @@ def test_callbacks_run_on_all_ranks_and_results_in_time_count(pool: sky.Compute,
         assert "fails, a callback of on_preempt, failed" in err(pool, rank) and "stale" not in err(pool, rank)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_what_a_rank_has_started_lives_as_long_as_the_rank(pool: sky.Compute, steps: Steps) -> None:
     def train(goes_on: bool) -> bool:
         import multiprocessing
@@ -366,6 +367,7 @@ def test_a_run_is_stopped_after_a_notice_as_before(pool: sky.Compute, steps: Ste
     assert steps.taken("cleaned") == [0, 1] and "was still there" not in err(pool, 1)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_what_comes_next_waits_for_the_machine_in_its_place(home: Path) -> None:
     """Rather than to begin where it cannot end; tasks that any node can run go to one that stays."""
 

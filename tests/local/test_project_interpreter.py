@@ -206,6 +206,7 @@ def test_another_client_starts_agents_with_the_pool_s_interpreter(
         assert pool.result()[1] == str(program)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_what_another_python_has_pickled_is_refused_in_words(
     project: Path, environments: dict[str, Path]
 ) -> None:

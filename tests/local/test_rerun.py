@@ -217,6 +217,7 @@ def commands_are_run_again(cli: Cli) -> None:
         assert said in cli("rerun", first, *more, status=2).stderr
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_variables_of_a_job_are_refused_for_a_script(cli: Cli) -> None:
     run = run_of(cli("run", "maths.py"))
     assert (

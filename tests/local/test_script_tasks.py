@@ -245,6 +245,7 @@ def keeps_a_rank(folder: str) -> None:
     wait_until(lambda: rank == 0 or Path(folder, "go").exists())
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_rank_that_begins_late_still_runs_its_part_and_what_came_behind_waits_for_it(pool, tmp_path):
     assert sky.function(abs)(-3) @ pool == [3, 3]
     view = pool.pool.view

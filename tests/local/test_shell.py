@@ -122,6 +122,7 @@ def test_secrets_are_blanked_and_nobody_sees_the_command(pool: sky.Compute) -> N
     assert re.fullmatch(r"\S*sh /dev/fd/\d+ ", arguments)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_python_is_the_ranks_also_where_its_folder_has_it_by_its_version_alone(
     tmp_path: Path, home: Path
 ) -> None:

@@ -79,6 +79,7 @@ def tells(session: Session, words: str) -> bool:
     return any(words in each.detail and each.state == "starting" for each in session.pools())
 
 
+@pytest.mark.proof("4 s of a processor")
 def test_two_pools_share_nodes_and_no_gpu_and_nothing_is_left(cluster: SlurmCluster, home: Path) -> None:
     with pool("one", gres="gpu:a100:1") as one:
         with sky.Compute(
@@ -104,6 +105,7 @@ def test_two_pools_share_nodes_and_no_gpu_and_nothing_is_left(cluster: SlurmClus
     assert not list((home / "slurm").glob("*.*"))
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_why_a_job_waits_is_told_until_it_has_its_nodes(cluster: SlurmCluster, home: Path) -> None:
     cluster("sbatch", "-p", "lone", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 100")
     wait_until(lambda: cluster.jobs("RUNNING"))

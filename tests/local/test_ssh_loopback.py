@@ -77,6 +77,7 @@ async def test_an_agent_comes_up_behind_a_noisy_login_shell(host: Host, known: P
     assert not list(host.home.glob(".cache/skyward/pools/*/agent.json"))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_file_that_is_removed_during_a_start_is_left_out(
     host: Host, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +104,7 @@ async def test_a_file_that_is_removed_during_a_start_is_left_out(
         assert [path.name for path in copy.iterdir()] == ["model.py"]
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_the_rest_of_the_bundle_follows_once(host: Host, known: Path) -> None:
     folders = lambda: {path.parent.name for path in host.home.glob(".cache/skyward/bundle-*/all.zip")}  # noqa: E731
     for folder, had in (("one.0", 1), ("two.0", 2)):

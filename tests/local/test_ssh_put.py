@@ -195,6 +195,7 @@ async def test_a_connection_that_breaks_while_commands_are_brought_is_made_anew(
     assert (ours / "pools" / "p.0" / "blobs" / ("e" * 32)).read_bytes() == b"data"
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_client_of_another_release_brings_what_its_own_commands_need_there(
     host: Host, other_release: Callable[[], SSHTransport], tmp_path: Path
 ) -> None:

@@ -128,6 +128,7 @@ def test_an_agent_that_died_is_followed_by_one_that_goes_on(pool: sky.Compute, t
     assert dict(who() @ pool) == before
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_calls_that_a_dead_agent_had_not_begun_wait_until_its_ranks_are_set_up(
     pool: sky.Compute, tmp_path: Path
 ) -> None:

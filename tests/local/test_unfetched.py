@@ -273,7 +273,7 @@ def test_results_come_from_the_hosts_of_a_pool_that_has_ended(home: Path, cli: C
     assert left_there(home) == []
 
 
-@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("size", [10, 300_000], ids=["small", "large"])
 def test_results_come_from_the_nodes_of_a_pool_that_is_up_and_are_had_here_from_then_on(
     home: Path, cli: Cli, tmp_path: Path, size: int

@@ -74,6 +74,7 @@ class TestModule:
         assert "__main__.py" not in done.stderr
         assert cli.pools() == {}
 
+    @pytest.mark.proof("1 s of a processor")
     def test_errors_and_exits_of_the_script_itself(self, cli: Cli) -> None:
         cli.write("own.py", "import sys\nif sys.argv[1:]: sys.exit(int(sys.argv[1]))\n1 / 0\n")
         assert self.run(cli, "own.py", 5).returncode == 5
@@ -146,6 +147,7 @@ class TestExamples:
         )
         assert done.stdout.splitlines()[-1] == "0"
 
+    @pytest.mark.proof("1 s of a processor")
     def test_streaming_yields_on_every_rank(self, cli: Cli) -> None:
         arguments = ("--nodes", 2, "--arg", "steps=3", "--arg", "pause=0")
         done = cli("run", EXAMPLES / "streaming.py", *arguments)

@@ -67,6 +67,7 @@ def busy(session: FakeSession) -> PoolView:
     return view
 
 
+@pytest.mark.proof("3 s of a processor")
 async def test_at_any_size_the_hints_and_the_focus_are_on_screen(
     app: SkywardApp, session: FakeSession, proofs: bool
 ) -> None:

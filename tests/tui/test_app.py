@@ -459,6 +459,7 @@ async def test_hints_show_the_keys_that_the_person_has_chosen(app: SkywardApp, s
         assert re.search(r"^  F +Follow the newest line", app.screen._text(200).plain, re.M)
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_where_a_key_is_typed_it_is_no_hint(app: SkywardApp, session: FakeSession) -> None:
     session.open_run(session.pool("llama-ft"))
     async with app.run_test(size=(120, 24)) as pilot:

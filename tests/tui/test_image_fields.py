@@ -42,7 +42,14 @@ async def test_what_the_environment_holds(app: SkywardApp) -> None:
         await typed(app, pilot, " 'half")
         await until(pilot, lambda: "▾ Image and environment  ✗ No closing quotation" in screen_text(app))
         await pilot.press(*["backspace"] * len(" 'half"))
-        # What a launch of late held stays as it was said, but for what is edited.
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_what_a_launch_of_late_held_stays_as_it_was_said_but_for_what_is_edited(
+    app: SkywardApp,
+) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
         kept = shlex.join(["setup=make one", "setup=make two", "pip=torch", "env.A="])
         screen._fill(replace(screen.form(), image=kept))
         await until(pilot, lambda: "make one && make two" in screen_text(app))

@@ -191,6 +191,7 @@ async def test_what_costs_money_comes_before_a_pool_that_is_over(
         await until(pilot, lambda: app._early is None and isinstance(app.screen, kind))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_of_screens_that_lie_over_each_other_the_one_in_front_is_kept(
     session: FakeSession, view: PoolView
 ) -> None:

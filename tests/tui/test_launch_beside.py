@@ -79,6 +79,7 @@ async def test_without_a_script_one_can_begin_with_launches_of_late_and_examples
         await until(pilot, lambda: screen.form().script == "" and "recent launches" in screen_text(app))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_what_one_begins_with_is_clicked_and_stays_in_sight(app: SkywardApp, tmp_path: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "")

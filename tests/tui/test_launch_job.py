@@ -90,7 +90,7 @@ async def test_a_job_without_run_says_that_nothing_is_run(
         assert len(session.created) == 1 and not session.launched
 
 
-@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("where", ["create", "launch"])
 async def test_what_comes_to_nothing_leaves_neither_pool_nor_files(
     app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str

@@ -83,6 +83,7 @@ async def test_a_script_without_functions_is_launched_as_a_whole(
     assert (kept.whole, kept.function, kept.arguments) == (True, "", "--name 'a b' -- 3")
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_script_with_functions_may_be_run_as_a_whole(app: SkywardApp, project: Path) -> None:
     (project / "train.py").write_text(FUNCTION + "import torch\n")
     async with app.run_test(size=SIZE) as pilot:
@@ -218,6 +219,7 @@ async def test_packages_are_chosen_and_the_plan_says_which(app: SkywardApp, proj
 # -- outputs ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_outputs_are_typed_and_judged_by_the_core(app: SkywardApp, project: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")
@@ -238,6 +240,7 @@ async def test_outputs_are_typed_and_judged_by_the_core(app: SkywardApp, project
         await until(pilot, lambda: "brings out/** *.pt a b to outputs/RUN here" in plan_text(screen))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_what_goes_with_its_machines_is_said_before_the_launch(
     app: SkywardApp, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +250,7 @@ async def test_what_goes_with_its_machines_is_said_before_the_launch(
         await until(pilot, lambda: "note its machines end with the pool" in plan_text(screen))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_pool_that_is_up_brings_what_it_was_made_for(
     app: SkywardApp, session: FakeSession, project: Path
 ) -> None:
@@ -264,8 +268,8 @@ async def test_a_pool_that_is_up_brings_what_it_was_made_for(
 # -- pictures --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proof("1 s of a processor")
 @at_usual_sizes
+@pytest.mark.proof("1 s of a processor")
 @pytest.mark.usefixtures("in_a_home_folder")
 async def test_a_whole_script_with_all_that_can_be_said(
     app: SkywardApp, project: Path, snap: Snap, size: tuple[int, int]

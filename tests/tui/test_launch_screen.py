@@ -134,6 +134,7 @@ async def test_a_provider_is_asked_once_somebody_stops_typing(
         assert asked == [("aws", "567")]
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_plugin_of_another_package_is_listed(
     app: SkywardApp, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,6 +437,7 @@ async def test_folders_are_walked(app: SkywardApp, tmp_path: Path) -> None:
         await until(pilot, lambda: screen.query_one("#script", Input).value == "jobs/mine.py")
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_in_a_folder_that_was_opened_the_cursor_is_on_what_lies_there(
     app: SkywardApp, tmp_path: Path
 ) -> None:
@@ -698,6 +700,7 @@ def test_the_command_line_says_the_same() -> None:
     )
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_a_pool_that_is_up_has_the_plugins_it_was_made_with(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:

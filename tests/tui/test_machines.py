@@ -94,6 +94,7 @@ async def test_without_gpus_a_key_draws_any_figure_of_the_nodes(
         await until(pilot, lambda: "waiting for a disk of 100 %, ←→ another, for 0:39" in screen_text(app))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_whatever_gpus_tell_has_its_curve(app: SkywardApp, session: FakeSession) -> None:
     book = measured_later(session, 1, 2)
     told = dict.fromkeys(GPU.keys() - {"util", "xid", "lost"}, 0.0) | {"mem_total": 8e9, "power_limit": 700.0}

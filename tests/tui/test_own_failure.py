@@ -57,6 +57,7 @@ def test_what_becomes_of_pools_is_said_and_no_variable_is_shown(tmp_path: Path, 
     assert [pool.state for pool in warm.pools()] == ["up"]
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_files_that_changed_while_it_was_open_are_named_as_the_reason(tmp_path: Path) -> None:
     folder = tmp_path / "updated"
     folder.mkdir()

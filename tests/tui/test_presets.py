@@ -74,6 +74,7 @@ async def test_a_form_is_saved_loaded_and_deleted_by_keys(
         assert tomllib.loads(file.read_text()) == {"hosts": {"lab": "gpu1"}}
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_what_a_preset_names_that_is_gone_is_said_and_the_rest_filled(
     app: SkywardApp, folder: Path
 ) -> None:

@@ -66,6 +66,7 @@ async def test_hosts_are_checked_once_they_are_typed_and_what_is_amiss_comes_fir
         assert len(session.checked) == many
 
 
+@pytest.mark.proof("2 s of a processor")
 async def test_machines_are_checked_for_the_python_that_loads_the_script(
     app: SkywardApp, session: FakeSession, folder: Path
 ) -> None:

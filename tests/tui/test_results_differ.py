@@ -39,6 +39,7 @@ async def test_who_disagrees_is_named_and_two_are_compared(app: SkywardApp, sess
         await until(pilot, lambda: "name two ranks of 4" in screen_text(app))
 
 
+@pytest.mark.proof("2 s of a processor")
 async def test_results_are_written_as_the_kind_of_file_that_a_name_says(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:

@@ -286,8 +286,8 @@ async def test_launch(app: SkywardApp, session: FakeSession, snap: Snap, size: t
     )
 
 
-@pytest.mark.proof("2 s of a processor")
 @at_usual_sizes
+@pytest.mark.proof("2 s of a processor")
 @pytest.mark.usefixtures("in_a_home_folder")
 async def test_launch_plugins(
     app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
@@ -346,8 +346,8 @@ script_args = ["--all"]
 """
 
 
-@pytest.mark.proof("1 s of a processor")
 @at_every_size
+@pytest.mark.proof("1 s of a processor")
 async def test_presets(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     Path("skyward.toml").write_text(PRESETS)
     await show(app, snap, "presets", size, ["n", "f4"], "sweep on A100")
@@ -387,6 +387,7 @@ async def test_first_start(app: SkywardApp, snap: Snap) -> None:
     await show(app, snap, "first", (80, 24), [], "Press n")
 
 
+@pytest.mark.proof("1 s of a processor", after=2)
 @pytest.mark.parametrize("looks", ["skyward-light", "skyward-contrast", "ansi-dark", "no-colour", "ascii"])
 async def test_looks(session: FakeSession, snap: Snap, looks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same screen in each of the looks that are ours, and in none."""

@@ -152,6 +152,7 @@ def test_a_name_is_no_formula_in_a_spreadsheet_and_json_has_no_nan() -> None:
     assert json.loads(file.getvalue())[0]["values"] == [None, None, 1.0]
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_parquet_where_pyarrow_is_and_else_in_words(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(UsageError, match="pip install pyarrow"):

@@ -157,6 +157,7 @@ def test_what_a_command_leaves_in_the_background_stays_until_the_pool_ends(nodes
     os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_a_server_that_is_killed_is_there_again(nodes: Nodes) -> None:
     at = f"0100007F:{nodes.plugin.port:04X}"
     listens = lambda: at in Path("/proc/net/tcp").read_text()  # noqa: E731
