@@ -37,7 +37,8 @@ async def test_what_the_environment_holds(app: SkywardApp) -> None:
         await pilot.press(*["backspace"] * len(" HF_TOKEN=y"))
         asked = ("pip=einops", "pip=rich>=13", "setup=make -C data && echo made", "env.WORD=x")
         await until(pilot, lambda: request_of(screen.form()).image_settings == asked)
-        assert "installs einops, rich>=13" in screen_text(app) and "sets     WORD" in screen_text(app)
+        await until(pilot, lambda: "installs einops, rich>=13" in screen_text(app))
+        assert "sets     WORD" in screen_text(app)
         assert "--image-set pip=einops --image-set 'pip=rich>=13'" in command_line(screen.form())
         await typed(app, pilot, " 'half")
         await until(pilot, lambda: "▾ Image and environment  ✗ No closing quotation" in screen_text(app))
@@ -50,6 +51,9 @@ async def test_what_a_launch_of_late_held_stays_as_it_was_said_but_for_what_is_e
 ) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
+        await until(pilot, lambda: "▸ Image and environment  as they are by default" in screen_text(app))
+        screen.query_one("#image-fields").focus()
+        await pilot.press("down")
         kept = shlex.join(["setup=make one", "setup=make two", "pip=torch", "env.A="])
         screen._fill(replace(screen.form(), image=kept))
         await until(pilot, lambda: "make one && make two" in screen_text(app))
