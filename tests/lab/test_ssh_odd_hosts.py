@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -37,6 +38,16 @@ def where() -> tuple[str, int]:
     import socket
 
     return socket.gethostname(), sky.instance_info().rank
+
+
+@sky.function
+def talks(path: str) -> None:
+    import time
+    from pathlib import Path
+
+    while not Path(path).exists():
+        print("a line", flush=True)
+        time.sleep(0.1)
 
 
 def checked(lab: Lab, **wishes: Any) -> list[Check]:
@@ -114,6 +125,21 @@ def test_a_clock_two_hours_off_is_named_and_no_hindrance(make_lab: MakeLab) -> N
     assert clocks[lab.hosts[1].address].state == "warn"
     ahead = int(clocks[lab.hosts[1].address].detail.partition("clock is ")[2].split()[0])
     assert 7000 < ahead <= 7201 and "ahead" in clocks[lab.hosts[1].address].detail
+
+
+def test_a_rank_that_talks_is_not_quiet_where_its_host_has_a_clock_two_hours_behind(
+    make_lab: MakeLab,
+) -> None:
+    lab = make_lab(2, hosts={1: HostOptions(clock_offset=-7200)})
+    with pool(lab) as compute:
+        run = talks("/tmp/enough").on_all(compute)
+        view = compute.pool.view
+        until(lambda: all(view.logs.of(run.run).rank(rank).end for rank in (0, 1)), "lines of both")
+        now = time.time()
+        assert [view.rhythms.quiet(run.run, rank, now - 9000, now) for rank in (0, 1)] == [None, None]
+        for host in lab.hosts:
+            host.run("touch /tmp/enough")
+        run.result()
 
 
 def test_a_host_without_python_is_named(make_lab: MakeLab) -> None:
