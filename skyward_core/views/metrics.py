@@ -11,7 +11,7 @@ from typing import Any
 from ..wire.safe_text import field as safe
 from .signs import Signs
 from .silence import Rhythms
-from .spread import Trace
+from .spread import Trace, median, outliers
 
 POINTS = 512  # of one name's history; beyond that every other point goes
 NAMES = 64  # of one rank in one run
@@ -160,17 +160,19 @@ class MetricBook:
         found = {rank: self._of(run, rank).get(name) for rank in self.ranks(run)}
         return {rank: one.latest for rank, one in found.items() if one is not None}
 
-    def lately_of(self, run: str, name: str) -> dict[int, float]:
-        """The same of the last few values: their median, so that no rank is odd by a single one. Ranks with fewer are
-        left out; one whose newest is no finite number has that, however many came before."""
-        found: dict[int, float] = {}
-        for rank in self.ranks(run):
-            if (one := self._of(run, rank).get(name)) is None:
-                continue
+    def odd_ranks(self, run: str, name: str) -> list[int]:
+        """Whose last few values of a name are far from all others', the farthest first: their median is, and all lie on
+        the same side of what the others have, so that neither a hiccup nor noise is odd. Ranks that have sent fewer are
+        left out; one whose newest is no finite number is odd, however many came before."""
+        found = {rank: one for rank in self.ranks(run) if (one := self._of(run, rank).get(name)) is not None}
+        values: dict[int, float] = {}
+        for rank, one in found.items():
             value = one.signs.lately() if isfinite(one.latest) else one.latest
             if value is not None:
-                found[rank] = value
-        return found
+                values[rank] = value
+        odd = outliers(values)
+        middle = median([value for value in values.values() if isfinite(value)]) if odd else 0.0
+        return [rank for rank in odd if not isfinite(values[rank]) or found[rank].signs.all_beyond(middle)]
 
     def signs(self, run: str) -> Iterator[tuple[int, str, Signs]]:
         """Rank, name and what its values tell, of all that ranks sent in a run."""

@@ -128,6 +128,11 @@ class Signs:
         recent = list(self._recent)
         return median(recent) if len(recent) >= PACE else None
 
+    def all_beyond(self, value: float) -> bool:
+        """Whether its last values that are finite are all above that, or all below."""
+        recent = list(self._recent)
+        return bool(recent) and (min(recent) > value or max(recent) < value)
+
     @property
     def bad_word(self) -> str:
         """``NaN``, ``inf``, ``-inf``."""

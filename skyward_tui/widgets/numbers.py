@@ -25,7 +25,7 @@ from skyward_core.front.charts import (
 )
 from skyward_core.views.kept_band import KeptBand
 from skyward_core.views.metrics import MetricBook
-from skyward_core.views.spread import median, outliers
+from skyward_core.views.spread import median
 
 from ..actions import bindings
 from ..styles import beside
@@ -127,7 +127,7 @@ class NumbersPane(Widget, can_focus=True):
 
     def _far_off(self, name: str) -> list[int]:
         """The ranks whose last values are far from all others'; none before there are enough of them to say so."""
-        return [] if self._book is None else outliers(self._book.lately_of(self._run, name))
+        return [] if self._book is None else self._book.odd_ranks(self._run, name)
 
     def action_step(self, step: int) -> None:
         if self.names:

@@ -2,12 +2,12 @@
 
 import itertools
 import json
+import random
 
 from skyward_core.model.outcome import Summary
 from skyward_core.views import events as ev
 from skyward_core.views.metrics import NAMES, POINTS, RUNS, MetricBook, numbers_line
 from skyward_core.views.signs import PACE
-from skyward_core.views.spread import outliers
 from skyward_core.views.views import PoolView, apply
 
 
@@ -94,7 +94,7 @@ def odd_ranks(values: list[list[float]]) -> list[int]:
     for rank, sent in enumerate(values):
         for place, value in enumerate(sent):
             book.note("r", rank, float(place), {"loss": value})
-    return outliers(book.lately_of("r", "loss"))
+    return book.odd_ranks("r", "loss")
 
 
 def test_a_rank_is_odd_by_its_last_values_and_not_before_there_are_enough_of_them() -> None:
@@ -104,6 +104,15 @@ def test_a_rank_is_odd_by_its_last_values_and_not_before_there_are_enough_of_the
     assert odd_ranks([*alike, [1.0] * PACE + [9.0]]) == [], "one hiccup"
     assert odd_ranks([*alike, [1.0] * PACE + [9.0] * PACE]) == [4]
     assert odd_ranks([*alike, [9.0] * PACE + [1.0] * PACE]) == [], "it was"
+
+
+def test_noise_is_not_odd() -> None:
+    """Of four that are alike one is far from the others by its deviation every seventh time."""
+    rng, many = random.Random(7), 400
+    noisy = [[[rng.gauss(1.0, 0.3) for _ in range(PACE)] for _ in range(4)] for _ in range(many)]
+    assert sum(map(bool, map(odd_ranks, noisy))) < many / 50
+    apart = [[*ranks[:3], [value + 3.0 for value in ranks[3]]] for ranks in noisy]
+    assert sum(odd_ranks(ranks)[:1] == [3] for ranks in apart) > many * 0.9
 
 
 def test_a_number_that_is_none_is_told_at_once_and_until_one_comes() -> None:
