@@ -40,7 +40,8 @@ class Ranks(Node):
         told: Any = {"t": "call", "run": run, "i": self._calls, "kind": "sweep"} | header
         call = Call(run, self._calls, told, b"", self.peer)
         self._calls += 1
-        self.state.register.add(call)
+        if self.state.register.add(call) and call.gang and self.slots.waits is not None:
+            self.slots.waits.let_by(call)
         if call.width > 1:
             self.slots.blocks.check(call)
             self.slots.blocks.take(call)
@@ -153,9 +154,24 @@ async def test_a_broadcast_that_came_before_goes_first_on_all_ranks(ranks: Ranks
     assert not ranks.state.gang.broken, "ranks of other nodes may be at the broadcast still"
 
 
+@pytest.mark.parametrize("joining", [True, False])
+async def test_a_broadcast_goes_first_where_ranks_are_joining_its_gang(ranks: Ranks, joining: bool) -> None:
+    """Else these would wait for the others, who would wait for them to take their parts of what came before."""
+    ranks.send("r0", rank=7)
+    ranks.slots.all[3].process.ready = True  # type: ignore[union-attr]
+    ranks.have_process(ranks.slots.all[2], 1).ready = not joining
+    ranks.send(width=2)
+    late = ranks.send(width=2)
+    assert ranks.running()[:2] == [1, 1] and ranks.slots.all[2].head is late.parts[0]
+    ranks.send("b", rank=6, gang=True, epoch=1, kind="broadcast")
+    slot = ranks.slots.all[2]
+    assert [call.run for call in (*slot.running.values(), *slot.queue)] == (
+        ["b", "r1"] if joining else ["r1", "b"]
+    )
+
+
 async def test_a_broadcast_that_came_after_waits_and_so_do_blocks_behind_it(ranks: Ranks) -> None:
     ranks.send(width=2)
-    assert ranks.state.gang.broken, "its ranks never came to the gang: others would wait for them"
     ranks.state.learn_gang(Gang(epoch=2))
     for rank in range(4, 8):
         ranks.send("b", rank=rank, gang=True, epoch=2, kind="broadcast")

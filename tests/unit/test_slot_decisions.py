@@ -53,8 +53,11 @@ class Apps:
 class Waits:
     """Of a call that waits for a block, all ranks stand ready, or not."""
 
-    def __init__(self, ready: bool = True, is_next: bool = True) -> None:
-        self._ready, self._is_next = ready, is_next
+    def __init__(self, ready: bool = True, is_next: bool = True, patience: bool = True) -> None:
+        self._ready, self._is_next, self._patience = ready, is_next, patience
+
+    def has_patience(self, process: Process) -> bool:
+        return self._patience
 
     def is_next(self, team: Any) -> bool:
         return self._is_next
@@ -177,6 +180,9 @@ BLOCK_ROWS: dict[str, tuple[Step, Place, Node, Waits]] = {
         "replace", place(part(), process=process(1, ready=True)), Node(WHOLE), Waits(),
     ),
     "the same, it joins the gang": ("wait", place(part(), process=process(1)), Node(WHOLE), Waits()),
+    "the same, for too long": ("replace", place(part(), process=process(1)), Node(WHOLE), Waits(patience=False)),
+    "a task is next, the process joins": ("wait", place(task(), process=process(1)), Node(HOOKS), Waits()),
+    "the same, it has": ("hand over", place(task(), process=process(1, ready=True)), Node(HOOKS), Waits()),
     "the same, the gang broke": ("replace", place(part(), process=process(1)), Node(BROKEN), Waits()),
     "a part is next, nobody knows the plugins": ("wait", place(part(), process=process(None)), Node(NONE), Waits()),
     "a part is next, the life is whole": (

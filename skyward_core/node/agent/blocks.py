@@ -10,10 +10,11 @@ node's gang leave it for a block: it is *spent* from then on, and a client forms
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -30,7 +31,9 @@ from .team import RankBlock, Team
 if TYPE_CHECKING:
     from ...wire.agent_frame_types import AgentOutcome
     from ...wire.node_frame_types import LifeKeys
+    from .process import Process
 
+PATIENCE = 2.0  # seconds
 MORE_PORTS = 4  # kept behind a block's own, for plugins after the first
 NO_APPS = (
     "a plugin of this pool is around the whole node (around_app), and a gang of some of its ranks cannot have it for "
@@ -42,8 +45,6 @@ class AllSlots(Protocol):
     """What blocks ask of all slots; see :class:`.slots.Slots`."""
 
     all: list[Slot]
-
-    def break_gang(self, why: str) -> None: ...
 
     def spend_gang(self, why: str) -> None: ...
 
@@ -150,8 +151,31 @@ class Blocks:
     def is_next(self, team: Together) -> bool:
         """Whether no rank of the node is at a broadcast that came before a call, or waits for one: till then the gang
         stays as it is."""
+        return not any(call.order < team.whole.order for call in self._broadcasts())
+
+    def let_by(self, call: Call) -> None:
+        """The first call of a broadcast has come. Where ranks are joining its gang already, it goes ahead of calls that
+        wait for these very ranks."""
+        gang, record = self._state.gang, self._state.register.records[call.run]
+        joining = (
+            slot.process for slot in self._slots if slot.process is not None and slot.process.life is None
+        )
+        if any(process.epoch == gang.epoch and not process.ready for process in joining):
+            record.order = call.order = 0
+
+    def _broadcasts(self) -> Iterator[Call]:
+        """Calls of broadcasts that ranks of the node are at, or wait for."""
         calls = (call for slot in self._slots for call in (*slot.running.values(), *slot.queue))
-        return not any(call.gang and call.team is None and call.order < team.whole.order for call in calls)
+        return (call for call in calls if call.gang and call.team is None)
+
+    def has_patience(self, process: Process) -> bool:
+        """Whether a process that joins the gang of all ranks may still do so before a block takes it: who has formed
+        that gang may be about to send its broadcast. Ranks of other nodes may never come to it."""
+        loop = asyncio.get_running_loop()
+        if not process.joins_until:
+            process.joins_until = loop.time() + PATIENCE
+            loop.call_later(PATIENCE, self._others.pump)
+        return loop.time() < process.joins_until
 
     def begin(self, asked: Together) -> None:
         """Have all ranks begin."""
@@ -174,9 +198,6 @@ class Blocks:
         state, block = self._state, team.block
         if block.life is not None:
             self._close(block.life)
-        if state.gang.spent and any(slot.left != state.gang.epoch for slot in slots):
-            # They never came to it, and those that have would wait for them.
-            self._others.break_gang(state.gang.spent)
         life = SharedLife(str(time.time_ns()), state.gang.epoch, block.first, block.width)
         address = state.config.address
         try:

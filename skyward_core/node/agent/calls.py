@@ -207,7 +207,8 @@ class Register:
             self.records[call.run] = record
             self._forget()
         self._came += 1
-        record.order = record.order or self._came
+        if first:
+            record.order = self._came
         call.order = record.order if call.gang else self._came
         record.active += 1
         record.epoch, record.nodes = call.header.get("epoch", 0), call.header.get("nodes", [])

@@ -46,6 +46,7 @@ class Process:
         self.epoch: int | None = None
         self.life: SharedLife | None = None  # that it has with others of a block, in place of the gang's
         self.used = False  # it may have run user code
+        self.joins_until = 0.0  # how long it has to join the gang, where a block of ranks waits for it
         self.placed: Literal["", "gang", "pool"] = ""  # among whom it knows its rank
         self.ready = False  # its plugins' contexts are entered (or failed to be)
         self.killed = ""  # why we ended it, when we did

@@ -78,6 +78,8 @@ class Waits(Protocol):
 
     def ready(self, team: Together) -> bool: ...
 
+    def has_patience(self, process: Process) -> bool: ...
+
 
 def decide(slot: Place, node: Node, apps: Around, blocks: Waits | None = None) -> Step:
     """What a slot does next.
@@ -127,6 +129,9 @@ def decide(slot: Place, node: Node, apps: Around, blocks: Waits | None = None) -
         return "hand back"
     if gang.hooks and (has_left or (gang.broken and slot.number == 0)):
         return "wait"  # for the next epoch, which a client forms when it hears of the break
+    joins = slot.number == 0 and epoch is not None and not process.ready
+    if blocks is not None and gang.hooks and joins and not call.gang:
+        return "wait"  # meanwhile it may be taken for a block
     return "hand over"
 
 
@@ -142,9 +147,7 @@ def _decide_in_block(slot: Place, process: Process, node: Node, blocks: Waits) -
             return "wait"
         if not call.team.fits(process, gang.renewed):
             joins = life is None and not process.ready and process.epoch == gang.epoch and not gang.broken
-            return (
-                "wait" if joins else "replace"
-            )  # who ends while it joins the gang leaves the others waiting
+            return "wait" if joins and blocks.has_patience(process) else "replace"
         if not gang.epoch and not (call.header.get("headless") and node.gpus_known.is_set()):
             return "wait"  # for what only a client knows: the plugins
         return "begin" if blocks.ready(call.team) else "wait"

@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 import select
 import threading
-from _socket import AF_UNIX, SOCK_STREAM, socket  # what lies above it is a twelfth of a worker's start
+from _socket import (  # what lies above it is a twelfth of a worker's start
+    AF_UNIX,
+    MSG_DONTWAIT,
+    SOCK_STREAM,
+    socket,
+)
 from collections import deque
 from collections.abc import Callable, Mapping
 from time import monotonic, sleep  # user code may put something else in their place
@@ -35,6 +40,7 @@ class AgentChannel:
         self._frames: deque[tuple[Heard, bytes]] = deque()
         self._lock = threading.Lock()
         self._renewing = threading.Lock()
+        self._reading = threading.Lock()
         self._back = threading.Condition(self._lock)
         self._unseen: deque[bytes] = deque()
         self._seen = 1  # frames of this connection that need not be sent again; the greeting is made anew
@@ -65,15 +71,9 @@ class AgentChannel:
         """
         while not self._frames:
             current = self._socket
-            try:
-                data = current.recv(1 << 16)
-            except OSError:
-                data = b""
-            if data:
-                for header, body in self._decoder.feed(data):
-                    self._forget(current, header)
-                    self._frames.append((header, body))
-                continue
+            with self._reading:
+                if self._read(current):
+                    continue
             if not self._is_there() and not self.forked:
                 self._reconnected(current)
             with self._lock:
@@ -82,6 +82,17 @@ class AgentChannel:
                 if self._given_up:
                     raise EOFError("the agent is gone")
         return self._frames.popleft()
+
+    def _read(self, current: socket, flags: int = 0) -> bool:
+        """Take in what a connection has; says whether there may be more."""
+        try:
+            data = current.recv(1 << 16, flags)
+        except OSError:
+            data = b""
+        for header, body in self._decoder.feed(data) if data else ():
+            self._forget(current, header)
+            self._frames.append((header, body))
+        return bool(data)
 
     def _forget(self, connection: socket, header: Header) -> None:
         with self._lock:
@@ -131,7 +142,12 @@ class AgentChannel:
         with self._renewing:  # two threads may find out at the same time
             if self._socket is not lost:
                 return True
-            there = self._is_there()
+            if there := self._is_there():
+                with (
+                    self._reading
+                ):  # what the last agent has said, and nobody has had time for: the next one knows of it
+                    while self._read(lost, MSG_DONTWAIT):
+                        pass
             try:
                 fresh = self._connect()
             except OSError:
