@@ -244,10 +244,21 @@ async def test_a_plugin_around_the_node_is_no_blocks(ranks: Ranks) -> None:
     assert call.outcome is not None and "around the whole node" in str(call.outcome.get("error"))
 
 
-async def test_an_agent_that_follows_knows_the_parts_of_a_call(ranks: Ranks) -> None:
+async def test_a_process_that_dies_between_two_calls_takes_its_block_with_it(ranks: Ranks) -> None:
+    ranks.send(width=2)
+    ranks.end(0)
+    ranks.end(1)
+    ranks.dies(0)
+    assert ranks.slots.all[1].process.killed == "its gang was replaced"  # type: ignore[union-attr]
+    assert not any(slot.process.killed for slot in ranks.slots.all[2:])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("shortened", [True, False])
+async def test_an_agent_that_follows_knows_the_parts_of_a_call(ranks: Ranks, shortened: bool) -> None:
     ranks.send(width=2)
     ranks.end(1)
-    ranks.state.journal.shorten()
+    if shortened:
+        ranks.state.journal.shorten()
     register = ranks.state.register
     known = dict(register.calls)
     register.calls.clear()
