@@ -29,7 +29,10 @@ TRIED_IN = {
     "sweep": ("test_leftovers", "test_snapshots"),
     "hosts": ("test_hosts",),
     "settings": ("test_settings_screen",),
-    "launch": ("test_launch_screen", "test_launching", "test_presets", "test_planning", "test_plan_panel"),
+    "launch": (
+        "test_launch_screen", "test_launch_machines", "test_launch_pickers", "test_launching", "test_presets",
+        "test_planning", "test_plan_panel",
+    ),
     "run": (
         "test_run_screen", "test_run_logs", "test_side_by_side", "test_panel_grid", "test_results_differ",
         "test_outputs", "test_trials", "test_stacks_screen", "test_machines", "test_numbers", "test_queue_panel",
@@ -40,9 +43,9 @@ TRIED_IN = {
     "log": ("test_log_pane", "test_run_screen", "test_run_logs", "test_side_by_side"),
     "errors": ("test_run_screen", "test_side_by_side", "test_errors_screen"),
     "stacks": ("test_stacks_screen",),
-    "files": ("test_launch_screen", "test_presets"),
+    "files": ("test_launch_screen", "test_launch_pickers", "test_presets"),
     "presets": ("test_presets",),
-    "choice": ("test_launch_screen", "test_launching"),
+    "choice": ("test_launch_screen", "test_launch_machines", "test_launch_pickers", "test_launching"),
     "toggles": ("test_launch_screen", "test_launching"),
     "fold": ("test_plugin_fields",),
     "dialog": ("test_keys", "test_jump"),

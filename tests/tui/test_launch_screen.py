@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.widgets import Input, Select, Static
+from textual.widgets import Input, Select
 
-from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.model.errors import PoolError
 from skyward_core.model.hint import Hint
-from skyward_core.model.offer import Market, Offer, OfferList, Wish
 from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.accelerators import AcceleratorsScreen
 from skyward_tui.launch_form import FieldError, Form, check, command_line, free_name
 from skyward_tui.planning import Planned
 from skyward_tui.recent import recent, remember
@@ -26,21 +24,9 @@ from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.toggles import Toggles
 from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession
+from tests.support.launch_script import GROUPS, SCRIPT, plan_text
 
 SIZE = (120, 40)
-SCRIPT = '''
-"""A script."""
-import skyward_core as sky
-
-@sky.function
-def train(epochs: int, lr: float = 0.1) -> float:
-    """Train."""
-    return lr
-
-@sky.function
-def evaluate(note: str = "x"):
-    yield note
-'''
 
 
 WITHOUT_CREDENTIALS = {
@@ -48,11 +34,6 @@ WITHOUT_CREDENTIALS = {
     "AWS_CONFIG_FILE": "/dev/null",
     "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
 }
-GROUPS = """
-[hosts]
-lab = ["gpu1", "gpu2", "me@gpu3:2222"]
-empty = []
-"""
 
 
 @pytest.fixture
@@ -248,31 +229,6 @@ async def test_what_is_wrong_is_there_to_the_last_word(
             assert all(word in shown for word in words.split())
 
 
-async def test_examples_are_picked_by_typing(app: SkywardApp) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "")
-        await pilot.press("ctrl+o", "d", "d", "p", "enter")
-        await until(pilot, lambda: screen.query_one("#script", Input).value == "example:ddp")
-        await until(pilot, lambda: "[x] torch" in screen_text(app))
-        await pilot.press("ctrl+o", "escape")
-        assert screen.query_one("#script", Input).value == "example:ddp"
-
-
-@pytest.mark.proof("1 s of a processor")
-async def test_pickers_say_that_nothing_fits(app: SkywardApp) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "")
-        await pilot.press("ctrl+o")
-        await typed(app, pilot, "nosuch")
-        await until(pilot, lambda: "no script or folder has 'nosuch' in its name" in screen_text(app))
-        await pilot.press("enter")  # there is nothing to take
-        assert app.screen is not screen
-        await pilot.press("escape", "ctrl+g")
-        await until(pilot, lambda: isinstance(app.screen, AcceleratorsScreen))
-        await typed(app, pilot, "nosuch")
-        await until(pilot, lambda: "no accelerator of the catalogue fits 'nosuch'" in screen_text(app))
-
-
 async def test_what_was_entered_outlives_a_start_that_failed(
     app: SkywardApp, session: FakeSession, script: Path
 ) -> None:
@@ -297,33 +253,6 @@ async def test_what_was_entered_outlives_a_start_that_failed(
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         await pilot.press("q", "n")
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.form() == entered)
-
-
-@pytest.mark.proof("1 s of a processor")
-async def test_hosts_that_did_not_answer_can_be_changed(
-    app: SkywardApp, session: FakeSession, script: Path
-) -> None:
-    session.auto = False
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
-        screen.query_one("#arguments", Input).value = "epochs=1"
-        screen.query_one("#provider", Select).value = "ssh"
-        await until(pilot, lambda: bool(screen.query_one("#hosts-row").display))
-        screen.query_one("#hosts", Input).value = "gpu1 gpu2"
-        await until(pilot, lambda: "2 hosts × 1 rank" in screen_text(app))
-        entered = screen.form()
-        assert entered.nodes == ""
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: "train" in session.creating)
-        session.creating["train"].set_exception(PoolError("no machine answered"))
-        await until(pilot, lambda: "no machine answered" in screen_text(app))
-        await pilot.press("right", "enter")
-        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
-        again = app.screen
-        assert isinstance(again, LaunchScreen)
-        await until(pilot, lambda: "2 hosts × 1 rank" in screen_text(app))
-        assert again.form() == entered
-        assert again.query_one("#hosts-row").display
 
 
 async def test_arrows_go_through_all_fields(app: SkywardApp, script: Path) -> None:
@@ -426,45 +355,6 @@ async def test_the_plan_tells_the_script_s_interpreter_and_why(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_folders_are_walked(app: SkywardApp, tmp_path: Path) -> None:
-    (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs" / "mine.py").write_text(SCRIPT)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "")
-        await pilot.press("ctrl+o", "j", "o", "enter")
-        await until(pilot, lambda: "mine.py" in screen_text(app))
-        await pilot.press("m", "i", "n", "e", "enter")
-        await until(pilot, lambda: screen.query_one("#script", Input).value == "jobs/mine.py")
-
-
-@pytest.mark.proof("1 s of a processor")
-async def test_in_a_folder_that_was_opened_the_cursor_is_on_what_lies_there(
-    app: SkywardApp, tmp_path: Path
-) -> None:
-    (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs" / "mine.py").write_text(SCRIPT)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "")
-        await pilot.press("ctrl+o", "j", "o", "b", "enter")
-        await until(pilot, lambda: "mine.py" in screen_text(app))
-        assert "packaged examples" not in screen_text(app)  # whoever walks looks for none of these
-        await pilot.press("down", "enter")
-        await until(pilot, lambda: screen.query_one("#script", Input).value == "jobs/mine.py")
-
-
-@pytest.mark.proof("1 s of a processor")
-async def test_a_home_folder_of_nobody_is_a_path_like_any_other(app: SkywardApp) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "~nobody-of-that-name/x.py")
-        await until(pilot, lambda: "no such script: ~nobody-of-that-name/x.py" in screen_text(app))
-        await pilot.press("ctrl+o")
-        await typed(app, pilot, "~nobody-of-that-name/")
-        await until(pilot, lambda: "No such file" in screen_text(app))
-        await pilot.press("enter", "escape")
-        assert screen.query_one("#script", Input).value == "~nobody-of-that-name/x.py"
-
-
-@pytest.mark.proof("1 s of a processor")
 async def test_the_python_script_is_copied(app: SkywardApp, session: FakeSession, script: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
@@ -542,132 +432,6 @@ def test_bad_input_names_its_field(
     assert words in str(caught.value)
 
 
-@pytest.mark.proof("1 s of a processor")
-async def test_hosts_are_a_list_or_a_group(
-    app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("skyward.toml").write_text(GROUPS)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
-        screen.query_one("#arguments", Input).value = "epochs=1"
-        for _ in range(8):
-            await pilot.press("tab")
-        await until(pilot, lambda: app.focused is screen.query_one("#provider"))
-        await pilot.press("enter", "down", "down", "enter", "tab")
-        await until(pilot, lambda: "name hosts or a group of skyward.toml" in screen_text(app))
-        await pilot.press("l", "a", "right")  # completed to the group's name
-        await until(pilot, lambda: "hosts    gpu1, gpu2, me@gpu3:2222" in screen_text(app))
-        assert "pool train: 3 hosts × 1 rank" in screen_text(app)
-        wanted = "skyward-tui run train.py:train --arg epochs=1 --provider ssh --hosts lab --keep"
-        await pilot.press("ctrl+y")
-        assert app.clipboard == wanted
-        await pilot.press("tab", "tab", "2")
-        await until(pilot, lambda: "2 hosts × 1 rank" in screen_text(app))
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: bool(session.created))
-        spec = session.created[0]
-        assert (spec.nodes, spec.provider.hosts) == (2, ("gpu1", "gpu2", "me@gpu3:2222"))
-        assert spec.provider.host_keys == "ask"
-
-
-@pytest.mark.proof("1 s of a processor")
-async def test_an_accelerator_is_picked_from_the_catalogue(
-    app: SkywardApp, session: FakeSession, script: Path
-) -> None:
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
-        screen.query_one("#arguments", Input).value = "epochs=1"
-        screen.query_one("#accelerator", Input).value = ":8"
-        await pilot.press("ctrl+g")
-        await until(pilot, lambda: isinstance(app.screen, AcceleratorsScreen))
-        await typed(app, pilot, "hopper h100")
-        await until(pilot, lambda: "bf16" in screen_text(app) and "A100" not in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: screen.query_one("#accelerator", Input).value == "H100:8")
-        await until(pilot, lambda: "8 × NVIDIA H100 per node" in screen_text(app))
-        assert "nothing is rented or looked at: each node must have H100:8" in " ".join(
-            plan_text(screen).split()
-        )
-        assert "--accelerator H100:8" in command_line(screen.form())
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: bool(session.created))
-        assert str(session.created[0].accelerator) == "H100:8"
-
-
-def offer(kind: str, zone: str, name: str, count: int, memory: float, hourly: float, market: Market) -> Offer:
-    return Offer(
-        provider="aws", instance_type=kind, region="us-east-1", zone=f"us-east-1{zone}", market=market,
-        accelerator=name, count=count, memory_each_gb=memory, hourly=hourly,
-    )  # fmt: skip
-
-
-OFFERS = OfferList(
-    offers=[
-        offer("p5.48xlarge", "a", "H100", 8, 80.0, 55.0, "on-demand"),
-        offer("p4de.24xlarge", "b", "A100", 8, 80.0, 27.45, "on-demand"),
-        offer("p4de.24xlarge", "b", "A100", 8, 80.0, 11.5, "spot"),
-        offer("p4d.24xlarge", "b", "A100", 8, 40.0, 21.0, "on-demand"),
-        offer("g4dn.xlarge", "c", "T4", 1, 16.0, 0.53, "on-demand"),
-    ],
-    notes=["spot prices of some zones are not known"],
-)
-
-
-async def test_an_accelerator_is_picked_from_what_is_offered(
-    app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("skyward_core.front.offers.offered", lambda wish: OFFERS)
-    monkeypatch.setattr("skyward_tui.screens.launch.TYPING", 3600.0)  # nobody asks for a plan
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
-        field = screen.query_one("#accelerator", Input)
-        screen.query_one("#provider", Select).value = "aws"
-        await until(pilot, lambda: screen.form().provider == "aws")
-        await pilot.press("ctrl+g")
-        await until(pilot, lambda: "the cheapest 8 × 80 GB" in screen_text(app))
-        shown = screen_text(app)
-        assert (
-            shown.index("$0.53/h")
-            < shown.rindex("$11.50/h")
-            < shown.index("$21.00/h")
-            < shown.index("$55.00/h")
-        )
-        assert "$27.45/h" in shown and "us-east-1b" in shown and "spot prices of some zones" in shown
-        await pilot.press("enter")  # the cheapest in two keys
-        await until(pilot, lambda: field.value == "A100-80GB:8")
-        await pilot.press("ctrl+g")
-        await until(pilot, lambda: "the cheapest 8 × 80 GB" in screen_text(app))
-        await typed(app, pilot, "8x80gb h100")
-        await until(pilot, lambda: "p5.48xlarge" in screen_text(app) and "p4d" not in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: field.value == "H100:8")
-        await pilot.press("ctrl+g")
-        await until(pilot, lambda: "the cheapest 8 × 80 GB" in screen_text(app))
-        await typed(app, pilot, "mi300")  # which nobody offers
-        await until(pilot, lambda: "of the catalogue" in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: field.value.startswith("MI300") and field.value.endswith(":8"))
-
-
-@pytest.mark.proof("1 s of a processor")
-async def test_why_nothing_is_offered_is_said_and_the_catalogue_is_there(
-    app: SkywardApp, script: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(wish: Wish) -> OfferList:
-        raise UsageError("no provider here tells what can be had of it")
-
-    monkeypatch.setattr("skyward_core.front.offers.offered", refuse)
-    monkeypatch.setattr("skyward_tui.screens.launch.TYPING", 3600.0)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await launch_form(app, pilot, "train.py")
-        screen.query_one("#provider", Select).value = "aws"
-        await until(pilot, lambda: screen.form().provider == "aws")
-        await pilot.press("ctrl+g")
-        await until(
-            pilot, lambda: "no provider here tells" in screen_text(app) and "bf16" in screen_text(app)
-        )
-
-
 def test_the_command_line_of_hosts_is_what_run_takes() -> None:
     form = Form(script="train.py", provider="ssh", settings={"hosts": "gpu1, me@gpu2:2222  gpu3"}, nodes="")
     words = shlex.split(command_line(form))
@@ -718,10 +482,6 @@ async def test_a_pool_that_is_up_has_the_plugins_it_was_made_with(
         assert "plugins  torch" in plan_text(screen)
         assert "note" not in plan_text(screen)
         assert "[x] torch" in screen_text(app)
-
-
-def plan_text(screen: LaunchScreen) -> str:
-    return screen.query_one("#why", Static).visual.plain  # type: ignore[attr-defined,no-any-return]
 
 
 @pytest.mark.proof("1 s of a processor")
