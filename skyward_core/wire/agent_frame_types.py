@@ -185,6 +185,7 @@ class AgentGang(TypedDict):
     broken: str
     spent: NotRequired[bool]
     members: NotRequired[list[int]]
+    ask: NotRequired[bool]
 
 
 class AgentGranted(TypedDict):

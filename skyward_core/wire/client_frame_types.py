@@ -238,6 +238,11 @@ class ClientUnlock(TypedDict):
     unclean: NotRequired[bool]
 
 
+class ClientHeard(TypedDict):
+    t: Literal["heard"]
+    epoch: int
+
+
 class ClientForm(TypedDict):
     t: Literal["form"]
     id: int
@@ -280,6 +285,7 @@ FromClient = (
     | ClientHalt
     | ClientShutdown
     | ClientGang
+    | ClientHeard
     | ClientHello
     | ClientUse
     | ClientWarn

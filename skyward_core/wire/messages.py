@@ -237,9 +237,9 @@ FROM_AGENT: Forms = {
     ),
     "gang": FrameForm(
         "The gang of this epoch takes no other broadcast, and why; if it is `spent`, what it has been given goes on. "
-        "`members`: its nodes, where these are not all.",
+        "`members`: its nodes, where these are not all. Who is asked (`ask`) says that it knows.",
         {"epoch": is_count, "broken": is_text},
-        {"spent": is_flag, "members": _NODES},
+        {"spent": is_flag, "members": _NODES, "ask": is_flag},
     ),
     "modules": FrameForm(
         "The files of a script's own modules that its workers have loaded, and the hash of each as it was then.",
@@ -475,6 +475,10 @@ FROM_CLIENT: Forms = {
     "lock": FrameForm("Have the lock on the gang, as soon as nobody else has it."),
     "unlock": FrameForm(
         "Give it back; `unclean` where agents may have been left half told.", {}, {"unclean": is_flag}
+    ),
+    "heard": FrameForm(
+        "The client knows that the gang of this epoch takes no other broadcast, as the agent asked: it sends none.",
+        {"epoch": is_count},
     ),
     "form": FrameForm("On the first node of a gang: name a port for the next epoch.", _ASKED),
     "number": FrameForm(

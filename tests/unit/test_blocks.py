@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from skyward_core.node.agent import told_all
 from skyward_core.node.agent.calls import Call
 from skyward_core.node.agent.gang import Gang
 from skyward_core.node.agent.process import Process
@@ -14,6 +15,7 @@ from skyward_core.node.agent.slot import Slot
 from skyward_core.node.agent.take_over import _read_journal
 from skyward_core.wire.frames import NONE_SUMMARY, Header, WireError
 from tests.support.agent_parts import Node, Peer
+from tests.support.waiting import until
 
 NOBODY = 1 << 30  # no process has such a number: signals reach none
 ECHO = {"type": "RuntimeError", "message": "[gloo/transport/tcp/pair.cc:1] Connection closed by peer"}
@@ -26,6 +28,7 @@ class Ranks(Node):
         super().__init__(folder, ranks_per_node=4, concurrency=1, **config)
         self.state.learn_gang(Gang(epoch=1))
         self._calls = 0
+        self.hears = True  # the client says so at once
         for slot in self.slots.all:
             self.have_process(slot)
 
@@ -40,11 +43,12 @@ class Ranks(Node):
         told: Any = {"t": "call", "run": run, "i": self._calls, "kind": "sweep"} | header
         call = Call(run, self._calls, told, b"", self.peer)
         self._calls += 1
-        if self.state.register.add(call) and call.gang and self.slots.waits is not None:
-            self.slots.waits.let_by(call)
+        self.state.register.add(call)
         if call.width > 1:
             self.slots.blocks.check(call)
             self.slots.blocks.take(call)
+            if self.hears:
+                self.slots.knows(self.peer, self.state.gang.epoch)
         else:
             self.slots.pick(call).give(call)
         return call
@@ -154,20 +158,53 @@ async def test_a_broadcast_that_came_before_goes_first_on_all_ranks(ranks: Ranks
     assert not ranks.state.gang.broken, "ranks of other nodes may be at the broadcast still"
 
 
-@pytest.mark.parametrize("joining", [True, False])
-async def test_a_broadcast_goes_first_where_ranks_are_joining_its_gang(ranks: Ranks, joining: bool) -> None:
-    """Else these would wait for the others, who would wait for them to take their parts of what came before."""
-    ranks.send("r0", rank=7)
-    ranks.slots.all[3].process.ready = True  # type: ignore[union-attr]
-    ranks.have_process(ranks.slots.all[2], 1).ready = not joining
+async def test_until_all_clients_know_that_the_gang_is_spent_its_broadcasts_go_first(ranks: Ranks) -> None:
+    """Else some ranks would begin one that was on its way, and others would have left its gang."""
+    for slot in ranks.slots.all:
+        ranks.have_process(slot, 1)
+    ranks.hears = False
+    ranks.audience.join(other := Peer())
     ranks.send(width=2)
-    late = ranks.send(width=2)
+    assert ranks.running() == 4 * [None]
+    assert [told["epoch"] for told in other.told if told.get("ask")] == [1]
+    for rank in range(4, 8):
+        ranks.send("b", rank=rank, gang=True, epoch=1, kind="broadcast")
+        ranks.slots.knows(ranks.peer, 1)
+        ranks.slots.knows(other, 7)
+    assert ranks.running() == [1, 2, 3, 4]
+    ranks.slots.knows(other, 1)
+    for rank in range(4):
+        assert not any(slot.process.killed for slot in ranks.slots.all if slot.process)
+        ranks.end(rank)
+    left = [slot.rank - 4 for slot in ranks.slots.all if slot.process and slot.process.killed]
+    assert len(left) == 2, "they are taken for the block now"
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_a_client_that_says_nothing_is_waited_for_while_it_is_there_and_not_for_long(
+    ranks: Ranks, leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(told_all, "PATIENCE", 60.0 if leaves else 0.01)
+    ranks.hears = False
+    ranks.send(width=2)
+    assert ranks.running() == 4 * [None]
+    if leaves:
+        ranks.slots.knows(ranks.peer)
+    await until(lambda: ranks.running() == [0, 0, None, None])
+
+
+async def test_what_waits_in_a_block_waits_once_more_where_a_client_forms_another_gang(ranks: Ranks) -> None:
+    task = ranks.send("r0", rank=7)
+    first, late = ranks.send(width=2), ranks.send(width=2)
     assert ranks.running()[:2] == [1, 1] and ranks.slots.all[2].head is late.parts[0]
-    ranks.send("b", rank=6, gang=True, epoch=1, kind="broadcast")
-    slot = ranks.slots.all[2]
-    assert [call.run for call in (*slot.running.values(), *slot.queue)] == (
-        ["b", "r1"] if joining else ["r1", "b"]
-    )
+    ranks.hears = False
+    ranks.state.learn_gang(Gang(epoch=2))
+    ranks.slots.another_gang()
+    assert first.parts and not late.parts and ranks.slots.all[2].head is None
+    asked = [told["epoch"] for told in ranks.peer.told if told.get("ask")]
+    assert asked == [1, 2] and ranks.slots.all[3].load == 1, task
+    ranks.slots.knows(ranks.peer, 2)
+    assert late.parts and ranks.slots.all[2].head is late.parts[0]
 
 
 async def test_a_broadcast_that_came_after_waits_and_so_do_blocks_behind_it(ranks: Ranks) -> None:

@@ -192,7 +192,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "pull": ASKED | {"hash": "ab", "size": 1, "from": ["10.0.0.1", 7]}, "drop": ASKED | {"blobs": ["ab"]},
         "ports": ASKED, "setup": ASKED, "where": ASKED, "halt": ASKED, "shutdown": {},
         "gang": {"epoch": 1, "info": {}}, "hello": {}, "use": {},
-        "warn": {"node": 1, "left": 1.5}, "ping": {}, "lock": {}, "unlock": {}, "form": ASKED,
+        "warn": {"node": 1, "left": 1.5}, "ping": {}, "lock": {}, "unlock": {}, "form": ASKED, "heard": {"epoch": 1},
         "number": ASKED | {"least": 3},
         "holds": ASKED, "enqueue": {"run": "r", "name": "f", "nodes": 2, "only": [0, 2]}, "dequeue": {"run": "r"},
     },

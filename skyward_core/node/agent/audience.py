@@ -61,6 +61,11 @@ class Audience:
         return (client for each, client in self._open.items() if each is not connection)
 
     @property
+    def all(self) -> list[Connection]:
+        """Their connections."""
+        return list(self._open)
+
+    @property
     def in_use(self) -> bool:
         """Whether one of them is there to use the pool."""
         return any(client.renews for client in self._open.values())

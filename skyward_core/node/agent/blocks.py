@@ -4,8 +4,10 @@ Block ``i`` of gangs of ``k`` are the node's ranks ``i * k`` to ``i * k + k - 1`
 no other one; then each of the block's slots gets a part of it into its queue, by the order in which calls came: behind
 broadcasts that came before, ahead of those that came after. It begins on all ranks in one step, once each of them has
 come to its part and has a process that fits; so two of them never wait for each other, nor for a broadcast that waits
-for them. Processes live on for the block's next call, as those of a gang do for its next broadcast. Those that are the
-node's gang leave it for a block: it is *spent* from then on, and a client forms the next one when it has use for it.
+for them. Processes live on for the block's next call, as those of a gang do for its next broadcast.
+Those that are the node's gang leave it for a block: it is *spent* from then on, and a client forms the next one when it
+has use for it. Before the first leaves, all clients have said that they know: a broadcast that one of them sent before
+is whole, and goes first.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ from typing import TYPE_CHECKING, Protocol
 from ...wire.frames import Header, WireError
 from .call_desk import CallDesk
 from .calls import Call, Together
+from .connection import Connection
 from .gang import Port
 from .node_state import NodeState
 from .process import SharedLife
 from .slot import Slot
 from .team import RankBlock, Team
+from .told_all import ToldAll
 
 if TYPE_CHECKING:
     from ...wire.agent_frame_types import AgentOutcome
@@ -46,7 +50,7 @@ class AllSlots(Protocol):
 
     all: list[Slot]
 
-    def spend_gang(self, why: str) -> None: ...
+    def spend_gang_for_all(self, why: str) -> list[Connection]: ...
 
     def stop(self, call: Call, reason: str, grace: float) -> None: ...
 
@@ -64,6 +68,9 @@ class Blocks:
         self._ports: dict[str, list[Port]] = {}  # by life
         self._waiting: deque[Call] = deque()
         self._teams: list[Team] = []
+        self._told: ToldAll | None = None  # of the gang that is spent
+        self._told_epoch = self._known_epoch = 0  # of which all have been told, and know
+        self._from = 0  # the least order of what begins from now on
 
     # -- which block a call gets -------------------------------------------------------------------------
 
@@ -96,10 +103,52 @@ class Blocks:
         while self._waiting and not self._state.closing:
             call = self._waiting[0]
             free = [block for block in self._of(call.width) if not any(slot.has_part for slot in block.slots)]
-            if not free:
+            if not free or not self._is_known(call):
                 return
             self._waiting.popleft()
             self._assign(call, min(free, key=self._price))
+
+    def _is_known(self, call: Call) -> bool:
+        """Whether all clients know that the gang takes no other broadcast; tells them, where they do not."""
+        gang = self._state.gang
+        if not gang.epoch or gang.alone or gang.broken or gang.epoch == self._known_epoch:
+            return True
+        if gang.epoch != self._told_epoch:
+            if self._told is not None:
+                self._told.cancel()  # a client has formed another gang meanwhile
+            self._told_epoch = gang.epoch
+            why = f"ranks of node {self._state.config.node} run {call.run} in gangs of {call.width}"
+            if clients := self._others.spend_gang_for_all(why):
+                self._told = ToldAll(clients, self._all_know)
+            else:
+                self._note_known()
+        return gang.epoch == self._known_epoch
+
+    def _note_known(self) -> None:
+        self._known_epoch, self._told = self._told_epoch, None
+        self._from = self._state.register.turn()  # behind what they sent before that
+
+    def knows(self, connection: Connection, epoch: int | None = None) -> None:
+        """A client says that it knows of a gang that it is spent; or is gone, and sends nothing more."""
+        if self._told is not None and epoch in (None, self._told_epoch):
+            self._told.knows(connection)
+
+    def _all_know(self) -> None:
+        self._note_known()
+        self.look()
+
+    def withdraw(self) -> None:
+        """There is another gang: what no block has begun waits until clients know that this one is spent, too."""
+        waits = [
+            each for each in self._teams if not each.begun and all(not part.outcome for part in each.parts)
+        ]
+        for team in reversed(waits):
+            for slot, part in zip(self._slots_of(team.block), team.parts, strict=True):
+                slot.queue.remove(part)
+            self._teams.remove(team)
+            team.whole.parts = []
+            self._waiting.appendleft(team.whole)
+        self.look()
 
     def _of(self, width: int) -> list[RankBlock]:
         return [self._block(first, width) for first in range(0, len(self._slots), width)]
@@ -124,13 +173,10 @@ class Blocks:
         if gang.apps:
             self._desk.not_started(call, NO_APPS)
             return
+        call.order = max(call.order, self._from)
         team = Team(call, block, [self._part(call, slot.rank) for slot in slots], self._stop, self._over)
         self._teams.append(team)
         call.rank = slots[0].rank
-        if gang.epoch and not gang.alone:
-            self._others.spend_gang(
-                f"ranks of node {self._state.config.node} run {call.run} in gangs of {call.width}"
-            )
         for slot, part in zip(slots, team.parts, strict=True):
             slot.give(part)
 
@@ -152,16 +198,6 @@ class Blocks:
         """Whether no rank of the node is at a broadcast that came before a call, or waits for one: till then the gang
         stays as it is."""
         return not any(call.order < team.whole.order for call in self._broadcasts())
-
-    def let_by(self, call: Call) -> None:
-        """The first call of a broadcast has come. Where ranks are joining its gang already, it goes ahead of calls that
-        wait for these very ranks."""
-        gang, record = self._state.gang, self._state.register.records[call.run]
-        joining = (
-            slot.process for slot in self._slots if slot.process is not None and slot.process.life is None
-        )
-        if any(process.epoch == gang.epoch and not process.ready for process in joining):
-            record.order = call.order = 0
 
     def _broadcasts(self) -> Iterator[Call]:
         """Calls of broadcasts that ranks of the node are at, or wait for."""

@@ -195,6 +195,11 @@ class Register:
         self.active = 0  # calls without an outcome
         self._came = 0
 
+    def turn(self) -> int:
+        """The order of what comes now."""
+        self._came += 1
+        return self._came
+
     def add(self, call: Call) -> bool:
         """Take a call in; says whether it is the first of its run."""
         self.calls[call.key] = call
@@ -206,10 +211,10 @@ class Register:
             record = RunRecord(call.run, head.get("name", ""), head.get("kind", ""), head.get("total", 1))
             self.records[call.run] = record
             self._forget()
-        self._came += 1
+        came = self.turn()
         if first:
-            record.order = self._came
-        call.order = record.order if call.gang else self._came
+            record.order = came
+        call.order = record.order if call.gang else came
         record.active += 1
         record.epoch, record.nodes = call.header.get("epoch", 0), call.header.get("nodes", [])
         record.job, record.more = call.header.get("job", ""), call.header.get("more", False)

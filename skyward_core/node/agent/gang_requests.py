@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ClientEnqueue,
         ClientForm,
         ClientGang,
+        ClientHeard,
         ClientHolds,
         ClientLock,
         ClientNumber,
@@ -63,11 +64,13 @@ class GangRequests:
             "holds": self._holds,
             "enqueue": self._enqueue,
             "dequeue": self._dequeue,
+            "heard": self._heard,
         }
 
     def leave(self, connection: Connection) -> None:
         """A client is gone."""
         self._lock.lost(connection)
+        self._slots.knows(connection)
         if self._queue is not None:
             self._queue.lost(connection)
 
@@ -91,6 +94,10 @@ class GangRequests:
     def _dequeue(self, connection: Connection, header: ClientDequeue, body: bytes) -> None:
         if self._queue is not None:
             self._queue.leave(header["run"], connection)
+
+    def _heard(self, connection: Connection, header: ClientHeard, body: bytes) -> None:
+        """A client sends this gang no other broadcast."""
+        self._slots.knows(connection, header["epoch"])
 
     def begin_anew(self) -> None:
         """Where ranks stand alone, have what plugins had around the node entered once more, if it is gone or failed: no
@@ -189,6 +196,7 @@ class GangRequests:
             state.learn_gang(Gang.told(header, body))
             state.gang.renewed = renewed
             self._fail_fast.learn(header.get("line"))
+            self._slots.another_gang()
             if fresh:
                 self._slots.forget_modules()
             if state.gang.apps:

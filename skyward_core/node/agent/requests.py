@@ -233,10 +233,7 @@ class Requests:
         if call.width > 1:
             self._slots.blocks.check(call)
         slot = self._slots.pick(call)  # before anything remembers it
-        is_first = self._register.add(call)
-        if is_first and call.gang and self._slots.waits is not None:
-            self._slots.waits.let_by(call)
-        if is_first and len(self._audience) > 1:
+        if self._register.add(call) and len(self._audience) > 1:
             record = self._register.records[call.run]
             self._audience.broadcast({"t": "run"} | record.to_json(), skip=connection)
         if call.width > 1:

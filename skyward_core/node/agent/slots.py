@@ -134,6 +134,16 @@ class Slots:
         """That which a block's processes have together."""
         return self.blocks.life_of(told, epoch)
 
+    def knows(self, connection: Connection, epoch: int | None = None) -> None:
+        """A client knows that the gang of an epoch is spent, or is gone."""
+        if self.waits is not None:
+            self.waits.knows(connection, epoch)
+
+    def another_gang(self) -> None:
+        """A client has formed one."""
+        if self.waits is not None:
+            self.waits.withdraw()
+
     def moved(self) -> None:
         """A call or a process has ended: others may have waited for that."""
         if self.waits is not None and not self._state.closing:
@@ -179,6 +189,14 @@ class Slots:
         if not gang.spent and not gang.broken:
             gang.spent = why
             self._audience.tell(gang.state())
+
+    def spend_gang_for_all(self, why: str) -> list[Connection]:
+        """The same, where nobody may send it a broadcast that is on its way by then: has each client say that it knows;
+        see :meth:`.blocks.Blocks.knows`. Gives those that were told."""
+        gang = self._state.gang
+        gang.spent = gang.spent or why
+        self._audience.tell(gang.state() | {"ask": True})
+        return self._audience.all
 
     def processor_seconds(self) -> dict[str, float]:
         """What ranks that run something have taken of the processor so far, by rank."""

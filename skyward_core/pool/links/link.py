@@ -287,6 +287,8 @@ class Link:
             case "began":
                 self.clock.tells(float(header.get("at", self.by_its_clock(time.time()))))
             case "gang":
+                if header.get("ask"):  # what we sent before that comes before it, too
+                    self.send({"t": "heard", "epoch": header["epoch"]})
                 if header["epoch"] < self.epoch:
                     return  # news of an epoch that we have replaced meanwhile
                 self.learn_gang(header)

@@ -100,6 +100,7 @@ SELDOM = (
     "skyward_core/node/agent/run_queue.py",
     "skyward_core/node/agent/stand_still.py",
     "skyward_core/node/agent/team.py",
+    "skyward_core/node/agent/told_all.py",
     "skyward_core/node/agent/unfetched.py",
     "skyward_core/node/boot/markers.py",
     "skyward_core/node/boot/neighbour.py",
