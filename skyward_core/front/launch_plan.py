@@ -145,7 +145,7 @@ class LaunchPlan:
                     )
                 if nodes and self.detach:
                     raise UsageError(
-                        f"{self.gang_ranks} ranks are {nodes} whole nodes of pool {self.pool.name}, and a sweep by "
+                        f"{self.gang_ranks} ranks are whole nodes of pool {self.pool.name}, and a sweep by "
                         "gangs of nodes needs its client to the end: leave --detach out"
                     )
             if not nodes:

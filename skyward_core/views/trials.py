@@ -26,6 +26,7 @@ class TrialRow:
         task: what came of it; None where nothing has run.
         run: the run that ran it, "" for none.
         live: the last numbers of one that goes on.
+        ranks: of a node, that ran it as a gang of their own; empty where one did, or a run of its own.
     """
 
     place: int
@@ -33,6 +34,7 @@ class TrialRow:
     task: TaskView | None = None
     run: str = ""
     live: Mapping[str, float] = field(default_factory=dict)
+    ranks: Sequence[int] = ()
 
     @property
     def state(self) -> str:
@@ -179,9 +181,18 @@ class TrialBoard:
             live = {}
             if found is not None and found.state == "running" and found.began_at is not None:
                 live = book.latest_since(of, found.rank, found.began_at)
-            rows.append(TrialRow(at, tuple(map(safe, texts)), found, of if found is not None else "", live))
+            ranks = () if found is None else block_of(self.sheet, found.rank)
+            rows.append(
+                TrialRow(at, tuple(map(safe, texts)), found, of if found is not None else "", live, ranks)
+            )
         numbers = dict.fromkeys(name for row in rows for name in row.numbers)
         return TrialTable(tuple(map(safe, self.sheet.names)), tuple(numbers), rows)
+
+
+def block_of(sheet: TrialSheet, rank: int) -> Sequence[int]:
+    """The ranks that ran a row together, by one of them; none where one did by itself."""
+    first = rank // sheet.ranks * sheet.ranks
+    return range(first, first + sheet.ranks) if sheet.ranks > 1 and rank >= 0 else ()
 
 
 def of_gang(tasks: Iterable[TaskView]) -> TaskView | None:

@@ -6,7 +6,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.model.outcome import Outcome
 from skyward_core.views.events import RunEnded, RunOpened
 from skyward_core.views.trial_sheet import TrialSheet
-from skyward_core.views.trials import TrialBoard, TrialRow, TrialTable, of_gang
+from skyward_core.views.trials import TrialBoard, TrialRow, TrialTable, block_of, of_gang
 from skyward_core.views.views import PoolView, RunView, TaskView
 
 from ..trial_words import combination
@@ -34,7 +34,9 @@ class TrialNotes:
         said = combination(self._sheet, self._sheet.tasks[outcome.index])
         so_far = f"{len(self._ended):,}/{len(self._sheet.tasks):,}"
         line = f"{so_far} {said}: {outcome.kind} {note_of(task)}".rstrip()
-        self._console.note(f"{clip(line, 300)} ({took(outcome.seconds)})")
+        ranks = block_of(self._sheet, outcome.rank)
+        where = f" on ranks {ranks[0]} to {ranks[-1]}" if ranks else ""
+        self._console.note(f"{clip(line, 300)}{where} ({took(outcome.seconds)})")
 
 
 class GangNotes:

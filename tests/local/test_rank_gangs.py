@@ -193,6 +193,17 @@ def test_broadcasts_and_sweeps_of_other_gangs_take_turns(node: sky.Compute) -> N
     assert len(got["tasks"]) == 6
 
 
+def test_what_cannot_run_on_several_ranks_is_refused(
+    node: sky.Compute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(sky.UsageError, match="generator, or an argument that is one, is for one rank alone"):
+        sky.sweep(place, n=[(each for each in [1, 2])]).with_ranks(2) @ node
+    (link,) = node.pool.links
+    monkeypatch.setitem(link.welcome, "knows", [])
+    with pytest.raises(sky.UsageError, match=r"the agent of node 0 .* knows no such gangs"):
+        sky.sweep(place, n=[1]).with_ranks(2) @ node
+
+
 def test_numbers_of_ranks_that_cannot_be_are_refused(node: sky.Compute) -> None:
     with pytest.raises(sky.UsageError, match=r"on 3 ranks, .* have 4 each, .*: take 2 or 4 ranks"):
         sky.sweep(place, n=[1]).with_ranks(3) @ node

@@ -113,10 +113,16 @@ def test_what_a_killed_client_left_comes_to_the_next_and_the_rest_is_run(cli: Cl
 
 def test_who_detaches_hands_all_of_it_to_the_node(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "gate").touch()
+    plan = cli(*words(tmp_path, "--dry-run")).stdout
+    assert "and so on, as 6 trials, each on 2 ranks of a node" in plan
     run = run_of(cli(*words(tmp_path, "--detach")).stderr)
     wait_until(lambda: [row["outcome"] for row in told(cli, run, None)].count("returned") == TRIALS)
     once(tmp_path)
-    assert cli("run", "swept.py:whole", "--pool", "node").returncode == 0
+    assert {tuple(row["ranks"]) for row in told(cli, run)} == {(0, 1), (2, 3)}
+    again = cli(*words(tmp_path), "--timeout", 60)
+    assert " on ranks 0 to 1 (" in again.stderr and " on ranks 2 to 3 (" in again.stderr
+    refused = cli(*words(tmp_path, "--gang-ranks", 4, "--detach"), status=2)
+    assert "4 ranks are whole nodes of pool node" in refused.stderr
 
 
 @pytest.mark.parametrize("also", ["", "rank", "all"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from skyward_core.node.agent.gang import Gang
 from skyward_core.node.agent.process import Process
 from skyward_core.node.agent.slot import Slot
 from skyward_core.node.agent.take_over import _read_journal
+from skyward_core.runtime.network import share_machine
 from skyward_core.wire.frames import NONE_SUMMARY, Header, WireError
 from tests.support.agent_parts import Node, Peer
 from tests.support.waiting import until
@@ -288,6 +290,34 @@ async def test_a_process_that_dies_between_two_calls_takes_its_block_with_it(ran
     ranks.dies(0)
     assert ranks.slots.all[1].process.killed == "its gang was replaced"  # type: ignore[union-attr]
     assert not any(slot.process.killed for slot in ranks.slots.all[2:])  # type: ignore[union-attr]
+
+
+async def test_processes_in_which_a_call_failed_take_no_other(ranks: Ranks) -> None:
+    ranks.send(width=2)
+    ranks.end(0)
+    ranks.end(1, "raised", error={"type": "ValueError", "message": "bad"})
+    assert [slot.process.killed for slot in ranks.slots.all[:2]] == ["its gang was replaced"] * 2  # type: ignore[union-attr]
+
+
+async def test_tasks_that_want_the_whole_gangs_contexts_give_way(ranks: Ranks) -> None:
+    """There is no whole gang while some of its ranks are in blocks."""
+    ranks.state.gang.hooks = True
+    ranks.state.gang.spent = "so"
+    for slot in ranks.slots.all:
+        slot.left = 1
+        ranks.send("task", rank=slot.rank)
+    ranks.send(width=2)
+    assert ranks.running() == [4, 4, None, None]
+
+
+def test_a_rank_of_a_block_keeps_to_its_share_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    share_machine(1 << 20, "2,3")
+    assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["OMP_NUM_THREADS"]) == ("2,3", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    share_machine(1, "")
+    assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["OMP_NUM_THREADS"]) == ("2,3", "7")
 
 
 @pytest.mark.parametrize("shortened", [True, False])

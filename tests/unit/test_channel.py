@@ -64,3 +64,22 @@ def test_an_agent_that_has_spoken_has_not_seen_all_that_was_sent(tmp_path: Path)
     last.accept()
     assert [header.get("i") for header in last.read(3)] == [None, 3, 4]
     last.die()
+
+
+def test_what_an_agent_said_before_it_died_is_heard(tmp_path: Path) -> None:
+    """Also where the worker was at something else meanwhile: the next agent believes that it knows."""
+    path = tmp_path / "socket"
+    agent = Agent(path)
+    channel = AgentChannel(str(path), lambda: ({"t": "hello"}, b""), 30)
+    agent.accept()
+    channel.send({"t": "phase", "phase": "joining"})
+    agent.read(2)
+    for number in range(3):
+        agent.say(CALL | {"i": number, "seen": 2})
+    agent.die()
+    following = Agent(path)
+    following.accept()
+    assert len(following.read(1)) == 1, "and sends nothing again that was seen"
+    following.say({"t": "exit"})
+    assert [channel.receive()[0].get("i") for _ in range(4)] == [0, 1, 2, None]
+    following.die()

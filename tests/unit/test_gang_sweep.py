@@ -6,12 +6,14 @@ import asyncio
 import random
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
 
 from skyward_core.model.errors import PoolError, PoolGone, UsageError
-from skyward_core.pool.runs.gang_sweep import GangSweep, check_room, shape_with
+from skyward_core.plugins.base import Plugin
+from skyward_core.pool.runs.gang_sweep import GangSweep, check_blocks, check_room, shape_with
 from skyward_core.tasks.task import NOTHING, Task
 
 
@@ -209,3 +211,22 @@ def test_so_many_ranks_are_nodes_or_a_part_of_one(
     else:
         with pytest.raises(UsageError, match=shape):
             shape_with(ranks, each, "p")
+
+
+class AroundNode(Plugin):
+    name = "around"
+
+    def around_app(self, info: object) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
+class InRanks(Plugin):
+    name = "inside"
+
+
+def test_what_gangs_of_some_ranks_cannot_have_is_refused() -> None:
+    check_blocks([InRanks()], alone=False)
+    with pytest.raises(UsageError, match="plugin around is around the whole node"):
+        check_blocks([InRanks(), AroundNode()], alone=False)
+    with pytest.raises(UsageError, match="ranks stand alone"):
+        check_blocks([], alone=True)
