@@ -126,6 +126,7 @@ def storm(cli: Cli, folder: Path, seed: int) -> None:
     found.judge()
 
 
+@pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_all_comes_to_an_end(cli: Cli, tmp_path: Path, seed: int) -> None:
     storm(cli, tmp_path, seed)

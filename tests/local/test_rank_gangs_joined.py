@@ -87,6 +87,7 @@ def test_broadcasts_tasks_and_sweeps_at_once_all_end(nodes: sky.Compute) -> None
     assert got["broadcasts"] == [[(0, ALL)] * 8] * 3 and got["task"] == [(0, ALL)] * 2
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize(
     ("how", "kind", "said"), [("raise", "raised", "joins failed in"), ("exit", "exited", "status 3")]
 )
@@ -102,6 +103,7 @@ def test_a_rank_that_cannot_be_set_up_fails_its_gang(
     assert swept(nodes, 2) == [(0, TWO), (1, TWO)]
 
 
+@pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("also", ["", "ranks"])
 def test_an_agent_that_is_killed_while_ranks_are_set_up(nodes: sky.Compute, folder: Path, also: str) -> None:
     assert world_of() @ nodes == [(0, ALL)] * 8  # so that gangs are set up anew

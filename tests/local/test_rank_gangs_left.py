@@ -125,7 +125,8 @@ def test_who_detaches_hands_all_of_it_to_the_node(cli: Cli, tmp_path: Path) -> N
     assert "4 ranks are whole nodes of pool node" in refused.stderr
 
 
-@pytest.mark.parametrize("also", ["", "rank", "all"])
+@pytest.mark.proof("2 s of a processor", after=1)
+@pytest.mark.parametrize("also", ["rank", "", "all"])
 def test_a_killed_agent_is_followed_by_one_that_goes_on(cli: Cli, tmp_path: Path, also: str) -> None:
     """With it a rank, or all of them, of the combinations that run; those fail, and the others run."""
     client, run = sweeping(cli, tmp_path)

@@ -123,6 +123,7 @@ async def test_the_field_of_what_is_wrong_has_the_focus(
         assert len(screen.query("#form .-wrong")) == 1 and session.views == []
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_another_function_has_other_fields(app: SkywardApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await launch_form(app, pilot, "train.py")

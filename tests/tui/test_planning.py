@@ -144,6 +144,7 @@ async def test_a_launch_is_left_while_its_script_is_loaded(
         assert session.created == []
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_the_python_of_a_launch_is_picked_or_typed(
     app: SkywardApp, session: FakeSession, hangs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

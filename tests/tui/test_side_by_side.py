@@ -98,6 +98,7 @@ async def test_ranks_stand_side_by_side_each_with_its_own_place(
         await until(pilot, lambda: "one log is shown" in screen_text(app))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_four_at_most_and_they_come_back_with_the_screen(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 6)
     session.open_run(view)
