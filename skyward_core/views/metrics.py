@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any
 
@@ -198,7 +198,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, float)
 
 
-def numbers_line(values: dict[str, float]) -> str:
+def numbers_line(values: Mapping[str, float]) -> str:
     """``step 1,234  loss 2.31``: four significant digits of what is no whole number."""
     return "  ".join(
         f"{name} {int(value):,}" if isfinite(value) and value == int(value) and abs(value) < 1e15

@@ -89,7 +89,7 @@ class RanksPanel(RunPanel):
 
     def _with_key(self, state: RankState) -> RankState:
         """One that waits at a breakpoint, with how to get there from here."""
-        return replace(state, note=f"{state.note}: {first_key('run.debug', self.app.keys)} debugs it")
+        return replace(state, said=f"{state.note}: {first_key('run.debug', self.app.keys)} debugs it")
 
     def _tell_quiet(self, run: str, states: list[RankState]) -> None:
         """Say once which ranks have not been heard for longer than usual, and what to do about it."""

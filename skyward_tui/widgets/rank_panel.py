@@ -148,14 +148,14 @@ class RankPanel(Roll):
         per_row = self._per_row(width)
         start = index * per_row
         states = self.states[start : start + per_row]
-        per_node = self._per_node
+        per_node, selected, lit = self._per_node, self.selected, self._pulse.lit
         parts: list[tuple[str, str]] = [(f"{f'r{start}':<{_LABEL}}", "$muted")]
         # Neighbours that look alike are one part: each costs as much to paint, however long it is.
         for place, state in enumerate(states, 1):
             (glyph, its_own), gap = state.glyph, "  " if place % per_node == 0 else " "
             before, style = parts[-1]
-            if state.rank == self.selected or state.rank in self._pulse.lit:
-                shown = _CURSOR if state.rank == self.selected else self._style_of(state)
+            if state.rank == selected or state.rank in lit:
+                shown = _CURSOR if state.rank == selected else self._style_of(state)
                 parts += [(glyph, shown), (gap, "")]
             elif style == its_own:
                 parts[-1] = (before + glyph + gap, style)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from skyward_core.views.metrics import numbers_line
@@ -25,18 +25,24 @@ BEFORE = {
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """``state``: a word that :func:`skyward_tui.theme.look` knows; ``seconds``: how long in it; ``quiet``: for how
-    long it was not heard, where that is longer than usual; ``shade`` and ``figure``: what it has of the figure that
-    ranks are shown by, where that is not their state."""
+    """``state``: a word that :func:`skyward_tui.theme.look` knows; ``seconds``: how long in it; ``said``: what there is
+    to say of it, or else its ``numbers``; ``quiet``: for how long it was not heard, where that is longer than usual;
+    ``shade`` and ``figure``: what it has of the figure that ranks are shown by, where that is not their state."""
 
     rank: int
     node: int
     state: str
     seconds: float | None
-    note: str
+    said: str
+    numbers: Mapping[str, float] | None = None
     quiet: float | None = None
     shade: str = ""
     figure: str = ""
+
+    @property
+    def note(self) -> str:
+        """What stands beside it. Of a grid one has room for that, so it is made for whoever shows it."""
+        return self.said or numbers_line(self.numbers or {})
 
     @property
     def glyph(self) -> tuple[str, str]:
@@ -86,16 +92,16 @@ def _state(
     phase, since = pool.rank_phases.get(rank, ("", 0.0))
     began = task.began_at if task.began_at is None or phase != "running" else max(task.began_at, since)
     seconds = None if began is None else now - began
-    numbers = numbers_line(pool.metrics.latest(run.id, rank)) if run else ""
-    note = (
-        link_note(node) or taken_back(node, now) or numbers or task_note(task) or last_line(run, pool, rank)
-    )
+    said = link_note(node) or taken_back(node, now)
+    numbers = None if said or run is None else pool.metrics.latest(run.id, rank)
+    if not said and not numbers:
+        said = task_note(task) or last_line(run, pool, rank)
     if run is None or began is None or task.state != "running":
-        return RankState(rank, node.index, task.state, seconds, note)
+        return RankState(rank, node.index, task.state, seconds, said, numbers)
     quiet = pool.rhythms.quiet(run.id, rank, began, now)
     if quiet is not None and node.link_up is not False:
-        note = ": ".join(filter(None, (f"quiet for {duration(quiet)}", note)))
-    return RankState(rank, node.index, task.state, seconds, note, quiet)
+        said = ": ".join(filter(None, (f"quiet for {duration(quiet)}", said or numbers_line(numbers or {}))))
+    return RankState(rank, node.index, task.state, seconds, said, numbers, quiet)
 
 
 def _without_task(node: NodeView, run: RunView | None, now: float) -> tuple[str, float | None, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from typing import Self
 
 from textual import events
 from textual.content import Content
@@ -29,6 +30,7 @@ class Roll(Widget, can_focus=True):
     top = 0
     _painted: tuple[Looks, ...] = ()  # the rows that are on the screen, or are about to be
     _strips: tuple[object, dict[Looks, Strip]] = (None, {})  # of these rows, and for what width and style
+    _made: tuple[object, list[Content]] = (None, [])  # rows that were compared, for the size that they are of
 
     def row_count(self, width: int) -> int:
         raise NotImplementedError
@@ -66,8 +68,11 @@ class Roll(Widget, can_focus=True):
 
     def _render_content(self) -> None:
         """In place of Textual's, which styles each row anew where one has changed."""
-        rows, width = self.shown(), self.size.width
-        self._painted = tuple(map(_looks, rows))
+        made_for, rows = self._made
+        if made_for != self.size:
+            rows = self.shown()
+            self._painted = tuple(map(_looks, rows))
+        width = self.size.width
         if not rows or self.text_selection is not None or not _are_lines(rows, width):
             return super()._render_content()
         about = (width, self.visual_style)
@@ -95,6 +100,13 @@ class Roll(Widget, can_focus=True):
         lines = textwrap.wrap(note, max(20, self.size.width - 4))
         return Content("\n".join(["", *(f"  {line}" for line in lines)]))
 
+    def refresh(
+        self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
+    ) -> Self:
+        """As Textual's: whoever asks for it has changed something."""
+        self._made = (None, [])
+        return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+
     def refresh_if_changed(self) -> None:
         """Paint those rows that are others: to look costs less than to paint, and a terminal gets nothing else."""
         rows, width = self.shown(), self.size.width
@@ -106,6 +118,7 @@ class Roll(Widget, can_focus=True):
             self.refresh(*(Region(0, y, width, 1) for y, (one, other) in pairs if one != other))
         else:
             self.refresh()
+        self._made = (self.size, rows)
 
     def action_step(self, rows: int) -> None:
         self.top = max(0, self.top + rows)

@@ -15,6 +15,7 @@ from textual.widget import Widget
 from skyward_core.views import events as ev
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.run import RunScreen
+from skyward_tui.widgets import rank_state
 from skyward_tui.widgets.rank_panel import RankPanel
 from tests.support.app_driver import until
 from tests.support.fake_session import FakeSession
@@ -54,6 +55,51 @@ async def test_rows_are_painted_as_the_whole_would_be(app: SkywardApp, session: 
             ours = painted(board)
             Widget._render_content(board)
             assert ours == [list(line) for line in board._render_cache.lines], about
+
+
+async def test_rows_that_were_compared_are_painted_as_they_are_unless_something_changes(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    row = RankPanel.row
+
+    def noted(board: RankPanel, index: int, width: int) -> Any:
+        made.append(index)
+        return row(board, index, width)
+
+    async with app.run_test(size=(160, 48)) as pilot:
+        board = await board_of(app, session, pilot)
+        monkeypatch.setattr(RankPanel, "row", noted)
+        for chosen in (0, 3):
+            made.clear()
+            board.update([replace(state, state="raised") for state in board.states])
+            board.update([replace(state, state="running") for state in board.states])
+            if chosen:
+                board.selected = chosen
+            ours = painted(board)
+            assert len(made) == 12 * (3 if chosen else 2), (
+                "once for each change, and to paint what a key has done"
+            )
+            Widget._render_content(board)
+            assert ours == [list(line) for line in board._render_cache.lines]
+
+
+def test_what_ranks_say_is_made_for_those_that_are_shown(
+    session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = session.pool("wide", 64)
+    run = session.open_run(view)
+    view.metrics.note(run.id, 5, session.now, {"step": 1234})
+    lines: list[object] = []
+
+    def noted(numbers: Any) -> str:
+        lines.append(numbers)
+        return "told"
+
+    monkeypatch.setattr(rank_state, "numbers_line", noted)
+    states = rank_state.rank_states(view, run, session.now)
+    assert not lines
+    assert states[5].note == "told" and lines == [{"step": 1234.0}]
 
 
 async def test_a_row_that_is_as_it_was_is_not_painted(
