@@ -82,6 +82,10 @@ async def test_rows_that_were_compared_are_painted_as_they_are_unless_something_
             )
             Widget._render_content(board)
             assert ours == [list(line) for line in board._render_cache.lines]
+        board.update([replace(state, state="raised") for state in board.states])
+        board.states = [replace(state, state="lost") for state in board.states]
+        board.refresh()
+        assert "lost" in str(painted(board))
 
 
 def test_what_ranks_say_is_made_for_those_that_are_shown(
