@@ -199,17 +199,6 @@ def test_files_and_folders_are_copied_to_a_node_and_back_whole_or_not_at_all(
         (tmp_path / "secret").write_text("old")
         assert cp("copied:1:~/data/deep/secret", ".")[0] == 0
         assert (tmp_path / "secret").read_text() == "new"
-        host.run(f"ln -s /etc/passwd {home}/data/link")
-        for words, why in (
-            (("copied:1:data", "more"), "data/link is a link"),
-            (("secret", "copied:1:data/link"), "there is a link already on the node"),
-            (("data", "copied:1:"), "something of that name already on the node"),
-            (("copied:1:none", "."), "/none on the node"),
-            (("copied:1:", "."), "POOL:PATH: name a file or a folder on the node"),
-            (("copied:2:x", "."), "ranks 0 to 1; not 2"),
-        ):
-            status, said = cp(*words)
-            assert status in (1, 2) and why in said and said.count("\n") == 1, (words, said)
         row = Ledger().find("copied")
         assert row is not None
         with pytest.raises(sky.PoolError, match="broken off: after"):
@@ -244,4 +233,29 @@ def test_files_and_folders_are_copied_to_a_node_and_back_whole_or_not_at_all(
             for name in (*found, *(each.name for each in tmp_path.iterdir()))
             if "part" in name or "half" in name
         ]
+
+
+@pytest.mark.proof("3 s of a processor")
+def test_what_cannot_be_copied_is_said_in_one_line(lab: Lab, tmp_path: Path) -> None:
+    def cp(*words: object) -> tuple[int, str]:
+        done = call(("cp", *words), dict(os.environ), tmp_path)
+        return done.returncode, done.stderr
+
+    (tmp_path / "links").mkdir()
+    (tmp_path / "secret").write_text("new")
+    host = lab.hosts[1]
+    with pool(lab, ssh(lab, lab.hosts[:2]), name="copied"):
+        assert cp("links", "copied:1:")[0] == 0
+        home = host.run("cd ~root && pwd" if lab.user == "root" else f"cd ~{lab.user} && pwd").strip()
+        host.run(f"ln -s /etc/passwd {home}/links/link")
+        for words, why in (
+            (("copied:1:links", "more"), "links/link is a link"),
+            (("secret", "copied:1:links/link"), "there is a link already on the node"),
+            (("links", "copied:1:"), "something of that name already on the node"),
+            (("copied:1:none", "."), "/none on the node"),
+            (("copied:1:", "."), "POOL:PATH: name a file or a folder on the node"),
+            (("copied:2:x", "."), "ranks 0 to 1; not 2"),
+        ):
+            status, said = cp(*words)
+            assert status in (1, 2) and why in said and said.count("\n") == 1, (words, said)
         assert not (tmp_path / "more").exists()

@@ -15,7 +15,7 @@ from tests.support.child import Child
 from tests.support.loopback_hosts import Hosts
 from tests.support.waiting import wait_until
 
-LARGE = 24_000_000
+LARGE = 8_000_000
 ASKS = """
 import skyward_core as sky
 
