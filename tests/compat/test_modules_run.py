@@ -78,7 +78,8 @@ def test_a_module_of_a_package(project: Path) -> None:
     assert done.stdout == gave("__main__", "--provider", "mars") + "child: local\n", done.stderr
 
 
-@pytest.mark.proof("what")
+@pytest.mark.proof("1 s of a processor")
+@pytest.mark.parametrize("what", [("app.pyz",), ("-m", "mine"), ("archived",)], ids=str)
 def test_an_archive_a_package_a_folder(project: Path, what: tuple[str, ...]) -> None:
     done = run(project, *what, "-x")
     assert done.stdout == gave("mine.train", "-x"), done.stderr
