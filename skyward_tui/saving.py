@@ -21,6 +21,7 @@ from skyward_core.views.views import RunView, TaskView
 from skyward_core.wire.safe_text import field
 
 from .as_json import run_json
+from .trial_words import ranks_cell
 from .words import count
 
 if TYPE_CHECKING:
@@ -150,8 +151,11 @@ def trials_csv(found: TrialTable) -> str:
         of = {f"argument.{name}": text for name, text in zip(found.names, each.arguments, strict=True)}
         came = {"outcome": each.state} if each.task is None else _row(each.task, each.task.told, _cell)
         numbers = {f"number.{name}": _cell(value) for name, value in each.numbers.items()}
-        rows.append({"trial": each.place, **of, "run": each.run, **came, **numbers})
-    return _written(rows, ["trial", *(f"argument.{name}" for name in found.names), "run", *_FIXED], ",")
+        ranks = {"ranks": ranks_cell(each.ranks)} if found.by_ranks else {}
+        rows.append({"trial": each.place, **of, "run": each.run, **ranks, **came, **numbers})
+    own = ("trial", *(f"argument.{name}" for name in found.names), "run")
+    first = (*own, "ranks", *_FIXED) if found.by_ranks else (*own, *_FIXED)
+    return _written(rows, first, ",")
 
 
 def rows_of(run: RunView) -> list[Mapping[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from skyward_core.views.trial_sheet import TrialSheet
 from skyward_core.views.trials import TrialTable
 from skyward_core.wire.safe_text import field
@@ -23,6 +25,11 @@ def gang_words(nodes: int, has: int) -> str:
     at_once, left = divmod(has, nodes)
     words = f"each on every rank of {count(nodes, 'node')}, {at_once:,} at a time"
     return f"{words} ({count(left, 'node')} of {has} left over)" if left else words
+
+
+def ranks_cell(ranks: Sequence[int]) -> str:
+    """The neighbouring ranks that ran a trial, for a column of a table."""
+    return f"{ranks[0]}-{ranks[-1]}" if ranks else ""
 
 
 def block_words(ranks: int) -> str:

@@ -12,8 +12,9 @@ from .metrics import MetricBook
 from .trial_sheet import TrialSheet
 from .views import RunView, TaskView
 
-PLACE, STATE, TIME, RESULT = "#", "outcome", "time", "result"
-"""Columns that every table has; the others are called as arguments and numbers are."""
+PLACE, RANKS, STATE, TIME, RESULT = "#", "ranks", "outcome", "time", "result"
+"""Columns that tables have, of ranks where each row has some of a node's; the others are called as arguments and
+numbers are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +70,25 @@ class TrialTable:
         names: of the arguments.
         numbers: names of what the trials logged, in the order in which they came.
         rows: in the order of the combinations.
+        by_ranks: whether each runs on some ranks of a node, as a gang of their own.
     """
 
     names: tuple[str, ...]
     numbers: tuple[str, ...]
     rows: Sequence[TrialRow]
+    by_ranks: bool = False
+
+    @property
+    def before(self) -> int:
+        """How many columns stand before the outcome's."""
+        return 1 + len(self.names) + self.by_ranks
 
     @property
     def columns(self) -> tuple[str, ...]:
         """What it can be sorted by, as it is shown: each name once, so that none stands for an argument, too."""
         own = (PLACE, *self.names)
-        rest = [(STATE, f"trial's {STATE}"), (TIME, f"trial's {TIME}")]
+        rest = [(RANKS, f"trial's {RANKS}")] if self.by_ranks else []
+        rest += [(STATE, f"trial's {STATE}"), (TIME, f"trial's {TIME}")]
         rest += [(name, f"logged {name}") for name in self.numbers]
         rest.append((RESULT, f"trial's {RESULT}"))
         taken = set(own)
@@ -113,7 +122,7 @@ class TrialTable:
             otherwise: names of what they logged, for trials whose results are no numbers.
         """
         columns = self.columns
-        own = 1 + len(self.names)  # the place, and the arguments
+        own = self.before
         wanted = [by] if by in columns[own + 1 :] else []
         named = zip(self.numbers, columns[own + 2 :], strict=False)
         logged = [column for name, column in named if name in otherwise]
@@ -138,7 +147,8 @@ class TrialTable:
             return value.get(by) if isinstance(value, dict) else None
         first = next(iter(value.values()), None) if isinstance(value, dict) else value
         numbers = (row.numbers.get(name) for name in self.numbers)
-        return (row.place, *row.arguments, row.state, row.seconds, *numbers, first)[at]
+        ranks = (row.ranks[0] if row.ranks else None,) if self.by_ranks else ()
+        return (row.place, *row.arguments, *ranks, row.state, row.seconds, *numbers, first)[at]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +196,7 @@ class TrialBoard:
                 TrialRow(at, tuple(map(safe, texts)), found, of if found is not None else "", live, ranks)
             )
         numbers = dict.fromkeys(name for row in rows for name in row.numbers)
-        return TrialTable(tuple(map(safe, self.sheet.names)), tuple(numbers), rows)
+        return TrialTable(tuple(map(safe, self.sheet.names)), tuple(numbers), rows, self.sheet.ranks > 1)
 
 
 def block_of(sheet: TrialSheet, rank: int) -> Sequence[int]:

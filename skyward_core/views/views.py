@@ -126,6 +126,7 @@ class RunView(Value):
     )  # by node: what it was measured at before a rank of it failed
     job: str = ""  # the job that it is a step of
     more: bool = False  # whether another step follows
+    width: int = 1  # on how many ranks of a node each task runs, as a gang of their own
     version: int = 0
 
     def __post_init__(self) -> None:
@@ -430,7 +431,7 @@ def _(event: ev.RunOpened, view: PoolView) -> None:
     if event.run not in view.runs:
         run = RunView(
             event.run, event.pool, event.function, event.kind, event.total, event.at,
-            job=event.job, more=event.more,
+            job=event.job, more=event.more, width=event.width,
         )  # fmt: skip
         kept = dict(view.runs)
         if len(kept) >= RUNS_KEPT:

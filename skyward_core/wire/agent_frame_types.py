@@ -83,6 +83,7 @@ class Record(TypedDict):
     over: NotRequired[bool]
     job: NotRequired[str]
     more: NotRequired[bool]
+    width: NotRequired[int]
 
 
 class Remembered(Record):

@@ -96,7 +96,13 @@ _RECORD: Checks = {
     "total": is_call,
     "opened_at": is_number,
 } | _RUN_KIND
-_MORE_OF_RECORD: Checks = {"over": is_flag, "nodes": _NODES, "job": is_text, "more": is_flag}
+_MORE_OF_RECORD: Checks = {
+    "over": is_flag,
+    "nodes": _NODES,
+    "job": is_text,
+    "more": is_flag,
+    "width": is_number_of_ranks,
+}
 _ASKED_TO_RUN: Checks = _CALL | {"fn": is_blob, "args": is_blob}
 _HOW_TO_RUN: Checks = {
     "rank": or_none(is_rank),

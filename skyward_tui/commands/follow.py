@@ -70,7 +70,9 @@ class Follower:
         self._asking = False
         self._leaving = False
         self._alone = False  # our reader has left, or the terminal is gone, and that was told
-        self.on_trial: Callable[[Outcome], None] | None = None  # told of each task that ends
+        self.on_trial: Callable[[str, Outcome], None] | None = (
+            None  # told of each task that ends, and its run
+        )
         self.on_run: Callable[[RunOpened | RunEnded], None] | None = None
         self.on_queue: Callable[[], None] | None = None  # told that runs wait for nodes, or do not any more
         # Whether a rank's lines of a run are shown; None where that is not known yet.
@@ -270,7 +272,7 @@ class Follower:
                     self._unsure.drop(outcome.rank)
                 if self.on_trial is not None:
                     self._release()
-                    self.on_trial(outcome)
+                    self.on_trial(run, outcome)
             case RunOpened() | RunEnded() if self.on_run is not None:
                 self._release()
                 self.on_run(item)

@@ -273,10 +273,12 @@ class Job:
     def _launch_sweep(
         self, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool, stays: bool
     ) -> RunView:
-        self.follower.on_trial = TrialNotes(self.console, sheet).told
+        notes = TrialNotes(self.console, sheet)
+        self.follower.on_trial = notes.told
         launched = self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined, stays=stays)
         run = self._begun(launched)
         self.console.note(f"run {run.id}: {tasks[0].name} on {count(run.total, 'combination')}")
+        notes.begin(run.id)
         return run
 
     def launch(

@@ -9,7 +9,7 @@ from skyward_core.views.trial_sheet import TrialSheet
 from skyward_core.views.trials import TrialBoard, TrialRow, TrialTable, block_of, of_gang
 from skyward_core.views.views import PoolView, RunView, TaskView
 
-from ..trial_words import combination
+from ..trial_words import combination, ranks_cell
 from ..words import clip, count, number, took
 from .console import Console
 from .report import GLYPHS, failure_lines, note_of, table
@@ -24,10 +24,22 @@ class TrialNotes:
         self._console = console
         self._sheet = sheet
         self._ended: set[int] = set()
+        self._run = ""
+        self._early: list[tuple[str, Outcome]] = []  # until it is known which run is the sweep's
 
-    def told(self, outcome: Outcome) -> None:
-        """A task of the run has ended."""
-        if outcome.index in self._ended or outcome.index >= len(self._sheet.tasks):
+    def begin(self, run: str) -> None:
+        """The sweep is that run."""
+        self._run = run
+        for of, outcome in self._early:
+            self.told(of, outcome)
+        self._early.clear()
+
+    def told(self, run: str, outcome: Outcome) -> None:
+        """A task of a run of the pool has ended."""
+        if not self._run:
+            self._early.append((run, outcome))
+            return
+        if run != self._run or outcome.index in self._ended or outcome.index >= len(self._sheet.tasks):
             return
         self._ended.add(outcome.index)
         task = TaskView(outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome)
@@ -127,5 +139,6 @@ def trial_cells(found: TrialTable, rows: list[TrialRow]) -> list[tuple[str, ...]
         time = "" if row.seconds is None else took(row.seconds)
         shown = ("" if each is None else number(each) for each in numbers)
         note = "" if row.task is None else note_of(row.task)
-        cells.append((str(row.place), *row.arguments, state, time, *shown, note))
+        ranks = (ranks_cell(row.ranks),) if found.by_ranks else ()
+        cells.append((str(row.place), *row.arguments, *ranks, state, time, *shown, note))
     return cells

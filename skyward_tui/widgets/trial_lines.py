@@ -9,6 +9,7 @@ from skyward_core.views.metrics import MetricBook
 from skyward_core.views.trials import RESULT, TrialRow, TrialTable
 
 from ..theme import look
+from ..trial_words import ranks_cell
 from ..words import clip, number, took
 from .results import task_note
 from .trial_picture import TrialPicture
@@ -88,7 +89,8 @@ class TrialLines:
     def _texts(self, row: TrialRow) -> list[str]:
         numbers = (row.numbers.get(name) for name in self._table.numbers)
         return [
-            str(row.place), *row.arguments, look(row.state).text, "" if row.seconds is None else took(row.seconds),
+            str(row.place), *row.arguments, *((ranks_cell(row.ranks),) if self._table.by_ranks else ()),
+            look(row.state).text, "" if row.seconds is None else took(row.seconds),
             *("" if each is None else number(each) for each in numbers),
             "" if row.task is None else task_note(row.task),
         ]  # fmt: skip
@@ -122,7 +124,7 @@ class TrialLines:
         texts, found = self._cells[index], self._rows[index]
         state = found.state
         dim = "$muted" if state in ("collateral", "waiting") else ""
-        styles = {0: "bold", 1 + len(self._table.names): look(state).style}  # its place, its outcome
+        styles = {0: "bold", self._table.before: look(state).style}  # its place, its outcome
         parts = [(self._cell(texts[at], at), styles.get(at, dim)) for at in self._shown(width)]
         mark = ("▸", "$text-accent") if self._here and found.run == self._here else (" ", "")
         return _cut([mark, *parts], width)

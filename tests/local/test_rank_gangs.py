@@ -157,6 +157,7 @@ def test_the_logs_of_all_ranks_are_the_runs(node: sky.Compute) -> None:
 
     trials = sky.sweep(says, n=range(4)).with_ranks(2) @ node
     settled(node)
+    assert node.pool.view.runs[trials[0].run].width == 2
     logs = RunLogs(Ledger(), trials[0].run)
     said = [line.text for rank in range(4) for line in logs.lines(rank)]
     assert sorted(said) == sorted(f"says {n} on {rank}" for n in range(4) for rank in (0, 1))

@@ -130,6 +130,18 @@ async def test_ranks_that_see_all_gpus_share_them(tmp_path: Path) -> None:
     assert ranks.told_to(0)[0]["info"]["accelerators"] == 4
 
 
+async def test_one_gpu_is_there_for_all_ranks(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, accelerators=1)
+    ranks.send(width=2)
+    assert "devices" not in ranks.told_to(0)[0] and ranks.told_to(0)[0]["info"]["accelerators"] == 1
+
+
+async def test_who_comes_later_is_told_how_many_ranks_a_run_has_each_time(ranks: Ranks) -> None:
+    ranks.send(width=2)
+    (record,) = ranks.state.register.records.values()
+    assert record.to_json()["width"] == 2
+
+
 async def test_ranks_that_see_their_own_gpu_are_told_of_no_other(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, accelerators=4, devices=["a", "b", "c", "d"])
     ranks.send(width=2)

@@ -183,6 +183,16 @@ async def test_what_a_lost_node_had_is_lost_and_the_others_do_the_rest() -> None
         assert (run.state, kinds(run)) == ("failed", ["lost", "returned", "lost", *["returned"] * 3])
 
 
+async def test_a_lost_task_is_of_the_rank_that_had_begun_it() -> None:
+    async with staged(2, ranks=2, fail_fast=False) as stage:
+        run = gather(stage, 4)
+        at = max(index for node, index in stage.placed if node == 1)
+        stage.nodes[1].say({"t": "began", "run": run.id, "i": at, "rank": 3, "node": 1})
+        stage.book.drop(stage.links[1])
+        assert run.outcomes[at].rank == 3
+        assert {each.rank for each in run.outcomes.values()} == {2, 3}, "of the others nothing is known"
+
+
 async def test_a_rank_on_a_node_that_is_gone_is_lost_at_once() -> None:
     async with staged(2, cluster=False, fail_fast=False) as stage:
         stage.links[0].lose("pulled out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,10 @@ from skyward_core.views.metrics import MetricBook
 from skyward_core.views.trial_sheet import TrialSheet
 from skyward_core.views.trials import TrialBoard, TrialTable
 from skyward_core.views.views import RunView, TaskView
+from skyward_tui.commands.console import Console
+from skyward_tui.commands.trials import TrialNotes, trial_cells
+from skyward_tui.saving import trials_csv
+from skyward_tui.widgets.trial_lines import TrialLines
 
 SHEET = TrialSheet.of_texts([("lr=0.1", "seed=10"), ("lr=0.1", "seed=9"), ("lr=0.01", "seed=x")])
 
@@ -48,6 +53,30 @@ def test_a_row_for_each_combination_whether_it_has_run_or_not() -> None:
         (("0.01", "x"), "raised"),
     ]
     assert found.rows[0].numbers == {"loss": 0.5} and found.rows[0].value == 3
+
+
+def test_by_gangs_of_some_ranks_each_row_says_which() -> None:
+    tasks = {0: TaskView(0, 3, 0, "returned"), 2: TaskView(2, 0, 0, "running")}
+    found = TrialBoard(replace(SHEET, ranks=2)).table("r", tasks, MetricBook())
+    assert found.columns == ("#", "lr", "seed", "ranks", "outcome", "time", "result")
+    assert [cells[3] for cells in trial_cells(found, list(found.rows))] == ["ranks", "2-3", "", "0-1"]
+    assert places(found, "ranks") == [2, 0, 1] and places(found, "outcome") == [0, 2, 1]
+    lines = TrialLines()
+    lines.update(found, MetricBook(), "r")
+    assert lines.head(80).plain.split()[3:5] == ["ranks", "outcome"]
+    assert [lines.row(at, 80).plain.split()[3] for at in range(3)] == ["2-3", "◌", "0-1"]
+    assert [line.split(",")[4] for line in trials_csv(found).splitlines()] == ["ranks", "2-3", "", "0-1"]
+
+
+def test_of_other_runs_on_the_pool_no_trial_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    notes = TrialNotes(Console(), SHEET)
+    notes.told("other", raised(0))
+    notes.told("mine", returned(0, 1))
+    notes.begin("mine")
+    notes.told("other", raised(1))
+    notes.told("mine", returned(1, 2))
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(" lr")[0] for line in said] == ["1/3", "2/3"] and "raised" not in str(said)
 
 
 def test_it_is_sorted_by_any_column_numbers_as_numbers_and_what_is_missing_last() -> None:

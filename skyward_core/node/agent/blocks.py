@@ -253,7 +253,8 @@ class Blocks:
         config, devices = state.config, self._devices(life)
         peer = {"node": 0, "address": config.address, "ports": [port.number for port in ports[1:]]}
         of_node = config.accelerators or 0
-        gpus = len(devices) if devices else of_node * life.width // config.ranks_per_node
+        own = of_node * life.width // config.ranks_per_node if config.devices else of_node
+        gpus = len(devices) if devices else own  # one GPU is there for all
         info = state.place(config.node * config.ranks_per_node + life.first + place) | {
             "node": 0,
             "total_nodes": 1,

@@ -147,6 +147,7 @@ class RunRecord:
         self.nodes: list[int] = []  # that have it, where these are not all
         self.job = ""  # the job that it is a step of
         self.more = False  # whether another one follows
+        self.width = 1  # on how many ranks of a node each of its calls runs
         self.followed = False  # that one has come
         self.ended_at = 0.0  # of its latest outcome, by the monotonic clock
         self.order = 0  # in which its first call came here
@@ -173,6 +174,8 @@ class RunRecord:
             "over": self.over,
         }
         more = (("nodes", self.nodes), ("job", self.job), ("more", self.more))
+        if self.width > 1:
+            told["width"] = self.width
         return told | {key: value for key, value in more if value}
 
     def count(self, call: Call, outcome: AgentOutcome) -> None:
@@ -218,7 +221,7 @@ class Register:
         record.active += 1
         record.epoch, record.nodes = call.header.get("epoch", 0), call.header.get("nodes", [])
         record.job, record.more = call.header.get("job", ""), call.header.get("more", False)
-        record.followed = False
+        record.followed, record.width = False, call.width
         self._begun(record.job, record)
         self.active += 1
         return first

@@ -187,6 +187,7 @@ class RunBook:
             case "want":
                 run.on_want(link, header)
             case "began":
+                run.note_rank(header["i"], header["rank"])
                 self._news.emit(
                     ev.RankBegan(
                         pool=self._context.name, run=run.id, index=run.row_of(header["i"], header["rank"]),

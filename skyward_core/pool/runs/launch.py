@@ -232,6 +232,7 @@ class Launcher:
                 at=now,
                 job=run.tasks[0].job,
                 more=run.tasks[0].more,
+                width=run.width,
             )
         )
 

@@ -197,7 +197,10 @@ class OthersRuns:
         self._news.records.opened(run, record["function"], record["kind"], record["total"], at)
         if nodes:
             self._news.records.placed(run, nodes)
-        self._begin(run, record["function"], record["kind"], record["total"], at, nodes, job, more=more)
+        self._begin(
+            run, record["function"], record["kind"], record["total"], at, nodes, job,
+            more=more, width=record.get("width", 1),
+        )  # fmt: skip
 
     def waits(self, link: Link, queued: QueuedKeys) -> None:
         """A run waits for nodes, as the head tells."""
@@ -218,6 +221,7 @@ class OthersRuns:
         job: str = "",
         *,
         more: bool = False,
+        width: int = 1,
     ) -> None:
         self._totals[run] = total
         self._outcomes[run] = {}
@@ -233,6 +237,7 @@ class OthersRuns:
                 at=at,
                 job=job,
                 more=more,
+                width=width,
             )
         )
         if nodes:

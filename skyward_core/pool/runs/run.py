@@ -212,6 +212,7 @@ class Run(SentRun):
         if self._ending is not None:
             return  # what is on the nodes stays there
         self._seconds.append(outcome.seconds)
+        self._ranks.pop(outcome.index, None)
         # With its kind: of a run that is begun anew the outcomes are no more when a reader hears of them.
         self.arrivals.put(("outcome", outcome.index, outcome.kind))
         if self.kind != "broadcast":
@@ -301,6 +302,11 @@ class Run(SentRun):
             said = link.lost_why
         self._end_call(link, index, "lost", ErrorInfo(link.lost_as, said))
 
+    def note_rank(self, index: int, rank: int) -> None:
+        """A task has begun on a rank."""
+        if self.kind in ("gather", "sweep"):
+            self._ranks[index] = rank
+
     def refuse(self, index: int, link: Link, kind: OutcomeKind, error: ErrorInfo) -> None:
         """End a call that no node has got, or that the one which has it does not begin.
 
@@ -317,9 +323,8 @@ class Run(SentRun):
         if index in self.outcomes:
             return
         self._begun |= begun
-        rank = (
-            self.place_of(index)[0] if self.kind == "broadcast" else link.node * self._context.ranks_per_node
-        )
+        first = link.node * self._context.ranks_per_node
+        rank = self.place_of(index)[0] if self.kind == "broadcast" else self._ranks.get(index, first)
         self.logs.setdefault(index, {})
         self.values[index] = b""
         self._take(link, Outcome(index, rank, link.node, kind, error=error))

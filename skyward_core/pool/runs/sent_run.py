@@ -60,6 +60,7 @@ class SentRun(RunResults):
         "_feedings",
         "_fetching",
         "_flying",
+        "_ranks",
         "_readings",
         "_seconds",
         "_spent",
@@ -112,6 +113,7 @@ class SentRun(RunResults):
         self._spent = ""  # why processes of the gang take no other call
         self._broke = ""  # who broke the gang, and how
         self._begun = False
+        self._ranks: dict[int, int] = {}  # of tasks that are under way, as far as it was told
         self._stopping = False
         self._fetching: set[int] = set()  # calls that have ended, and whose values are on their way here
         self._readings: dict[int, Reading] = {}
