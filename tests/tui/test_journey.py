@@ -34,7 +34,7 @@ def test_open_launch_ddp_watch_tear_down(terminal: Terminal, tmp_path: Path) -> 
     terminal.press("ctrl+o")
     terminal.until("packaged examples")
     terminal.press("d", "d", "p")
-    terminal.until(lambda text: "broken" not in text)
+    terminal.until("│ ddp ")
     terminal.press("enter")
     terminal.until("[x] torch")
     terminal.press(*"epochs=2 samples=1024")
