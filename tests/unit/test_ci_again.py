@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 AGAIN = Path(__file__).parents[2] / ".ci" / "again.py"
 FLAKY = """
 from pathlib import Path

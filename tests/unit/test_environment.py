@@ -23,6 +23,8 @@ from skyward_core.node.boot import environment
 from skyward_core.node.boot.markers import holds
 from tests.support.wheels import tiny_wheels
 
+pytestmark = pytest.mark.slow
+
 NEEDS_UV = pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed here")
 
 

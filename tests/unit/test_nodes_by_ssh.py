@@ -19,6 +19,8 @@ from skyward_core.runtime.info import InstanceInfo, Peer
 from tests.support.plugin_gang import free_port
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -20,6 +20,8 @@ import pytest
 
 from skyward_core.node.boot import environment
 
+pytestmark = pytest.mark.slow
+
 NEEDS_UV = pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed here")
 LOGIN = "Basic " + base64.b64encode(b"me:hush").decode()
 
