@@ -146,13 +146,13 @@ def test_an_endless_progress_bar_stays_true_and_small(form: str) -> None:
     lines = Lines()
     tracemalloc.start()
     try:
-        for step in range(20_000):
+        for step in range(30_000):
             lines.split(form.format(step).encode())
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert lines.preview() == "step 19999%"
-    assert peak < 100_000
+    assert lines.preview() == "step 29999%"
+    assert peak < 200_000, "less than what came; what else the process does meanwhile counts, too"
 
 
 def test_a_bar_may_redraw_a_line_that_was_too_long() -> None:
