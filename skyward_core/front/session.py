@@ -544,10 +544,8 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
 
         async def work() -> None:
             self._questions.end()
-            for (
-                look
-            ) in self._looks:  # what it would find nobody is told, and it would ask a ledger that is closed
-                look.cancel()
+            for look in self._looks:
+                look.cancel()  # what it would find nobody is told, and it would ask a ledger that is closed
             if self._looks:
                 await asyncio.wait(self._looks, timeout=FAREWELL)
             pools = self._pools.values()

@@ -71,7 +71,7 @@ class Follower:
         self._leaving = False
         self._alone = False  # our reader has left, or the terminal is gone, and that was told
         self.on_trial: Callable[[str, Outcome], None] | None = (
-            None  # told of each task that ends, and its run
+            None  # told of each task that ends, after its run
         )
         self.on_run: Callable[[RunOpened | RunEnded], None] | None = None
         self.on_queue: Callable[[], None] | None = None  # told that runs wait for nodes, or do not any more

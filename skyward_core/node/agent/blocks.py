@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ...wire.node_frame_types import LifeKeys
     from .process import Process
 
-PATIENCE = 2.0  # seconds
+PATIENCE = 2.0  # seconds that a process which joins the gang of all ranks still has, before a block takes it
 MORE_PORTS = 4  # kept behind a block's own, for plugins after the first
 NO_APPS = (
     "a plugin of this pool is around the whole node (around_app), and a gang of some of its ranks cannot have it for "
