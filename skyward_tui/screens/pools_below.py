@@ -91,5 +91,7 @@ class PoolsBelow:
             self._runs = ()  # the list of past runs says why
         finally:
             self._reads, self._read_at = False, time.monotonic()
-        if self._screen.is_attached and self._screen.is_current:
-            self._screen.pulse(self._screen.app.clock())
+        screen = self._screen
+        # Of an app that ends, the screen loses its list before it goes.
+        if screen.app.is_running and screen.is_attached and screen.is_current:
+            screen.pulse(screen.app.clock())

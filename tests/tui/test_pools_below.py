@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import pytest
 
+from skyward_core.front.past_runs import PastRun
 from skyward_tui.app import SkywardApp
+from skyward_tui.screens.pools import PoolList
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import NOW, FakeSession
 from tests.support.past import past_run
@@ -36,6 +40,25 @@ async def test_runs_of_late_stand_where_the_list_leaves_room(
             session.pool(f"many-{number}", 1)
         await until(pilot, lambda: "recent runs" not in screen_text(app))
         assert screen_text(app).count("● up") > 35, "pools come first"
+
+
+async def test_who_leaves_while_they_are_read_leaves_an_app_that_has_not_failed(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading: Future[list[PastRun]] = Future()
+    asked: list[object] = []
+
+    def past_runs(search: object) -> Future[list[PastRun]]:
+        asked.append(search)
+        return reading
+
+    monkeypatch.setattr(session, "past_runs", past_runs)
+    # A screen that goes loses its list first.
+    monkeypatch.setattr(PoolList, "on_unmount", lambda *event: reading.set_result([]), raising=False)
+    session.pool("llama-ft", 2)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: bool(asked))
+    assert reading.done() and app._exception is None
 
 
 async def test_without_a_past_the_list_has_all_the_room(app: SkywardApp, session: FakeSession) -> None:
