@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from skyward_core.model.written_file import WrittenFile
+from skyward_core.pool.outputs import record as record_module
 from skyward_core.pool.outputs.record import OutputRecord
 
 
@@ -38,3 +43,28 @@ def test_a_full_disk_that_takes_half_a_line_is_told(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[: len(data) // 2]))
     with pytest.raises(OSError, match="No space left"):
         OutputRecord(tmp_path / "outputs.jsonl").add(WrittenFile("model.pt", 7, 0.0, 0, "v"), target)
+
+
+def test_threads_that_read_the_record_together_skip_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of different nodes are fetched in threads; a skipped line is a file that is fetched twice."""
+    record = OutputRecord(tmp_path / "outputs.jsonl")
+    files = [WrittenFile(f"model{number}.pt", 1, 0.0, number, "v") for number in range(4)]
+    for file in files:
+        (tmp_path / file.path).write_text("w")
+    together = threading.Barrier(2)
+
+    def open_together(*args: Any) -> Any:
+        source = open(*args)  # noqa: SIM115
+        with suppress(threading.BrokenBarrierError):
+            together.wait(0.2)  # one thread alone goes on after that
+        return source
+
+    record.add(files[0], tmp_path / files[0].path)
+    with monkeypatch.context() as patch, ThreadPoolExecutor(2) as threads:
+        patch.setattr(record_module, "open", open_together, raising=False)
+        list(threads.map(record.of, files[:2]))
+    for file in files[1:]:
+        record.add(file, tmp_path / file.path)
+    assert [len(record.of(file)) for file in files] == [1, 1, 1, 1]

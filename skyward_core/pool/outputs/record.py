@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 from dataclasses import asdict
 from pathlib import Path
 
@@ -49,6 +50,7 @@ class OutputRecord:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._size = 0
+        self._lock = threading.Lock()  # files of different nodes are fetched in threads
         self._by_target: dict[str, FetchedRow] = {}
         # Whichever node named it: of a disk that nodes share, another one may, the next time.
         self._by_file: dict[tuple[str, str], list[FetchedRow]] = {}
@@ -84,7 +86,11 @@ class OutputRecord:
             os.close(descriptor)
 
     def _read(self) -> None:
-        """Take in what was added, by whichever process."""
+        """Read the lines that any process or thread has added."""
+        with self._lock:
+            self._read_new_lines()
+
+    def _read_new_lines(self) -> None:
         try:
             with open(self._path, "rb") as source:
                 source.seek(self._size)
