@@ -74,6 +74,7 @@ def pool(hosts: Hosts, project: Path, world: Path) -> Iterator[sky.Compute]:
         image=sky.Image(workdir=project, outputs=["live/**"]),
         options=sky.Options(console=False, grace=2.0),
     ) as compute:
+        compute.run_all(write({"mine.txt": 5}))  # stays there to the end, whichever test runs
         yield compute
     assert compute.receipt is not None and compute.receipt.ok
     (first, *_) = compute.receipt.notes
@@ -103,7 +104,7 @@ def parts(folder: Path) -> list[Path]:
 
 
 def test_what_ranks_wrote_is_named(pool: sky.Compute) -> None:
-    pool.run_all(write({"a/__pycache__/x.pyc": 1, "mine.txt": 5}))
+    pool.run_all(write({"a/__pycache__/x.pyc": 1}))
     before, over = set(pool.pool.view.runs), time.time()
     wait_until(lambda: time.time() > over + 0.05)  # clocks of file systems are no finer
     odd = ["a/new\nline", "a/\x1b[2Jescape", "a/\udcff", "a/..b", "a/ü.bin"]

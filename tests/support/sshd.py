@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,7 +75,8 @@ class Host:
         self.commands.append(command)
         env = {
             "HOME": str(self.home),
-            "PATH": os.environ["PATH"],
+            # The test's own interpreter comes first: below /tmp the bootstrap rejects its absolute path.
+            "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
             "SSH_CONNECTION": "127.0.0.1 1 127.0.0.1 22",
         }
         script = f"{self.noise}\n{self.rewrite(command)}"
