@@ -1,11 +1,13 @@
-"""The command that stands in for an agent's socket."""
+"""Byte pipes to an agent: a Unix socket, and the command that stands in for it over SSH."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
+from skyward_core.transport.local.transport import SocketPipe
 from skyward_core.transport.ssh.command_channel import CommandOutput
 from skyward_core.transport.ssh.pipes import Forwarded, Relayed
 
@@ -86,3 +88,18 @@ async def test_a_line_without_an_end_is_hung_up_on(monkeypatch: pytest.MonkeyPat
         assert not channel.closed
         lines.data_received(flood, None)
         assert channel.closed and not lines._partial
+
+
+async def test_a_failed_write_loses_no_byte_that_the_agent_sent_before_it_closed() -> None:
+    came: list[bytes] = []
+    lost = asyncio.get_running_loop().create_future()
+    here, there = socket.socketpair()
+    loop = asyncio.get_running_loop()
+    _, pipe = await loop.create_unix_connection(
+        lambda: SocketPipe(lambda data: came.append(bytes(data)), lost.set_result), sock=here
+    )
+    there.sendall(b"goodbye")
+    there.close()
+    pipe.write(b"acknowledged")  # before the loop reads: the socket has no reader any more
+    assert isinstance(await asyncio.wait_for(lost, 20), BrokenPipeError)
+    assert came == [b"goodbye"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,17 @@ class SocketPipe(Flow, asyncio.BufferedProtocol):
         self._on_data(self._buffer[:nbytes])
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            self._read_rest()
         self.resume_writing()
         self._on_lost(exc)
+
+    def _read_rest(self) -> None:
+        """Read what the peer sent before it closed: after a failed write asyncio drops the unread bytes."""
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        with suppress(OSError):  # reset, or nothing more for now
+            while sock is not None and (data := os.read(sock.fileno(), BUFFER)):
+                self._on_data(memoryview(data))
 
     def write(self, data: bytes) -> None:
         if self._transport is not None:
