@@ -27,6 +27,7 @@ from .shared_options import (
     of_watch,
 )
 from .shim_commands import shim
+from .standard_stream import StandardStream
 from .torchrun_options import OTHERS, file_of, judged, nodes_of, others, ranks_of
 
 
@@ -35,23 +36,21 @@ def main() -> NoReturn:
     # What a command imports is here to stay. To look for garbage among it, again and again and once more at the end, is
     # a fifth of what a short command does.
     gc.set_threshold(50_000)
-    _have_streams()
+    if sys.stdin is None:  # the parent process closed it; no file that is opened later may get its number
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  for the process's life
+    out, err = StandardStream("stdout"), StandardStream("stderr")
     try:
         status = cli.main(prog_name="skyward-tui", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        error.show(file=err)
         status = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         status = 130
+    finally:
+        out.restore()
+        err.restore()
     gc.freeze()
-    sys.exit(status if isinstance(status, int) else 0)
-
-
-def _have_streams() -> None:
-    """A stream that whoever started us has closed goes nowhere; else a file that we open would take its place."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  for the process's life
+    sys.exit(status if isinstance(status, int) and status else int(out.is_missed))
 
 
 def _ask_for_log(context: click.Context, option: click.Parameter, asked: bool) -> None:

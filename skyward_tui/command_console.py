@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .standard_stream import StandardStream
+
 if TYPE_CHECKING:
     from .commands.console import Console
 
@@ -25,15 +27,14 @@ def console_of(as_json: bool) -> Iterator[Console]:
     from .commands.console import Console
 
     console = Console(as_json)
+    if as_json and isinstance(sys.stdout, StandardStream):
+        sys.stdout.require()
     try:
         _begin_log(console)
         yield console
     except SkywardError as error:
         console.fail(error)
         sys.exit(exit_status.of_error(error))
-    except BrokenPipeError:
-        console.silence()
-        sys.exit(exit_status.FAILED)
     except OSError as error:
         console.fail(error)
         sys.exit(exit_status.FAILED)

@@ -251,6 +251,21 @@ class Ledger:
             self._write([(runs, (end, token)), ("DELETE FROM replacements WHERE token=?", (token,))])
         self._trace(token)
 
+    def not_shown(self, token: str, text: str) -> None:
+        """Keep a receipt's text with the receipt, because it could not be printed."""
+        put = "UPDATE pools SET receipt=json_set(receipt, '$.unshown', ?) WHERE token=?"
+        self._write([(put, (text, token))])
+
+    def unshown(self) -> dict[str, str]:
+        """Return the receipts that could not be printed, by token, oldest first."""
+        text = "json_extract(receipt, '$.unshown')"
+        return dict(self._read(f"SELECT token, {text} FROM pools WHERE {text} IS NOT NULL ORDER BY ended_at"))
+
+    def shown(self, tokens: Iterable[str]) -> None:
+        """Record that these receipts have been printed."""
+        drop = "UPDATE pools SET receipt=json_remove(receipt, '$.unshown') WHERE token=?"
+        self._write([(drop, (token,)) for token in tokens])
+
     def kept(self, token: str | None = None) -> list[Kept]:
         """What the hosts of pools that have ended (of one pool, of all) still keep."""
         where, values = ("", ()) if token is None else (" WHERE token=?", (token,))

@@ -21,6 +21,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace, TracebackType
 from typing import Any, get_type_hints
@@ -174,7 +175,8 @@ def main(folder: str) -> None:
         report = {"kind": error.kind, "message": str(error), "traceback": error.trace}
     except NotPicklableError as error:
         report = {"kind": "pickle", "message": str(error)}
-    sys.stdout.flush()
+    with suppress(OSError):  # what the script printed is lost, and the task is not
+        sys.stdout.flush()
     draft = Path(folder, "report.part")
     draft.write_text(json.dumps(report), encoding="utf-8")
     draft.rename(Path(folder, "report.json"))

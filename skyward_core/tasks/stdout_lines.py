@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class WholeLines:
                 lines = f"\n{lines}"
                 self._unfinished = False
             self._take_away()
-            _put(out, lines)
+            put(out, lines)
 
     def draw_below(self, live: LiveLines, lines: Callable[[], list[str]], to: TextIO) -> None:
         """Draw lines that have not ended below all others, until something is written or they are taken away; not where
@@ -88,11 +89,10 @@ class WholeLines:
                 self._take_away()  # of another pool
             if not self._unfinished and (drawn := live.drawn(lines())):
                 self._below = live, to
-                _put(to, drawn)
+                put(to, drawn)
 
     def take_away(self) -> None:
-        """Draw nothing below any more; raises as ``draw_below``. Where the terminal takes nothing for ``PATIENCE``,
-        whatever is written next has it go."""
+        """Draw nothing below any more. If the terminal takes nothing for ``PATIENCE``, the next write removes it."""
         if _turn.acquire(timeout=PATIENCE):
             try:
                 self._take_away()
@@ -103,7 +103,8 @@ class WholeLines:
         if self._below is not None:
             (live, to), self._below = self._below, None
             if away := live.erased():
-                _put(to, away)
+                with suppress(OSError, ValueError):  # the script may be printing, to another stream
+                    put(to, away)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (sys, "stdout")  # on a node, it stands for the node's
@@ -112,11 +113,19 @@ class WholeLines:
         return getattr(self._out, name)
 
 
-def _put(out: TextIO, text: str) -> None:
+def put(out: TextIO, text: str) -> None:
+    """Write and flush; characters that the stream's encoding lacks are escaped.
+
+    Raises:
+        OSError, ValueError: nobody reads any more, or the stream is closed.
+    """
     try:
         out.write(text)
-    except UnicodeEncodeError as error:  # a terminal that cannot show all characters
-        out.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
+    except UnicodeEncodeError as error:
+        encoding = (
+            getattr(out, "encoding", None) or error.encoding
+        )  # the error calls all code pages "charmap"
+        out.write(text.encode(encoding, "backslashreplace").decode(encoding))
     out.flush()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from skyward_core.front import settings
@@ -51,6 +50,5 @@ class Caller:
 
 def _ring(text: str) -> None:
     if sys.stderr.isatty():
-        with suppress(OSError):
-            sys.stderr.write(text)
-            sys.stderr.flush()
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -64,7 +64,7 @@ class Collapsed:
                 self._rows.append({"ranks": ranks, "stream": row.about.stream, "text": row.text})
             else:
                 stream: TextIO = sys.stderr if row.about.stream == "err" else sys.stdout
-                stream.buffer.write(f"{closed(shown(row, self._world))}\n".encode())
+                stream.write(f"{closed(shown(row, self._world))}\n")
         if not self._console.as_json:
-            sys.stdout.buffer.flush()
-            sys.stderr.buffer.flush()
+            sys.stdout.flush()
+            sys.stderr.flush()

@@ -16,6 +16,7 @@ from skyward_core.views.logs import Lines, prefix_of
 from skyward_core.wire.safe_text import RESET, closed, paragraph
 
 from ..hints import words_of
+from ..standard_stream import StandardStream
 
 _HUES = (36, 33, 35, 32, 34, 96, 93, 95)  # cyan, yellow, magenta, green, blue, and the bright ones
 
@@ -29,7 +30,6 @@ class Console:
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
-        self.unread = False  # nobody reads our output any more
         self._main: TextIO = sys.stderr if as_json else sys.stdout
         self._printers: list[LogPrinter] = []
         self._erasers: list[Callable[[], None]] = []
@@ -77,7 +77,13 @@ class Console:
         draws = stream.isatty() and os.environ.get("TERM") != "dumb"
         live = LiveLines(shutil.get_terminal_size) if draws else None
         printer = LogPrinter(
-            stream.buffer, wants_color(stream), stream.isatty(), prefix, live, self._erase_but
+            stream.buffer,
+            wants_color(stream),
+            stream.isatty(),
+            prefix,
+            live,
+            self._erase_but,
+            (stream.encoding, stream.errors or "strict"),
         )
         self._printers.append(printer)
         return printer
@@ -107,19 +113,24 @@ class Console:
         """Whether a person sits there, who sees what is said and can answer."""
         return sys.stdin.isatty() and sys.stderr.isatty()
 
-    def silence(self, stream: TextIO | None = None) -> None:
-        """Send what still goes to a stream (the main one if None) nowhere: its reader has left."""
-        self.unread = True
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, (stream or self._main).fileno())
-        os.close(nowhere)
+    @property
+    def unread(self) -> bool:
+        """Whether the reader of what is printed is gone."""
+        return any(isinstance(each, StandardStream) and each.reader_left for each in (self._main, sys.stderr))
+
+    @property
+    def shows_notes(self) -> bool:
+        """Whether everything so far could be written to standard error."""
+        return not (isinstance(sys.stderr, StandardStream) and sys.stderr.has_failed)
+
+    @property
+    def shows_results(self) -> bool:
+        """Whether the object that a program asked for could be written, if one was asked for."""
+        return self.as_json and not (isinstance(sys.stdout, StandardStream) and sys.stdout.has_failed)
 
     def _print(self, text: str, stream: TextIO) -> None:
-        try:
-            self._erase()
-            print(text, file=stream, flush=True)
-        except OSError:
-            self.silence(stream)
+        self._erase()
+        print(text, file=stream, flush=True)
 
 
 class LogPrinter:
@@ -132,6 +143,7 @@ class LogPrinter:
         live: draws the lines that have not ended, as progress bars, one for each rank, and draws them anew. With None
             nothing but whole lines is printed.
         erase: takes away what printers of the same terminal have drawn so, but for the one that it is given.
+        encoding: of a terminal, with the name of its error handler.
     """
 
     def __init__(
@@ -142,7 +154,9 @@ class LogPrinter:
         prefix: bool = True,
         live: LiveLines | None = None,
         erase: Callable[[LogPrinter | None], None] | None = None,
+        encoding: tuple[str, str] = ("utf-8", "strict"),
     ) -> None:
+        self._encoding = encoding
         self._live = live
         self._erase_all = erase or self._erase_own
         self._newest: dict[int, Lines] = {}  # of each rank the stream that said something last
@@ -179,12 +193,12 @@ class LogPrinter:
             return
         if drawn := self._live.drawn(begun(self._newest.items(), prefixed=self._prefixed)):
             self._erase_all(self)
-            self._sink.write(drawn.encode())
+            self._sink.write(drawn.encode(*self._encoding))
 
     def erase(self) -> None:
         """Take away what is drawn of lines that have not ended."""
         if self._live is not None and (away := self._live.erased()):
-            self._sink.write(away.encode())
+            self._sink.write(away.encode(*self._encoding))
             self._sink.flush()
 
     def _erase_own(self, but: LogPrinter | None) -> None:
@@ -209,7 +223,7 @@ class LogPrinter:
         self._erase_all(None)
         prefix = self._prefix(rank)
         text = "".join([f"{prefix}{closed(line)}\n" for line in lines])
-        self._sink.write(text.encode())
+        self._sink.write(text.encode(*self._encoding))
 
     def _pass_on(self, rank: int, body: bytes) -> None:
         prefix = self._prefix(rank).encode()

@@ -31,6 +31,7 @@ from skyward_core.views.events import (
 from skyward_core.wire.safe_text import field
 
 from ..hints import detail_of
+from ..standard_stream import StandardStream
 from ..words import count
 from .console import Console
 from .unsure_lines import BeforeAnswer, UnsureLines
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Choice = Literal["detach", "cancel", "down"]
 
+MUST_FINISH = "this must finish, so that nothing is left running; wait"
 PATIENCE = 1.0  # seconds of silence after which we say what we wait for
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -120,11 +122,11 @@ class Follower:
             Interrupted: a signal came; the future goes on.
         """
         future.add_done_callback(self._inbox.put)
-        while (item := self._next()) is not future:
+        while (item := self._next(0.0)) is not future:
             if isinstance(item, signal.Signals):
                 if heed:
                     raise Interrupted(item)
-                self._console.note("this must finish, so that nothing is left running; wait")
+                self._console.note(MUST_FINISH)
             else:
                 self._show(item)
                 if self._console.unread and heed and not self._alone:
@@ -158,9 +160,9 @@ class Follower:
         """What comes next; None where nothing has at that time of the monotonic clock."""
         while True:
             if self._inbox.empty():  # whatever came last: nothing printed waits for what comes next
-                self._say(self._printer.flush)
+                self._printer.flush()
                 if self.live is not None:
-                    self._say(self.live.draw)
+                    self.live.draw()
             try:
                 item: object = self._inbox.get(timeout=PATIENCE)
             except Empty:
@@ -176,9 +178,9 @@ class Follower:
         while not self._inbox.empty():
             self._show(self._inbox.get())
         self._release()
-        self._say(self._printer.finish)
+        self._printer.finish()
         if self.live is not None:
-            self._say(self.live.close)
+            self.live.close()
 
     def ask(self, run: str, *, outlives_us: bool, leaving: str = "") -> Choice:
         """Ask the person at the terminal what becomes of a run; a second ctrl-c answers "down".
@@ -190,10 +192,10 @@ class Follower:
         Raises:
             Interrupted: another signal came, or the terminal is gone.
         """
-        self._say(self._printer.flush)
-        self._say(self._printer.erase)
+        self._printer.flush()
+        self._printer.erase()
         if self.live is not None:
-            self._say(self.live.erase)
+            self.live.erase()
         state, detaching = "goes on meanwhile", "and leave it running"
         detaching = leaving or detaching
         if not outlives_us:
@@ -206,6 +208,8 @@ class Follower:
         try:
             while (answer := _answer(question)) not in _ANSWERS:
                 question = "d, c or t? "
+            if self._console.unread:
+                raise Interrupted(signal.SIGHUP)
         except OSError:
             raise Interrupted(signal.SIGHUP) from None
         except KeyboardInterrupt:
@@ -225,6 +229,8 @@ class Follower:
         if self._asking:
             raise KeyboardInterrupt if number == signal.SIGINT else Interrupted(number)
         self._inbox.put(signal.Signals(number))
+        if any([each.give_up() for each in (sys.stdout, sys.stderr) if isinstance(each, StandardStream)]):
+            raise TimeoutError
 
     def _show(self, item: object) -> None:
         match item:
@@ -334,19 +340,13 @@ class Follower:
             self.live.hear(rank, data)
         else:
             self._release()
-            self._say(self._printer.feed, rank, stream, data)
+            self._printer.feed(rank, stream, data)
 
     def _release(self) -> None:
         """Say what was held back."""
         if (item := self._held) is not None:
             self._held = None
             self._console.note(f"pool {item.pool} {item.state}: {detail_of(item)}")
-
-    def _say(self, act: Callable[..., None], *arguments: object) -> None:
-        try:
-            act(*arguments)
-        except OSError:
-            self._console.silence()
 
     def _tell_waiting(self) -> None:
         """Say what is waited for, once for each piece of news: an attempt that failed as the one before is none."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from skyward_core.front.history import PoolRow, Printed, following, locks, printed, printed_together, run_view
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
-from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.model.errors import LedgerError, PoolError, UsageError
 from skyward_core.views.metrics import MetricBook
 from skyward_core.views.trials import TrialBoard
 from skyward_core.views.views import RunView
@@ -31,6 +31,7 @@ def ls(everything: bool, console: Console) -> int:
     with opened(console) as session:
         found = session.refresh(over=everything).result()
         kept = [(session.ledger.pool(each.token).name, each) for each in session.kept()]
+        _show_receipts(session, console)
     pools = found if everything else [pool for pool in found if pool.is_live]
     for pool in found:
         if pool.state in ("unreachable", "unfinished") or (not pool.is_live and not everything):
@@ -60,6 +61,16 @@ def ls(everything: bool, console: Console) -> int:
             fetch = f"skyward-tui results {next(iter(each.runs))}"
             console.say(f"of pool {name}, which has ended, nobody has fetched {each}; {fetch} does")
     return exit_status.OK
+
+
+def _show_receipts(session: Session, console: Console) -> None:
+    """Show, once, the receipts that could not be printed when their pools ended."""
+    unshown = session.ledger.unshown()
+    for text in unshown.values():
+        console.note(f"not printed when it ended: {text}")
+    if unshown and console.shows_notes:
+        with suppress(LedgerError):  # then the next one shows them, too
+            session.ledger.shown(unshown)
 
 
 def results(run: str, console: Console, sort: str | None, diff: str | None, output: str | None) -> int:
@@ -155,6 +166,8 @@ def logs(run: str, rank: int | None, follow: bool, collapse: bool, console: Cons
             out = Collapsed(console, row.total if row.kind == "broadcast" and row.nodes is None else ranks)
         for piece in pieces:
             out.put(piece)
+            if console.unread:
+                break
     out.finish(row.run)
     return exit_status.OK
 

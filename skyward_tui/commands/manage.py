@@ -18,7 +18,7 @@ from ..unfetched import lines_of
 from .console import Console
 from .follow import Follower
 from .reach import opened, recorded, with_kept
-from .report import receipt_line
+from .report import keep_unshown, receipt_line
 from .sweep import note_left
 
 T = TypeVar("T")
@@ -81,6 +81,8 @@ def down(
                     status = exit_status.UNVERIFIED
                     continue
                 console.note(receipt_line(receipt))
+                if not console.shows_notes:
+                    keep_unshown(session, row.key, receipt)
                 receipts.append(receipt.to_json())
                 status = status if receipt.ok else exit_status.UNVERIFIED
         note_left(session, [row.spec for row in live], console)

@@ -35,7 +35,7 @@ def top(pool: str, once: bool, console: Console) -> int:
         view = session.measure(pool).result()
         while True:
             _show(view, console)
-            if once or not view.is_live:
+            if once or not view.is_live or console.unread:
                 break
             time.sleep(PERIOD)
             session.measure(pool).result()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from skyward_core.front.history import Receipt
+from skyward_core.front.session import Session
 from skyward_core.model import exit_status
+from skyward_core.model.errors import LedgerError
 from skyward_core.views.agreement import differences, disagreements
 from skyward_core.views.logs import prefix_of
 from skyward_core.views.views import PoolView, RunView, TaskView
@@ -133,6 +137,17 @@ def receipt_line(receipt: Receipt) -> str:
     if not receipt.unaccounted:
         return f"pool {receipt.pool} is down, but that is not written down, so it is still listed: {receipt}{more}"
     return f"pool {receipt.pool} is NOT verified down, it may still run and cost money: {receipt}{more}"
+
+
+def keep_unshown(session: Session, pool: str, receipt: Receipt) -> None:
+    """Let the next ``ls`` print the receipt of a pool, because it could not be printed.
+
+    Args:
+        pool: its key.
+    """
+    with suppress(LedgerError):  # the receipt itself says then that the ledger cannot be written
+        if row := session.ledger.find(pool):
+            session.ledger.not_shown(row.token, receipt_line(receipt))
 
 
 def show_run(run: RunView, console: Console) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from signal import SIGINT
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from skyward_core.front.base import Front
 from skyward_core.front.history import Receipt
@@ -29,6 +31,7 @@ from skyward_core.views.metrics import MetricBook, numbers_line
 from skyward_core.views.trial_sheet import TrialSheet
 from skyward_core.views.trials import TrialTable
 from skyward_core.views.views import PoolView, RunView
+from skyward_core.wire.safe_text import paragraph
 
 from ..as_json import pool_json, run_json, trials_json
 from ..launch_plan import lacking, rows, unfit
@@ -37,14 +40,16 @@ from ..trial_words import gang_words, outcome_line
 from ..words import between, count, duration
 from .calling import Caller
 from .console import Console
-from .follow import Choice, Follower, Interrupted
+from .follow import MUST_FINISH, Choice, Follower, Interrupted
 from .reach import opened, up
-from .report import receipt_line, show_run, status_of, table
+from .report import keep_unshown, receipt_line, show_run, status_of, table
 from .sweep import note_left
 from .trials import GangNotes, TrialNotes, show_trials
 
 if TYPE_CHECKING:
     from skyward_core.front.kept_commands import KeptShell
+
+T = TypeVar("T")
 
 NEXT_STEP = 15.0  # seconds that a job's next step may take to come; its nodes are kept for it for 10
 
@@ -214,11 +219,15 @@ class Job:
         self.caller = caller  # None where nobody waits for the run's end
         self.run: RunView | None = None
         self._own: set[str] = set()  # ids of all runs that this began
-        self.error: SkywardError | None = None
+        self.error: Exception | None = None
         self.kept: Future[None] | None = None  # what the run was launched with
         self.leaving = ""  # what it is to leave the run, where more is to be said of that
         self.by_gangs = False  # a sweep, of which each combination is a run
         self.trials: TrialTable | None = None  # of a sweep that has ended
+        self._teardown: Future[Receipt] | None = None  # begun on the session's thread when the run ended
+        self._is_interrupted = False  # from then on the main thread decides about the pool, not the run's end
+        self._deciding = threading.Lock()
+        self._is_shown = False  # the receipt
 
     def execute(
         self, spec: PoolSpec | None, tasks: Sequence[Task], request: LaunchRequest, sheet: TrialSheet | None
@@ -259,7 +268,7 @@ class Job:
                 self.key = self.follower.wait(self.session.attach(self.key)).key
                 self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
             status = work()
-        except Interrupted:
+        except (Interrupted, KeyboardInterrupt):
             status = exit_status.INTERRUPTED
             self.leave &= up  # a pool half made is no use to keep
         except SkywardError as error:
@@ -268,7 +277,35 @@ class Job:
             self.leave |= isinstance(error, PoolExistsError)  # that one is somebody else's
             if self.caller is not None and self.run is None:
                 self.caller.start_failed(self.pool, what_of(error))
+        except Exception as error:  # noqa: BLE001  a defect of this program: the pool is torn down all the same
+            status = exit_status.FAILED
+            self._show_defect(error)
+            self.leave &= up
         return self._finish(status)
+
+    def _show_defect(self, error: Exception) -> None:
+        """Show where this program failed."""
+        self.error = error
+        print(paragraph("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)  # noqa: T201
+
+    def _when_over(self, ended: Future[Any]) -> None:
+        """Begin the teardown that is due after a run; called on the session's thread.
+
+        The main thread may still be writing what the ranks printed, and may wait for a reader that has stopped reading.
+        """
+        with self._deciding:
+            run = self.run
+            more = run is not None and run.more and status_of(run) == exit_status.OK
+            if not (self._is_interrupted or self.leave or more or ended.cancelled()):
+                self._teardown = self.session.down(self.key)
+
+    def _may_decide(self) -> bool:
+        """Return whether a signal decides about the pool; it does not if the run's end has begun the teardown."""
+        with self._deciding:
+            self._is_interrupted = True
+        if self._teardown is not None:
+            self.console.note(MUST_FINISH)
+        return self._teardown is None
 
     def _launch_sweep(
         self, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool, stays: bool
@@ -387,13 +424,16 @@ class Job:
             self._part(run)
             return exit_status.OK
         ended = self.session.wait(self.key, run.id)
+        ended.add_done_callback(self._when_over)
         try:
-            self._report(self.follower.wait(ended))
-            if self.caller is not None:
-                self.caller.run_ended(run, self.pool)
+            self.follower.wait(ended)
         except Interrupted as interruption:
-            self._interrupted(run, ended, interruption)
-            return exit_status.INTERRUPTED
+            if self._may_decide():
+                self._interrupted(run, ended, interruption)
+                return exit_status.INTERRUPTED
+        self._report(ended.result())
+        if self.caller is not None:
+            self.caller.run_ended(run, self.pool)
         return status_of(run)
 
     def _gangs(
@@ -420,10 +460,12 @@ class Job:
 
         self.follower.on_run = told
         over = self.session.sweep_over(self.key, run.id)
+        over.add_done_callback(self._when_over)
         try:
             self.follower.wait(over)
         except Interrupted as interruption:
-            return self._interrupted_gangs(run, over, interruption)
+            if self._may_decide():
+                return self._interrupted_gangs(run, over, interruption)
         finally:
             begun = list(notes.views.values())
             self.run = next((each for each in begun if each.state not in ("running", "done")), begun[-1])
@@ -479,7 +521,8 @@ class Job:
         return choice
 
     def _cancel(self, run: RunView, ended: Future[RunView]) -> None:
-        self.console.note(f"cancelling run {run.id}")
+        why = ": nobody reads its output any more" if self.console.unread else ""
+        self.console.note(f"cancelling run {run.id}{why}")
         try:
             self.follower.wait(self.session.cancel(self.key, run.id))
             self._report(self.follower.wait(ended))
@@ -491,17 +534,44 @@ class Job:
         receipt: Receipt | None = None
         if self.begun is not None:  # nothing may begin to exist behind our back
             with suppress(SkywardError):
-                self.follower.wait(self.begun, heed=False)
+                self._must(self.begun)
+        with self._deciding:
+            self._is_interrupted = True
+            down = self._teardown
         if not self.leave and any(self._is_ours(view) and view.is_live for view in self.session.pools()):
+            down = down or self.session.down(self.key)
+        if down is not None:
             try:
-                receipt = self.follower.wait(self.session.down(self.key), heed=False)
+                receipt = self._must(down)
             except SkywardError as error:
                 self.error, status = error, exit_status.UNVERIFIED
+            else:
+                status = status if receipt.ok else exit_status.UNVERIFIED
+        try:
+            self._tell_end(receipt)
+        except Exception as error:  # noqa: BLE001  a defect of this program
+            self._show_defect(error)
+        if receipt is not None and not self._is_shown:
+            keep_unshown(self.session, self.key, receipt)
+        return status or (exit_status.OK if self.error is None else exit_status.FAILED)
+
+    def _must(self, future: Future[T]) -> T:
+        """Wait for what has to finish, whatever fails while its events are printed."""
+        try:
+            return self.follower.wait(future, heed=False)
+        except Exception as error:
+            if future.done() and future.exception() is error:
+                raise
+            self._show_defect(error)
+            return future.result()
+
+    def _tell_end(self, receipt: Receipt | None) -> None:
+        """Say what is left to say."""
         self.follower.finish()
         self._see_kept()
         if receipt is not None:
             self.console.note(receipt_line(receipt))
-            status = status if receipt.ok else exit_status.UNVERIFIED
+            self._is_shown = self.console.shows_notes
             ours = filter(self._is_ours, self.session.pools())
             note_left(self.session, [view.spec for view in ours], self.console)
         if self.error is not None:
@@ -509,9 +579,9 @@ class Job:
         if self.run is not None:
             trials = trials_json(self.trials) if self.trials is not None else {}
             self.console.result(run_json(self.run, receipt) | trials)
+            self._is_shown |= self.console.shows_results
         if self.caller is not None:
             self.caller.settle()
-        return status
 
     def _see_kept(self) -> None:
         """The run's launch is kept, or it is told why not."""

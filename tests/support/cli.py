@@ -120,12 +120,13 @@ class Cli:
     def json(self, *arguments: object, status: int | None = 0) -> Any:
         return json.loads(self(*arguments, "--json", status=status).stdout.splitlines()[-1])
 
-    def begin(self, *arguments: object) -> Child:
+    def begin(
+        self, *arguments: object, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE
+    ) -> Child:
         """A call that goes on meanwhile."""
         return LOADED.start(
             [PROGRAM, *map(str, arguments)],
-            cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, text=True, stdout=stdout, stderr=stderr,
         )  # fmt: skip
 
     def start(self, *arguments: object) -> Child:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import select
 import signal
 import sys
+import tempfile
 import threading
 from concurrent.futures import Future
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.sweeping import Found, Sweep
@@ -48,6 +52,7 @@ from skyward_tui.commands.console import Console
 from skyward_tui.commands.follow import Follower, Interrupted
 from skyward_tui.commands.report import aggregate_lines, failure_lines, run_table
 from skyward_tui.commands.run import Job
+from skyward_tui.standard_stream import StandardStream
 
 # What is printed
 
@@ -72,6 +77,41 @@ def test_what_a_command_says_is_safe(capsys: pytest.CaptureFixture[str]) -> None
     assert said == "ab\n�c�"
     assert err == "ab\n�c�\nerror: ab\n�c�\n"
     assert json.loads(told) == {evil: evil} and told.isascii() and told.isprintable()
+
+
+@given(st.text(), st.sampled_from(["utf-8", "ascii", "latin-1", "cp437", "utf-16-le", "shift-jis"]))
+def test_any_text_goes_out_in_any_encoding(text: str, encoding: str) -> None:
+    with (
+        tempfile.TemporaryFile("w+", encoding=encoding, newline="") as file,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(sys, "stdout", file)
+        out = StandardStream("stdout")
+        out.write(text)
+        out.restore()
+        assert sys.stdout is file and not out.has_failed
+        file.seek(0)
+        written = file.read()
+    for character in filter(str.isalnum, text):
+        with suppress(UnicodeEncodeError):
+            character.encode(encoding)
+            assert character in written
+
+
+def test_after_its_first_failure_an_output_takes_no_time_and_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        out = StandardStream("stdout")
+        for _ in range(100):
+            out.write("x" * 1000)
+            out.flush()
+        assert out.reader_left and not out.is_missed
+        assert out.buffer.raw.failure.errno == errno.EPIPE  # type: ignore[attr-defined]
+        out.restore()
 
 
 # Reports
@@ -496,7 +536,7 @@ def test_a_pool_whose_end_the_list_itself_has_found_is_told_in_words(
 ) -> None:
     over: Future[list[PoolView]] = Future()
     over.set_result([PoolView("made", "ssh", "gone")])
-    session = SimpleNamespace(refresh=lambda **_: over, kept=list)
+    session = SimpleNamespace(refresh=lambda **_: over, kept=list, ledger=SimpleNamespace(unshown=dict))
     monkeypatch.setattr(look, "opened", lambda console: nullcontext(session))
     assert look.ls(False, Console()) == exit_status.OK
     said = capfd.readouterr()

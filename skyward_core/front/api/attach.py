@@ -24,7 +24,7 @@ from ...transport.background_loop import submit
 from ...views.views import PoolView, RunView
 from .active_pool import closed, opened
 from .console import ScriptConsole
-from .ending import down
+from .ending import down, tell
 from .in_thread import in_thread
 from .over_items import OverItems
 
@@ -150,7 +150,7 @@ def attach(name: str) -> Attached:
         raise loader.PoolInScript
     refuse_pool_while_loading()
     if said := debug_log.begin():
-        sys.stderr.write(f"{said}\n")
+        tell(said)
 
     async def work() -> tuple[Pool, bytes]:
         ledger = Ledger()
@@ -168,5 +168,5 @@ def attach(name: str) -> Attached:
 
     pool, plugins = submit(work()).result()
     if pool.options.console and (news := pool.view.detail):
-        sys.stderr.write(f"pool {name}: {news}\n")
+        tell(f"pool {name}: {news}")
     return Attached(pool, pickle.loads(plugins) if plugins else ())

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ...model.capabilities import RunsHere, ServedByAnother, costs_money
-from ...model.errors import Cancelled, PoolError, TeardownError, UsageError
+from ...model.errors import Cancelled, LedgerError, PoolError, TeardownError, UsageError
 from ...model.hint import Hint
 from ...model.misuse_words import refuse_unknown
 from ...model.node_range import Nodes
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ...model.accepted_types import AcceleratorLike, ProviderLike
     from ...model.offer import RentalPlan
     from ...plugins.base import Plugin
+    from ...pool.pool import Pool
     from ...store.ledger_rows import Receipt
     from .attach import Attached
 
@@ -174,6 +175,7 @@ class Compute(OverItems):
         super().__init__()
         self.plugins = self.spec.plugins
         self.receipt: Receipt | None = None
+        self._ended: Pool | None = None
         self._stack = ExitStack()
         self._coming: Future[None] | None = None
         self._given_up = False
@@ -314,7 +316,7 @@ class Compute(OverItems):
         from ...store.working_folder import main_script, unfit, working_folder
 
         if said := debug_log.begin():
-            sys.stderr.write(f"{said}\n")
+            tell(said)
         script = main_script()
         if script and unfit(script.parent) and not isinstance(self.spec.provider, RunsHere):
             from ...tasks.beside_script import check_travels  # hardly any script lies so
@@ -322,7 +324,7 @@ class Compute(OverItems):
             check_travels(script)
         self._pool = await Pool.intend(self.spec, Ledger(), working_folder())
         if self.spec.options.console and (news := self._pool.view.detail):
-            sys.stderr.write(f"pool {self.name}: {news}\n")
+            tell(f"pool {self.name}: {news}")
         if (shown := self._shown) is not None:
             shown.follow(self._pool.view, self._pool.news)
         stop: Callable[[], None] | None = None
@@ -371,9 +373,9 @@ class Compute(OverItems):
     def _tell_end(self, receipt: Receipt, error: BaseException | None) -> None:
         if receipt.ok:
             if receipt.kept:
-                tell(f"pool {self.name}: {receipt}; sky.results(run) fetches them")
+                self._tell_receipt(f"pool {self.name}: {receipt}; sky.results(run) fetches them")
             elif costs_money(self.spec.provider):
-                tell(f"pool {self.name} is down: {receipt}")
+                self._tell_receipt(f"pool {self.name} is down: {receipt}")
             return
         said = f"pool {self.name}: {receipt}"
         if receipt.unaccounted:
@@ -384,7 +386,13 @@ class Compute(OverItems):
             )
         if error is None:
             raise failure
-        tell(str(failure))
+        self._tell_receipt(str(failure))
+
+    def _tell_receipt(self, text: str) -> None:
+        """Show a receipt, or keep its text for the next list of pools if standard error does not take it."""
+        if not tell(text) and self._ended is not None:
+            with suppress(LedgerError):
+                self._ended.context.ledger.not_shown(self._ended.row.token, text)
 
     def _say_it_ends(self) -> None:
         tell(f"tearing down pool {self.name}; ctrl-c again leaves it to end by itself")
@@ -397,7 +405,7 @@ class Compute(OverItems):
             self._leave_engine()
         except (KeyboardInterrupt, SystemExit) as again:
             interrupted = again
-        self._pool = None
+        self._pool, self._ended = None, pool
         work = submit(down(pool))
         while True:
             try:

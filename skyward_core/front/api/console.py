@@ -97,8 +97,7 @@ class ScriptConsole:
             with self._progress:
                 self._waiting -= 1
             if not self._waiting:
-                with suppress(OSError, ValueError):  # nobody reads any more
-                    self._out.take_away()
+                self._out.take_away()
 
     def _draw(self) -> None:
         live = self._live
@@ -137,7 +136,9 @@ class ScriptConsole:
                 self._progress.notify_all()
 
     def _show(self, stream: str, lines: str) -> None:
-        to = _stream_of(stream, self._out)
+        to = _stream_of(stream)
+        if to is None and stream == "err":
+            return
         try:
             self._out.write_between(lines, to)
         except Exception:  # a stream in the place of the script's own may be closed by now, or be no real one
@@ -164,12 +165,18 @@ class ScriptConsole:
 
 def _on_terminal() -> bool:
     """Whether both streams are a terminal that can take lines away."""
-    streams = (sys.stdout, sys.stderr)
-    return os.environ.get("TERM") != "dumb" and all(each is not None and each.isatty() for each in streams)
+    return os.environ.get("TERM") != "dumb" and all(map(_is_terminal, (sys.stdout, sys.stderr)))
 
 
-def _stream_of(name: str, stand_in: WholeLines) -> TextIO | None:
-    """Where lines go now; None for where ``sys.stdout`` went when the pool came up."""
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except (AttributeError, ValueError):  # the script closed it, or put something else in its place
+        return False
+
+
+def _stream_of(name: str) -> TextIO | None:
+    """Where lines go now; None for where ``sys.stdout`` went when the pool came up, and for no standard error."""
     if name == "err":
         return sys.stderr
     here = sys.stdout

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...model.capabilities import Rents
+from ...tasks.stdout_lines import put
 
 if TYPE_CHECKING:
     from ...pool.pool import Pool
@@ -27,7 +27,12 @@ async def down(pool: Pool) -> Receipt:
     return replace(receipt, notes=(*receipt.notes, *notes))
 
 
-def tell(text: str) -> None:
-    """Say it to whoever still reads: a terminal that is gone keeps no pool from its end."""
-    with suppress(OSError):
-        sys.stderr.write(f"{text}\n")
+def tell(text: str) -> bool:
+    """Write a line to standard error, and return whether that was possible: no stream keeps a pool from its end."""
+    if sys.stderr is None:
+        return False
+    try:
+        put(sys.stderr, f"{text}\n")
+    except Exception:  # noqa: BLE001  the script may have put any object in the stream's place
+        return False
+    return True
