@@ -122,9 +122,8 @@ def put(out: TextIO, text: str) -> None:
     try:
         out.write(text)
     except UnicodeEncodeError as error:
-        encoding = (
-            getattr(out, "encoding", None) or error.encoding
-        )  # the error calls all code pages "charmap"
+        # The error calls every code page "charmap".
+        encoding = getattr(out, "encoding", None) or error.encoding
         out.write(text.encode(encoding, "backslashreplace").decode(encoding))
     out.flush()
 

@@ -51,7 +51,7 @@ def down(
         UsageError: something is to be given up, and nobody can be asked.
     """
     follower = Follower(console)
-    status, receipts = exit_status.OK, []
+    status, receipts = exit_status.OK, dict[str, history.Receipt]()
     with opened(console) as session:
         live, ended = with_kept(session, [row.key for row in session.ledger.live()] if everything else pools)
         if (discard or now) and not yes and not console.is_terminal:
@@ -81,12 +81,13 @@ def down(
                     status = exit_status.UNVERIFIED
                     continue
                 console.note(receipt_line(receipt))
-                if not console.shows_notes:
-                    keep_unshown(session, row.key, receipt)
-                receipts.append(receipt.to_json())
+                receipts[row.key] = receipt
                 status = status if receipt.ok else exit_status.UNVERIFIED
         note_left(session, [row.spec for row in live], console)
-    console.result({"receipts": receipts})
+        console.result({"receipts": [each.to_json() for each in receipts.values()]})
+        if not (console.shows_notes or console.shows_results):
+            for key, receipt in receipts.items():
+                keep_unshown(session, key, receipt)
     return status
 
 

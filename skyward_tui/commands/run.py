@@ -533,7 +533,7 @@ class Job:
         """Tear down where that is due, say what is left to say, and give the exit status."""
         receipt: Receipt | None = None
         if self.begun is not None:  # nothing may begin to exist behind our back
-            with suppress(SkywardError):
+            with suppress(Exception):  # it is the error of the start, too, and was handled as that
                 self._must(self.begun)
         with self._deciding:
             self._is_interrupted = True
@@ -545,6 +545,9 @@ class Job:
                 receipt = self._must(down)
             except SkywardError as error:
                 self.error, status = error, exit_status.UNVERIFIED
+            except Exception as error:  # noqa: BLE001  a defect of this program
+                self._show_defect(error)
+                status = exit_status.UNVERIFIED
             else:
                 status = status if receipt.ok else exit_status.UNVERIFIED
         try:
