@@ -17,6 +17,7 @@ import pytest
 
 from skyward_core.front.api import console as front_console
 from skyward_core.front.api.console import ScriptConsole
+from skyward_core.front.api.ending import tell
 from skyward_core.model.errors import NotPicklableError
 from skyward_core.model.function import PendingFunction
 from skyward_core.tasks import stdout_lines
@@ -191,6 +192,17 @@ def test_a_stream_that_the_script_closed_is_no_trouble(console: Opens) -> None:
     out.close()
     news.print(0, "out", b"x\n")
     shown.close()
+
+
+@pytest.mark.parametrize("stderr", [None, Broken(), object(), open("/dev/full", "w")])  # noqa: SIM115
+def test_a_standard_error_that_fails_keeps_no_pool_from_its_end(
+    monkeypatch: pytest.MonkeyPatch, stderr: Any
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stderr)
+    assert not tell("pool p is down")
+    monkeypatch.setattr(sys, "stderr", raw := io.TextIOWrapper(io.BytesIO(), encoding="cp437", newline=""))
+    assert tell("© ✗ ñ")  # the first is not in that code page, though it is in latin-1
+    assert raw.buffer.getvalue() == b"\\xa9 \\u2717 \xa4\n"  # type: ignore[attr-defined]
 
 
 def test_a_terminal_that_cannot_show_a_character_shows_the_rest(console: Opens) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, cast
 
 from ...model.capabilities import Rents
 from ...tasks.stdout_lines import put
@@ -29,10 +29,8 @@ async def down(pool: Pool) -> Receipt:
 
 def tell(text: str) -> bool:
     """Write a line to standard error, and return whether that was possible: no stream keeps a pool from its end."""
-    if sys.stderr is None:
-        return False
     try:
-        put(sys.stderr, f"{text}\n")
-    except Exception:  # noqa: BLE001  the script may have put any object in the stream's place
+        put(cast(TextIO, sys.stderr), f"{text}\n")
+    except Exception:  # noqa: BLE001  it is None, or any object that the script has put in its place
         return False
     return True
