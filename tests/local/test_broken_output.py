@@ -136,7 +136,7 @@ def statuses(broken: Broken) -> set[int]:
     return ({130} if interrupts else set()) | ({1} if fails else {0})
 
 
-@pytest.mark.proof("9 s of a processor", after=1)
+@pytest.mark.proof("4 s of a processor", after=1)
 @pytest.mark.parametrize("seed", range(17))
 def test_a_pool_goes_and_its_receipt_is_kept_whatever_becomes_of_the_output(cli: Cli, seed: int) -> None:
     choose = random.Random(seed)
@@ -172,6 +172,7 @@ FAILS = "import skyward_core as sky\n\n@sky.function\ndef fails(): raise ValueEr
 READS = (("ls",), ("history",), ("failures",), ("doctor",), ("results", "p"), ("logs", "p", "--collapse"))
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 def test_text_that_an_encoding_lacks_is_replaced(cli: Cli, encoding: str) -> None:
     cli.write("fails.py", FAILS)
@@ -251,6 +252,7 @@ def test_a_pool_goes_although_nobody_reads_what_its_ranks_printed(cli: Cli) -> N
     assert "pool p is down: created 1, verified gone 1, unaccounted 0" in err
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("together", [False, True])
 def test_a_signal_ends_a_run_whose_output_nobody_reads(cli: Cli, together: bool) -> None:
     cli.write("flood.py", FLOODS)
