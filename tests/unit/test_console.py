@@ -194,7 +194,12 @@ def test_a_stream_that_the_script_closed_is_no_trouble(console: Opens) -> None:
     shown.close()
 
 
-@pytest.mark.parametrize("stderr", [None, Broken(), object(), open("/dev/full", "w")])  # noqa: SIM115
+class Full(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("stderr", [None, Broken(), object(), Full()])
 def test_a_standard_error_that_fails_keeps_no_pool_from_its_end(
     monkeypatch: pytest.MonkeyPatch, stderr: Any
 ) -> None:
