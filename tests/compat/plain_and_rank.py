@@ -495,7 +495,7 @@ if __name__ == "__main__":
     provider: Any = sky.Local()
     if where == "ssh":
         port, key, known, _ = rest
-        named = {"keys": key, "known_hosts": known, "python": sys.executable, "config": False}
+        named: Any = {"keys": key, "known_hosts": known, "python": sys.executable, "config": False}
         provider = sky.SSH([f"127.0.0.1:{port}"], **named)
     if where == "plain":
         print(json.dumps(look()))
