@@ -54,6 +54,8 @@ def main(argv: list[str] | None = None) -> int:
     if script.folder:
         sys.path.insert(0, script.folder)
     sys.argv = [script.argument, *arguments.args]
+    started = ["-m", arguments.module] if arguments.module else [script.argument]
+    sys.orig_argv[:] = [sys.executable, *started, *arguments.args]
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup, say
             signal.signal(number, _leave)

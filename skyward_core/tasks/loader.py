@@ -73,7 +73,9 @@ def load(path: Path) -> ModuleType:
     module.__file__ = filename
     sys.modules[module.__name__] = module
     sys.path.insert(0, str(path.resolve().parent))
-    sys.argv = [filename]
+    # As if Python had been started with the script, from the same folder.
+    sys.argv = [filename.removeprefix(f"{Path.cwd()}{os.sep}")]
+    sys.orig_argv[:] = [sys.executable, *sys.argv]
     only_definitions = False
     loading = True
     try:

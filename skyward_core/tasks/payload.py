@@ -26,7 +26,7 @@ from ..plugins.base import decorated
 from ..runtime.async_calls import plain
 from ..runtime.map_items import EachOf
 from ..wire.content_name import BLOB, Hash, name_of
-from ..wire.frames import INLINE, is_plain
+from ..wire.frames import INLINE, WORDS, WORDS_SIGN, is_plain
 from ..wire.pickling import (
     Nowhere,
     find_culprit,
@@ -327,14 +327,15 @@ def dumps(value: Any) -> bytes:
     return file.getvalue()
 
 
-def _pickled(value: Any, folder: Path | None) -> Blob:
+def _pickled(value: Any, folder: Path | None, behind: bytes = b"") -> Blob:
     spill = _Spill(folder)
     try:
         pickler = _Pickler(spill, protocol=5)
         pickler.dump(value)
         named, sources = sources_of(pickler.files) if pickler.files else (None, ())
-        if named:
-            pickle.dump(named, spill, protocol=5)
+        if named or behind:
+            pickle.dump(named or {}, spill, protocol=5)
+        spill.write(behind)
     except BaseException:
         spill.discard()
         raise
@@ -346,10 +347,19 @@ _functions = PickledFunctions[Blob](keeps=lambda blob: blob.data is not None)
 
 def _function_blob(fn: Callable[..., Any], name: str, folder: Path | None) -> Blob:
     try:
-        return _functions.get(fn, lambda: _pickled(fn, folder))
+        return _functions.get(fn, lambda: _pickled(fn, folder, _command_line()))
     except Exception as error:
         said = f"function {name} cannot travel to the nodes: {_reason(fn, error)}"
         raise NotPicklableError(said) from error
+
+
+def _command_line() -> bytes:
+    """Return ``sys.argv`` and ``sys.orig_argv`` as workers read them behind the pickle of a function.
+
+    They may hold secrets: other users of a node must see them neither in command lines nor in files.
+    """
+    words = pickle.dumps(([*map(str, sys.argv)], [*map(str, sys.orig_argv)]), protocol=5)
+    return words + WORDS.pack(len(words), WORDS_SIGN)
 
 
 def _blame(pending: PendingFunction[Any], error: Exception) -> NotPicklableError:

@@ -88,7 +88,7 @@ def _parts(fn: FunctionType, names: tuple[str, ...]) -> _Parts | None:
         return None
     values = (
         *(space.get(name, _ABSENT) for name in _OF_MODULE), *(space.get(name, _ABSENT) for name in names),
-        *defaults, *enclosed, fn.__name__, fn.__qualname__, fn.__module__, fn.__doc__,
+        *defaults, *enclosed, fn.__name__, fn.__qualname__, fn.__module__, fn.__doc__, *sys.argv, len(sys.argv),
     )  # fmt: skip
     kinds = set(map(type, values))
     if not kinds <= _LASTING:

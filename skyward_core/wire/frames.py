@@ -19,6 +19,10 @@ SHORT = 1024  # characters of a text that is worth no second look
 MOST = 1 << 53  # of any number but a few: what JSON has in common with everybody
 FAILURE = 16 << 20  # bytes of a pickled exception, which travels in its frame; of a larger one a stand-in
 PLUGINS = 64 << 20  # bytes of a pool's pickled plugins
+# Ends the pickle of a function, behind a pickle of the client's command line: its length, and a sign. It comes last
+# because workers of older releases read only what is before it.
+WORDS = struct.Struct("!I4s")
+WORDS_SIGN = b"argv"
 
 WINDOW = 16  # values that a generator may be ahead of its reader
 # Outcomes that are somebody's work; the others tell of what did not come about.

@@ -121,6 +121,16 @@ def test_it_is_pickled_anew_when_anything_of_it_has_changed(
     assert after != before  # else the change was none
 
 
+def test_it_is_pickled_again_when_the_command_line_has_changed(
+    script: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pickles = Pickles()
+    for words in (["a"], ["a"], ["a", "b"], ["c"]):
+        monkeypatch.setattr(sys, "argv", [*words])
+        pickles.of(script["plain"])
+    assert pickles.made == 3
+
+
 def test_what_it_encloses_counts(script: dict[str, Any]) -> None:
     pickles = Pickles()
     double, halves = script["made"](2), script["made"]([0.5])
@@ -214,7 +224,7 @@ def test_a_thread_that_imports_at_this_moment_spoils_no_call(
             raise RuntimeError("dictionary changed size during iteration")
 
     pickles = Pickles()
-    fake = types.SimpleNamespace(modules=Changing(sys.modules))
+    fake = types.SimpleNamespace(modules=Changing(sys.modules), argv=[""])
     monkeypatch.setattr("skyward_core.tasks.pickled_functions.sys", fake)
     assert pickle.loads(pickles.of(script["work"]))(2.5) == 2 + 3 * 2
 

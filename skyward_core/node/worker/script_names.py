@@ -19,6 +19,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ...runtime import large_imports, older_import
+from ...wire.frames import WORDS, WORDS_SIGN
 from .children import AtImport
 
 _open = open  # user code may put something else in the place of what is built in
@@ -53,6 +54,8 @@ Source = bytes | str
 Files = tuple[str, ...]
 """What :class:`.source_files.SourceFiles` is made of."""
 ELSEWHERE = 3  # of them, where the client's files are copies here
+Words = tuple[list[str], list[str]]
+"""``sys.argv`` and ``sys.orig_argv`` of the client."""
 
 
 class Loaded:
@@ -64,9 +67,10 @@ class Loaded:
         moved: the node's own files of it, by the client's names.
         file: the script's path on the client, or "".
         stand_in: the file that children run which look for those names; "" until there is one.
+        words: the client's command line; None for arguments.
     """
 
-    __slots__ = ("file", "moved", "names", "source", "spaces", "stand_in", "value")
+    __slots__ = ("file", "moved", "names", "source", "spaces", "stand_in", "value", "words")
 
     def __init__(
         self,
@@ -83,6 +87,7 @@ class Loaded:
         self.moved = moved
         self.file = next((space["__file__"] for space in spaces if space.get("__file__")), "")
         self.stand_in = ""
+        self.words: Words | None = None
 
     def take(self) -> Any:
         """The object, which lives no longer than whoever takes it has it: it may be large."""
@@ -131,6 +136,7 @@ class ScriptNames:
         self._placed: dict[str, Any] = {}
         self._latest: tuple[Loaded | None, Loaded | None] = (None, None)
         self._written = 0
+        self._words: Words | None = None
         self._moved: dict[str, str] = {}  # the node's own files, by the clients' names
         there = {name for name in SPAWNERS if name in sys.modules}
         for name in there:
@@ -139,9 +145,20 @@ class ScriptNames:
 
     def load(self, source: Source) -> Loaded:
         """Unpickle what a call needs."""
+        words = _words_in(source)
+        self._set_words(words)  # modules that the function imports may parse them
         loaded = _load(source, self._scripts, self._files)
+        loaded.words = words
         self._moved |= loaded.moved
         return loaded
+
+    def _set_words(self, words: Words | None) -> None:
+        # User code may change them: they stay changed for later calls with the same words.
+        if words is not None and words != self._words:
+            self._words = words
+            sys.argv[:] = words[0]
+            sys.orig_argv[:] = [sys.executable, *words[1][1:]]
+        sys.argv[:1] = [self._moved.get(each, each) for each in sys.argv[:1]]
 
     def as_clients_know(self, trace: str) -> str:
         """A traceback that names the script's files as its client does, and those that came with the working folder: a
@@ -159,6 +176,7 @@ class ScriptNames:
         if self._latest == (fn, args):
             return
         self._latest = fn, args
+        self._set_words(fn.words)
         names = fn.names if args is None else fn.names | args.names
         space = vars(self._main)
         space["_spaces"] = fn.spaces if args is None else fn.spaces + args.spaces
@@ -170,9 +188,6 @@ class ScriptNames:
         space.pop("__file__", None)
         if file := fn.file or (args.file if args is not None else ""):
             space["__file__"] = file
-        if fn.file and sys.argv == [""]:
-            sys.argv[0] = fn.file
-            sys.orig_argv[:] = [sys.executable, fn.file]
 
     def clear(self) -> None:
         self._placed = {}
@@ -271,6 +286,17 @@ class _Unpickler(pickle.Unpickler):
             return made
 
         return make
+
+
+def _words_in(source: Source) -> Words | None:
+    with io.BytesIO(source) if isinstance(source, bytes) else _open(source, "rb") as file:
+        end = file.seek(-WORDS.size, os.SEEK_END)
+        size, sign = WORDS.unpack(file.read())
+        if sign != WORDS_SIGN:
+            return None  # of arguments, or of a client of an older release
+        file.seek(end - size)
+        words: Words = pickle.load(file)
+        return words
 
 
 def _load(source: Source, scripts: set[str], files: Files) -> Loaded:
