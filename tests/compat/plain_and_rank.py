@@ -1,15 +1,18 @@
 """What a process is like to the code in it: a script that looks at itself, in its own process or in a rank.
 
-    plain_and_rank.py                       a plain run
-    plain_and_rank.py local                 a rank of this machine
-    plain_and_rank.py ssh PORT KEY HOSTS    a rank of a host on loopback
+    plain_and_rank.py ...                   as the variable WHERE says:
+        "plain"                             a plain run
+        "local"                             a rank of this machine; with "local open" others leave files open
+        "ssh PORT KEY HOSTS"                a rank of a host on loopback
     plain_and_rank.py load FILE             a plain run, which loads what a rank has saved
+    plain_and_rank.py open FOLDER LIBRARY [daemon]   a plain run of leave_open()
 
 Each prints what it has found, as JSON; `test_plain_and_rank.py` compares.
 """
 
 import abc
 import asyncio
+import atexit
 import collections
 import contextlib
 import copy
@@ -18,6 +21,7 @@ import enum
 import faulthandler
 import functools
 import gc
+import importlib
 import inspect
 import io
 import json
@@ -37,11 +41,13 @@ import threading
 import traceback
 import typing
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import beside  # type: ignore[import-not-found]
 import cloudpickle
 
 import skyward_core as sky
@@ -50,6 +56,7 @@ T = typing.TypeVar("T")
 UserId = typing.NewType("UserId", int)
 Pair = collections.namedtuple("Pair", "a b")
 COUNT = 0
+SECRET = "word-for-nobody-else"
 
 
 @dataclasses.dataclass
@@ -273,8 +280,6 @@ def relative() -> None:
 
 
 def module_beside() -> list[object]:
-    import beside  # type: ignore[import-not-found]
-
     return [beside.WORD, Path(beside.__file__).parent == Path(__file__).parent]
 
 
@@ -300,6 +305,92 @@ def imported_as() -> list[str]:
     )
 
 
+class Unwritten:
+    """Writes at its end what it holds, and refers to itself, so that only the garbage collector ends it.
+
+    (Where a file itself is in a cycle, the collector may close its descriptor first, which loses data in any process.)
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.me, self.path, self.text = self, os.fspath(path), path.name.encode()
+
+    def __del__(
+        self, open_: Any = os.open, write: Any = os.write, how: int = os.O_CREAT | os.O_WRONLY
+    ) -> None:
+        write(open_(self.path, how), self.text)  # of the modules nothing may be left
+
+
+class Hooked:
+    """Has a file for as long as the class is there."""
+
+    file: Any = None
+
+
+HELD: dict[str, Any] = {}
+
+
+def leave_in_child(path: Path, library: str) -> None:
+    HELD["child"] = Unwritten(path)
+    importlib.import_module(library)
+
+
+def leave_open(folder: Path, library: str, *, daemon: bool) -> None:
+    """Leave a few bytes in open files, held in many ways, half of them before a library is imported.
+
+    Args:
+        daemon: start a daemon thread, which keeps the globals of its function alive to the end.
+    """
+
+    def opened(name: str) -> Any:
+        file = (folder / f"{moment} {name}").open("w")
+        file.write(name)
+        return file
+
+    def generator(file: Any) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            file.write(" and at its end")
+
+    def closure(file: Any) -> Callable[[], object]:
+        def itself() -> object:
+            return itself, file
+
+        return itself
+
+    def wait(file: Any, ready: threading.Event) -> None:
+        ready.set()
+        threading.Event().wait()
+
+    folder.mkdir()
+    if not daemon:
+        child = multiprocessing.get_context("spawn").Process(
+            target=leave_in_child, args=(folder / "child", library)
+        )
+        child.start()
+        child.join()
+    for moment in ("before", "after"):
+        HELD[moment] = {"file": opened("global"), "cycle": Unwritten(folder / f"{moment} cycle")}
+        HELD[moment]["closure"] = closure(opened("closure"))
+        HELD[moment]["generator"] = held = generator(opened("generator"))
+        next(held)
+        HELD[moment]["thread local"] = threading.local()
+        HELD[moment]["thread local"].file = opened("thread local")
+        kept = Unwritten(folder / f"{moment} garbage")
+        setattr(Hooked, moment, opened("class"))
+        setattr(beside, moment, [opened("module"), Unwritten(folder / f"{moment} cycle of a module")])
+        sys.excepthook = closure(opened("excepthook"))  # type: ignore[assignment]
+        atexit.register(opened("atexit").write, " and at its end")
+        weakref.finalize(kept, opened("finalize").write, " and at its end")
+        threading._register_atexit(opened("threading").write, " and at its end")  # type: ignore[attr-defined]
+        if daemon:
+            ready = threading.Event()
+            threading.Thread(target=wait, args=(opened("daemon thread"), ready), daemon=True).start()
+            ready.wait()
+        if moment == "before":
+            importlib.import_module(library)
+
+
 def run_by_subprocess() -> bool:
     done = subprocess.run([sys.executable, "-c", "import os; print(os.getppid())"], capture_output=True)
     return int(done.stdout) == os.getpid()
@@ -320,8 +411,11 @@ def points() -> dict[str, Callable[[], object]]:
         "module beside": module_beside,
         "relative import": lambda: text_of(relative).splitlines()[-1],
         "sys.path[0]": lambda: Path(sys.path[0]) == Path(__file__).parent,
-        "sys.argv[0]": lambda: Path(sys.argv[0]).name,
-        "sys.orig_argv": lambda: [sys.orig_argv[0] == sys.executable, Path(sys.orig_argv[1]).name],
+        "sys.path": lambda: sys.path,
+        "sys.argv": lambda: [sys.argv, beside.ARGV],  # the second as it was when a module was imported
+        "sys.orig_argv": lambda: sys.orig_argv,
+        "current folder": os.getcwd,
+        "names in main": lambda: sorted(vars(main)),
         "working folder": lambda: sorted(
             {each.name for each in Path().iterdir()} & {"beside.py", "config.yaml"}
         ),
@@ -372,21 +466,27 @@ def points() -> dict[str, Callable[[], object]]:
         "signals": taken_signals,
         "own signal handler": own_handler,
         "blocked signals": lambda: sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
-        "limits": lambda: [
-            resource.getrlimit(each) for each in (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE)
-        ],
+        "limits": lambda: {
+            name: resource.getrlimit(getattr(resource, name))
+            for name in dir(resource)
+            if name.startswith("RLIMIT_")
+        },
         "niceness": lambda: os.nice(0),
         "processors": lambda: sorted(os.sched_getaffinity(0)),
         "session": lambda: os.getsid(0) == os.getpid(),
         "environment": lambda: dict(os.environ),
-        "interpreter": lambda: [sys.executable, sys.prefix, sys.version, str(sys.flags)],
+        "interpreter": lambda: [sys.executable, sys.prefix, sys.version],
+        "sys.flags": lambda: str(sys.flags),
         "bytecode": lambda: [sys.dont_write_bytecode, sys.pycache_prefix],
         "recursion limit": lambda: [sys.getrecursionlimit(), sys.getswitchinterval()],
         "garbage": lambda: [gc.isenabled(), gc.get_threshold(), gc.get_debug()],
         "frozen garbage": lambda: gc.get_freeze_count() > 0,
         "faulthandler": faulthandler.is_enabled,
         "temporary folder": tempfile.gettempdir,
-        "locale": lambda: [locale.getlocale(), locale.getpreferredencoding(), sys.getfilesystemencoding()],
+        "locale": lambda: [
+            *(locale.setlocale(getattr(locale, name)) for name in dir(locale) if name.startswith("LC_")),
+            *(locale.getpreferredencoding(), sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()),
+        ],
         # -- threads, streams, hooks
         "main thread": lambda: threading.current_thread() is threading.main_thread(),
         "threads": threading.active_count,
@@ -452,6 +552,11 @@ def leaves(status: object) -> None:
 
 
 @sky.function
+def leaves_open(folder: Path, library: str) -> None:
+    leave_open(folder, library, daemon=False)
+
+
+@sky.function
 def box(held: object) -> Box[object]:
     return Box(held)
 
@@ -464,13 +569,16 @@ def raises() -> str:
 
 @sky.function
 def open_to_others() -> list[str]:
-    """What of the node's own folder another user could read or write."""
+    """What of the node's own folder another user could read or write, and which processes show the script's words."""
     node = Path(os.environ["SKYWARD_NODE"].rpartition(":")[2])
-    return [
-        str(each)
-        for each in (node, *node.glob("agent.*"), *node.glob("sent-source"))
-        if each.stat().st_mode & 0o077
-    ]
+    files = [node, *node.glob("agent.*"), *node.glob("sent-source")]
+    found = [str(each) for each in files if each.stat().st_mode & 0o077]
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes()
+            if SECRET.encode() in words and words.split(b"\0")[1] not in (b"-c", b"plain_and_rank.py"):
+                found.append(f"{process}: {words!r}")
+    return found
 
 
 def ask(compute: Any) -> dict[str, object]:
@@ -491,16 +599,22 @@ def ask(compute: Any) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    where, *rest = *sys.argv[1:], "plain"
+    command, *rest = *sys.argv[1:], ""
+    where, *host = os.environ.get("WHERE", "plain").split()
     provider: Any = sky.Local()
     if where == "ssh":
-        port, key, known, _ = rest
+        port, key, known = host
         named: Any = {"keys": key, "known_hosts": known, "python": sys.executable, "config": False}
         provider = sky.SSH([f"127.0.0.1:{port}"], **named)
-    if where == "plain":
-        print(json.dumps(look()))
-    elif where == "load":
+    if command == "open":
+        leave_open(Path(rest[0]), rest[1], daemon="daemon" in rest)
+    elif command == "load":
         print(json.dumps(again(pickle.loads(Path(rest[0]).read_bytes()))[:1] == [Cfg(5)]))
+    elif where == "plain":
+        print(json.dumps(look()))
     else:
         with sky.Compute(provider=provider, nodes=1, options=sky.Options(console=False)) as compute:
             print(json.dumps(ask(compute)))
+            if host == ["open"]:
+                leaves_open(Path("left"), "numpy") >> compute
+                sky.script(__file__, ["open", "left-by-script", "numpy", "daemon"]) >> compute

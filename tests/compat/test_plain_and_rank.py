@@ -20,7 +20,8 @@ HERE = Path(__file__).parent
 SCRIPT = "plain_and_rank.py"
 PAGE = Path(__file__).parents[2] / "docs" / "plain-and-rank.md"
 PATIENCE = 100
-ANYWHERE = {"signals", "session", "faulthandler", "threads", "buffering", "unraisablehook"}
+WORDS = ("--lr", "0.1", "a b", "", "--token", "word-for-nobody-else")
+ANYWHERE = {"signals", "session", "faulthandler", "threads", "buffering", "unraisablehook", "names in main"}
 if sys.version_info[:2] != (3, 12):  # which freezes what it has made of itself in any process
     ANYWHERE |= {"frozen garbage"}
 VARIABLES = {"COMPUTE_POOL", "SKYWARD_NODE", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
@@ -30,7 +31,6 @@ CELL = f"""
 import linecache, pathlib, sys
 text, name = pathlib.Path({SCRIPT!r}).read_text(), "<cell 1>"
 linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
-sys.argv = ["", *sys.argv[1:]]
 exec(compile(text, name, "exec"))
 """
 
@@ -50,7 +50,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("compat") / "project"
     path.mkdir()
     shutil.copy(HERE / SCRIPT, path)
-    (path / "beside.py").write_text("WORD = 'next door'\ndef fail():\n    return 1 / 0\n")
+    beside = "import sys\nWORD, ARGV = 'next door', list(sys.argv)\ndef fail():\n    return 1 / 0\n"
+    (path / "beside.py").write_text(beside)
     (path / "fails.py").write_text("import beside\nbeside.fail()\n")
     (path / "config.yaml").write_text("width: 3\n")
     with pytest.MonkeyPatch.context() as patch:
@@ -61,10 +62,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield path
 
 
-def run(*command: str) -> Any:
+def run(*command: str, where: str = "plain") -> Any:
     """What a script prints, as a person runs it that makes files which the group may write."""
     done = subprocess.run(
-        [sys.executable, *command],
+        [sys.executable, *command], env=os.environ | {"WHERE": where},
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False, umask=0o002,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
@@ -73,8 +74,9 @@ def run(*command: str) -> Any:
 
 @pytest.fixture(scope="module")
 def plain(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = run(SCRIPT)
-    assert len(found) >= 46
+    found: dict[str, Any] = run(SCRIPT, *WORDS)
+    assert len(found) >= 50
+    assert found["sys.argv"] == [[SCRIPT, *WORDS]] * 2
     # No point is just the same error everywhere.
     errors = {name for name, value in found.items() if isinstance(value, str) and "Error: " in value}
     assert errors == {"relative import", "input"}
@@ -87,6 +89,7 @@ def differing(plain: dict[str, Any], rank: dict[str, Any]) -> set[str]:
     differs = {name for name, here, there in both if here != there}
     told = PAGE.read_text(encoding="utf-8")
     assert not [name for name in differs if f"| {name} |" not in told]
+    assert set(rank["names in main"]) <= {*plain["names in main"], "_spaces"}
     return differs
 
 
@@ -94,8 +97,24 @@ def more_variables(plain: dict[str, Any], rank: dict[str, Any]) -> set[str]:
     return rank["environment"].keys() - plain["environment"].keys()
 
 
-def test_in_a_rank_of_this_machine(folder: Path, plain: dict[str, Any]) -> None:
-    found = run(SCRIPT, "local")
+@pytest.fixture(scope="module")
+def local(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = run(SCRIPT, *WORDS, where="local open")
+    return found
+
+
+def contents(of: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in of.iterdir()}
+
+
+def left_open(*words: str) -> dict[str, str]:
+    """The files that a plain process leaves open at its end."""
+    subprocess.run([sys.executable, SCRIPT, "open", *words], check=True, timeout=PATIENCE)
+    return contents(Path(words[0]))
+
+
+def test_in_a_rank_of_this_machine(folder: Path, plain: dict[str, Any], local: dict[str, Any]) -> None:
+    found = local
     assert differing(plain, found["seen"]) == ANYWHERE
     assert more_variables(plain, found["seen"]) == VARIABLES
     assert found["seen"]["umask"] == ["0o2", "0o100664"]
@@ -106,21 +125,86 @@ def test_in_a_rank_of_this_machine(folder: Path, plain: dict[str, Any]) -> None:
     assert run(SCRIPT, "load", "saved.pickle") is True
 
 
+def test_files_left_open_are_written_as_by_a_plain_process(folder: Path, local: dict[str, Any]) -> None:
+    there = left_open("plain", "numpy")
+    assert len(there) > 25 and all(there.values()), "a plain process has lost some"
+    assert contents(folder / "left") == there
+    assert contents(folder / "left-by-script") == left_open("plain-daemon", "numpy", "daemon")
+
+
+@pytest.mark.proof("10 s of a processor")
+@pytest.mark.parametrize("library", ["torch", "pandas", "jax", "transformers"])
+def test_files_left_open_beside_larger_libraries(folder: Path, library: str) -> None:
+    call = f"sky.script({SCRIPT!r}, ['open', 'rank-{library}', {library!r}]) >> compute"
+    pool = "sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=False))"
+    code = f"import skyward_core as sky\nwith {pool} as compute:\n    {call}\n"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
+    assert contents(folder / f"rank-{library}") == left_open(f"plain-{library}", library)
+
+
 @pytest.mark.proof("1 s of a processor")
 def test_launched_by_the_command_line(folder: Path, plain: dict[str, Any]) -> None:
     command = ["-m", "skyward_tui", "run", f"{SCRIPT}:seen", "--json", "--arg", "to=seen.json"]
     (folder / "saved.pickle").unlink(missing_ok=True)
     assert run(*command)["ranks"][0]["outcome"] == "returned"
     found = json.loads((folder / "seen.json").read_text())
-    assert differing(plain, found) == ANYWHERE
+    assert differing(plain, found) == ANYWHERE | {"sys.argv", "sys.orig_argv"}
+    assert found["sys.argv"] == [[SCRIPT]] * 2
+    assert found["sys.orig_argv"] == [sys.executable, SCRIPT]
     assert more_variables(plain, found) == VARIABLES
     assert run(SCRIPT, "load", "saved.pickle") is True
 
 
+@pytest.mark.proof("3 s of a processor")
+@pytest.mark.parametrize(
+    ("way", "more"),
+    [(("-m", "plain_and_rank"), {"main module"}), (("-m", "skyward_core", SCRIPT), {"sys.path"})],
+)
+def test_started_in_other_ways(folder: Path, way: tuple[str, ...], more: set[str]) -> None:
+    there, found = run(*way, *WORDS), run(*way, *WORDS, where="local")["seen"]
+    assert differing(there, found) == ANYWHERE | more
+    assert found["sys.argv"][0][1:] == [*WORDS]
+    assert found["sys.path"] == [*dict.fromkeys(there["sys.path"])]
+
+
+CLIENT = """
+import subprocess, sys
+import skyward_core as sky
+
+@sky.function
+def words(more=()):
+    sys.argv += more
+    return sys.argv
+
+if __name__ == "__main__":
+    if sys.argv[1] == "second":
+        with sky.attach("shared") as compute:
+            print(words() >> compute)
+    else:
+        with sky.Compute(provider=sky.Local(), name="shared", options=sky.Options(console=False)) as compute:
+            print(words() >> compute)
+            print(words(["added"]) >> compute)
+            print(words() >> compute, flush=True)
+            subprocess.run([sys.executable, "client.py", "second", "--lr", "0.2"], check=True)
+            print(words() >> compute)
+"""
+
+
+def test_each_client_of_a_pool_has_its_own_words(folder: Path) -> None:
+    (folder / "client.py").write_text(CLIENT)
+    command = [sys.executable, "client.py", "first", "--lr", "0.1"]
+    said = subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True, text=True).stdout
+    first, second = command[1:], ["client.py", "second", "--lr", "0.2"]
+    assert said.splitlines() == [
+        str(each) for each in (first, [*first, "added"], [*first, "added"], second, first)
+    ]
+
+
 @pytest.mark.proof("1 s of a processor")
 def test_of_a_notebook(folder: Path) -> None:
-    there, found = run("-c", CELL), run("-c", CELL, "local")
-    assert differing(there, found["seen"]) == ANYWHERE
+    there, found = run("-c", CELL, *WORDS), run("-c", CELL, *WORDS, where="local")
+    assert differing(there, found["seen"]) == ANYWHERE | {"sys.path"}
+    assert found["seen"]["sys.path"] == [str(folder), *there["sys.path"][1:]]
     assert found["seen"]["source of functions"][0].startswith("def square(x: int)")
     assert "# the line that a traceback shows" in found["traceback"][0]
     assert found["box"] == [True, "Box of 1", True]
@@ -133,12 +217,15 @@ async def test_over_ssh(folder: Path, plain: dict[str, Any]) -> None:
     known = folder.parent / "known"
     known.write_text(host.known_line())
     try:
-        arguments = (str(host.port), str(host.client_key), str(known))
-        found = await asyncio.to_thread(run, SCRIPT, "ssh", *arguments)
+        where = f"ssh {host.port} {host.client_key} {known}"
+        found = await asyncio.to_thread(run, SCRIPT, *WORDS, where=where)
     finally:
         await host.stop()
     rank = found["seen"]
-    assert differing(plain, rank) == ANYWHERE
+    assert differing(plain, rank) == ANYWHERE | {"sys.path", "current folder"}
+    assert rank["current folder"] == rank["sys.path"][0]
+    assert rank["sys.path"][1].endswith("/all.zip")
+    assert rank["sys.path"][2:] == plain["sys.path"][1:]
     for text, files in (("traceback", [SCRIPT]), ("traceback of a script", ["fails.py", "beside.py"])):
         assert all(f'File "{folder / file}"' in found[text][0] for file in files), found[text][0]
     assert rank["umask"] == ["0o2", "0o100664"]
