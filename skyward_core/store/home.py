@@ -153,7 +153,7 @@ def socket_dir(owner: Path) -> Path:
             continue
         from hashlib import blake2s  # OpenSSL comes with it, which the app's first paint need not wait for
 
-        path = root / blake2s(str(owner).encode(), digest_size=8).hexdigest()
+        path = root / blake2s(os.fsencode(owner), digest_size=8).hexdigest()
         path.mkdir(mode=0o700, exist_ok=True)
         return path
     raise UsageError(

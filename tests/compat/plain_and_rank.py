@@ -570,7 +570,7 @@ def raises() -> str:
 @sky.function
 def open_to_others() -> list[str]:
     """What of the node's own folder another user could read or write, and which processes show the script's words."""
-    node = Path(os.environ["SKYWARD_NODE"].rpartition(":")[2])
+    node = Path("/", f":{os.environ['SKYWARD_NODE']}".rpartition(":/")[2])
     files = [node, *node.glob("agent.*"), *node.glob("sent-source")]
     found = [str(each) for each in files if each.stat().st_mode & 0o077]
     for process in Path("/proc").glob("[0-9]*"):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from skyward_core.node.agent import meter as module
 from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.gpus import per_gpu
 from skyward_core.node.agent.meter import Meter
 from skyward_core.node.boot.host import members
 from skyward_core.node.machine_metrics.record import Samples
@@ -126,3 +128,23 @@ async def test_nothing_is_measured_before_somebody_asks(node: Metered) -> None:
     node.meter.end()
     node.meter.begin()
     assert node.processes == []
+
+
+async def test_a_folder_of_packages_may_have_a_colon_in_its_name(
+    node: Metered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = Path(module.__file__).parents[2]
+    folder = tmp_path / "14:55"
+    folder.mkdir()
+    (folder / ours.name).symlink_to(ours)
+    monkeypatch.setattr(sys, "path", [str(folder), *(each for each in sys.path if Path(each) != ours.parent)])
+    reader = Reader(node.meter)
+    await until(lambda: any(body for _, body in reader.frames) or reader.whys())
+    assert not reader.whys()
+    # A child that counts GPUs finds its packages by that path alone, too.
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    python.chmod(0o700)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
+    config = node.state.config.changed(python=str(python), path=[str(folder)])
+    assert per_gpu(config).devices == ["GPU-a"]

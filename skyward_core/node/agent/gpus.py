@@ -15,9 +15,9 @@ from .processes import signal_group
 from .spawn import mark
 
 LIST = (
-    "import json, sys; bundle, path = sys.argv[1:];"
+    "import json, sys; bundle, path = {!a};"
     "sys.path[:0] = [bundle] if bundle else [];"
-    "sys.path += [e for e in path.split(':') if e and e not in sys.path];"
+    "sys.path += [e for e in path if e and e not in sys.path];"
     "from skyward_core.runtime.devices import devices; print(json.dumps(devices()))"
 )
 PATIENCE = 60  # seconds; a driver that has to wake its GPUs first takes some
@@ -91,7 +91,7 @@ def ask_meanwhile(config: AgentConfig, then: Callable[[Found, str], None]) -> No
 
 def _child(config: AgentConfig, errors: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [config.python, "-c", LIST, config.bundle, ":".join(config.path)],
+        [config.python, "-c", LIST.format([config.bundle, config.path])],
         env=os.environ | config.env | mark(config.folder),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -19,9 +19,8 @@ from .processes import signal_group
 from .spawn import mark
 
 START = (
-    "import sys; path, *rest = sys.argv[1:];"
-    "sys.path[:] = path.split(':');"
-    "from skyward_core.node.machine_metrics.sampler import main; main(*rest)"
+    "import sys; sys.path[:] = {!a};"
+    "from skyward_core.node.machine_metrics.sampler import main; main(*sys.argv[1:])"
 )
 PERIOD = 1.0  # seconds between samples, and between looks at what has come
 PIECE = CHUNK // 4
@@ -61,7 +60,7 @@ class Meter:
         self._timer = None
         self._tries += 1
         # On this machine pynvml is where the ranks' packages are; elsewhere it is in the bundle.
-        path = ":".join(dict.fromkeys(filter(None, [*sys.path, *self._config.path])))
+        path = [*dict.fromkeys(filter(None, [*sys.path, *self._config.path]))]
         try:
             self._child = child = subprocess.Popen(
                 [
@@ -69,8 +68,7 @@ class Meter:
                     "-I",
                     "-S",
                     "-c",
-                    START,
-                    path,
+                    START.format(path),
                     self._folder,
                     str(self._config.spool),
                     str(PERIOD),

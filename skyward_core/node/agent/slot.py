@@ -293,9 +293,8 @@ class Slot:
             env["SKYWARD_RENDEZVOUS"] = "0"
         if config.debug_wait:
             env["SKYWARD_DEBUG_WAIT"] = str(config.debug_wait)
-        if config.client_cwd is not None:
-            env["SKYWARD_FOLDERS"] = f"{config.cwd}\n{config.client_cwd}"
-        env["SKYWARD_SOURCES"] = ":".join([config.cwd, *config.path_before])
+        folders = [] if config.client_cwd is None else [config.cwd, config.client_cwd]
+        env["SKYWARD_FOLDERS"] = encoded([[config.cwd, *config.path_before], folders])
         if config.devices:
             env["CUDA_VISIBLE_DEVICES"] = config.devices[self.rank - config.node * config.ranks_per_node]
         if config.notices:

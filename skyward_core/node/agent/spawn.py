@@ -20,13 +20,14 @@ from .processes import give_way, started
 # finds the real ones. (importlib's LazyLoader loads at the next import.)
 # What the script's folder has comes first only then: it may shadow what it likes for user code, but nothing of ours.
 # "", the working folder, is no entry to begin with: it may be anybody's.
+# Paths are literals of the code: the name of a folder may hold any separator.
 BOOT = """
 import gc, sys
 collects = gc.isenabled()
 gc.disable()
-bundle, before, path, *rest = sys.argv[1:]
+rest = sys.argv[1:]
 sys.argv[:] = [""]
-bundle, before, path = (list(filter(None, each.split(":"))) for each in (bundle, before, path))
+bundle, before, path = {paths!a}
 own = list(filter(None, sys.path))
 sys.path[:] = dict.fromkeys(bundle + own + path + before)
 
@@ -73,22 +74,19 @@ def spawn(
     env: Mapping[str, str],
     keeps: Sequence[int] = (),
 ) -> int:
-    """Start a fresh interpreter in a session and process group of its own; returns its pid.
-
-    Args:
-        module: the one in :mod:`..worker` whose ``main`` it runs.
-        place: two numbers that end its command line, and name the file by which an agent that comes later knows it.
-        out, err: descriptors for what it prints.
-        env: variables beside the image's.
-        keeps: descriptors that it has, too, and does nothing with.
-    """
+    """Start a fresh interpreter in a session and process group of its own; return its pid."""
+    # module: the one in :mod:`..worker` whose ``main`` it runs
+    # place: two numbers that end its command line, and name the file by which an agent that comes later knows it
+    # out, err: descriptors for what it prints
+    # env: variables beside the image's
+    # keeps: descriptors that it has, too, and does nothing with
     path = [*config.path, *filter(_is_private, (config.cwd,))]
-    paths = [config.bundle, ":".join(config.path_before), ":".join(path)]
-    arguments = [*paths, config.worker_socket, config.folder]
+    paths = [[*filter(None, each)] for each in ([config.bundle], config.path_before, path)]
+    boot = BOOT.format(module=module, paths=paths)
     given = os.environ | config.env
     kept = {} if MALLOC.keys() & given.keys() else MALLOC
     process = subprocess.Popen(
-        [config.python, "-c", BOOT.format(module=module), *arguments, *map(str, place)],
+        [config.python, "-c", boot, config.worker_socket, config.folder, *map(str, place)],
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=err,

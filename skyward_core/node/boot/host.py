@@ -154,7 +154,7 @@ def socket_path(root: str, folder: str) -> str:
         raise OSError(f"no place for a socket: {path} is too long, and {short}: {trouble}")
     import hashlib
 
-    return os.path.join(short, hashlib.sha256(path.encode()).hexdigest()[:16] + ".sock")
+    return os.path.join(short, hashlib.sha256(os.fsencode(path)).hexdigest()[:16] + ".sock")
 
 
 def facts(asked: dict[str, Any]) -> dict[str, Any]:

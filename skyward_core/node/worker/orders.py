@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
@@ -10,20 +11,18 @@ if TYPE_CHECKING:
 
 
 class Orders:
-    """One worker's, taken out of a process's variables. (Workers wait for this; a named tuple takes a millisecond to
-    make.)
+    """Start options of one worker, removed from its environment variables."""
 
-    Attributes:
-        capacity: how many calls it runs at once.
-        patience: seconds in which it looks for another agent where its own is gone.
-        grace: seconds that it has for leaving its plugins' contexts.
-        rendezvous: whether broadcasts have the variables that torchrun sets.
-        debug_wait: seconds that it waits at a breakpoint for somebody who debugs it.
-        known: what an agent that did not start it has to be told.
-        sources: folders below which modules may be edited.
-        folders: the working folder, here and on the client.
-        hears_notices: whether it may be told that machines are taken back.
-    """
+    # (Workers wait for this; a named tuple takes a millisecond to make.)
+    # capacity: how many calls it runs at once
+    # patience: seconds in which it looks for another agent where its own is gone
+    # grace: seconds that it has for leaving its plugins' contexts
+    # rendezvous: whether broadcasts have the variables that torchrun sets
+    # debug_wait: seconds that it waits at a breakpoint for somebody who debugs it
+    # known: what an agent that did not start it has to be told
+    # sources: folders below which modules may be edited
+    # folders: the working folder, here and on the client
+    # hears_notices: whether it may be told that machines are taken back
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
         self.known: Started = {}
@@ -34,6 +33,5 @@ class Orders:
         self.grace = float(environ.pop("SKYWARD_GRACE", "5"))
         self.rendezvous = environ.pop("SKYWARD_RENDEZVOUS", "1") != "0"
         self.debug_wait = float(environ.pop("SKYWARD_DEBUG_WAIT", "0"))
-        self.sources = environ.pop("SKYWARD_SOURCES", "").split(":")
-        self.folders = environ.pop("SKYWARD_FOLDERS", "").split("\n")
+        self.sources, self.folders = json.loads(environ.pop("SKYWARD_FOLDERS", '[[""], []]'))
         self.hears_notices = bool(environ.pop("SKYWARD_NOTICES", ""))

@@ -1,10 +1,9 @@
-"""What a script defines, to be found by its name: so :mod:`multiprocessing` sends functions and classes to children.
+"""Names that a script defines, in ``__main__`` of its ranks, where :mod:`multiprocessing` finds them for children."""
 
-What travels by value stands in no module of the rank. It is put into ``__main__``, where Python has what a script
-defines. A child that is no fork of the rank ("spawn", "forkserver") makes it anew of the same bytes, when it is first
-asked for a name. The script is not run again for that: the node may have no file of it, or another version, and its
-pools are none of the child's business.
-"""
+# What travels by value stands in no module of the rank. It is put into ``__main__``, where Python has what a script
+# defines. A child that is no fork of the rank ("spawn", "forkserver") makes it again from the same bytes, when it is
+# first asked for a name. The script is not run again for that: the node may have no file of it, or another version, and
+# its pools are none of the child's business.
 
 from __future__ import annotations
 
@@ -59,16 +58,14 @@ Words = tuple[list[str], list[str]]
 
 
 class Loaded:
-    """An unpickled object.
+    """An unpickled object."""
 
-    Attributes:
-        names: what of the script came with it, by name.
-        spaces: the script's globals, as far as they came.
-        moved: the node's own files of it, by the client's names.
-        file: the script's path on the client, or "".
-        stand_in: the file that children run which look for those names; "" until there is one.
-        words: the client's command line; None for arguments.
-    """
+    # names: what of the script came with it, by name
+    # spaces: the script's globals, as far as they came
+    # moved: the node's own files of it, by the client's names
+    # file: the script's path on the client, or ""
+    # stand_in: the file that children run which look for those names; "" until there is one
+    # words: the client's command line; None for arguments
 
     __slots__ = ("file", "moved", "names", "source", "spaces", "stand_in", "value", "words")
 
@@ -118,13 +115,11 @@ class Main(ModuleType):
 
 
 class ScriptNames:
-    """Unpickles what calls need, and has ``__main__`` hold what the latest of them brought of its script.
+    """Unpickler of calls; ``__main__`` holds the names that the latest call brought of its script."""
 
-    Args:
-        folder: where stand-ins for the script are written; nobody else may write there.
-        files: where the node has the source of scripts.
-        together: whether calls run at one time; then ``__main__`` goes on holding what earlier ones brought.
-    """
+    # folder: where stand-ins for the script are written; nobody else may write there
+    # files: where the node has the source of scripts
+    # together: whether calls run at one time; then ``__main__`` goes on holding what earlier ones brought
 
     def __init__(self, folder: str, files: Files, *, together: bool = False) -> None:
         self._folder = folder
@@ -161,8 +156,7 @@ class ScriptNames:
         sys.argv[:1] = [self._moved.get(each, each) for each in sys.argv[:1]]
 
     def as_clients_know(self, trace: str) -> str:
-        """A traceback that names the script's files as its client does, and those that came with the working folder: a
-        person reads it there."""
+        """Return a traceback with the client's names of files: the user reads it there."""
         for name, own in self._moved.items():
             trace = trace.replace(f'  File "{own}"', f'  File "{name}"')
         if len(self._files) == ELSEWHERE and all(self._files):
@@ -242,11 +236,9 @@ def _have_children_run(spawn: Any, stand_in: Callable[[], str]) -> None:
 
 
 class Spawned:
-    """``__getattr__`` of a child's ``__main__``: what the script defines, made when it is first asked for.
+    """``__getattr__`` of a child's ``__main__``: what the script defines, made when it is first asked for."""
 
-    Args:
-        stand_in: the file that the child runs in the place of the script, and its own children, too.
-    """
+    # stand_in: the file that the child runs in the place of the script, and its own children, too
 
     def __init__(self, sources: Iterable[Source], stand_in: str, files: Files) -> None:
         self._sources = list(sources)
@@ -347,8 +339,8 @@ def _of_file(code: CodeType, found: dict[str, str]) -> CodeType:
 
 
 def _is_script(space: dict[str, Any]) -> bool:
-    """Whether these are a script's globals. What the command line loads has its file's name, but unlike a module that
-    was imported belongs to no package, not even to "" (:mod:`skyward_core.tasks.loader`)."""
+    # What the command line loads has its file's name, but unlike a module that was imported belongs to no package, not
+    # even to "" (:mod:`skyward_core.tasks.loader`).
     return space.get("__name__") == MAIN or ("__name__" in space and space.get("__package__", "") is None)
 
 

@@ -66,10 +66,10 @@ def folder_here() -> Path:
     Raises:
         PoolError: it belongs to none.
     """
-    mine = os.environ.get(NODE, "").rpartition(":")[2]
-    if not mine:
+    marks = os.environ.get(NODE, "")
+    if not marks:
         raise PoolError("this process belongs to no node of a pool")
-    return Path(mine, "between-nodes")
+    return Path("/", f":{marks}".rpartition(":/")[2], "between-nodes")
 
 
 def are_apart(info: InstanceInfo) -> bool:

@@ -59,7 +59,7 @@ class Unreadable(ValueError):
 def name_of(folder: Path) -> str:
     """What the folder's copy is called on a node: the same for the same folder of the same client."""
     owner = f"{getpass.getuser()}@{socket.gethostname()}:{folder}"
-    return f"{folder.name or 'root'}-{hashlib.sha256(owner.encode()).hexdigest()[:10]}"
+    return f"{folder.name or 'root'}-{hashlib.sha256(os.fsencode(owner)).hexdigest()[:10]}"
 
 
 class Manifest(NamedTuple):
