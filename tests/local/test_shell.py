@@ -13,6 +13,7 @@ import skyward_core as sky
 from skyward_core.front.session import Session
 from skyward_core.front.shell_tasks import shell_task
 from skyward_core.model.interpreter import Interpreter
+from skyward_core.runtime import shell_command
 from tests.support.pool_logs import last_run, log_of
 from tests.support.processes import exists
 from tests.support.pythons import another_python
@@ -207,3 +208,9 @@ class Own(SystemExit):
 def test_what_scripts_call_so_is_theirs(pool: sky.Compute) -> None:
     with pytest.raises(sky.RunError, match=r"called sys\.exit\(3\) before it returned"):
         sky.PendingFunction(Own(3)) >> pool
+
+
+def test_a_python_in_a_folder_with_a_colon_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/env/14:55/bin/python")
+    with pytest.raises(OSError, match="/env/14:55/bin cannot be an entry of PATH"):
+        shell_command._of_python("")
