@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib.util
 import inspect
@@ -90,6 +91,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     large_imports.install()
     assert [type(finder).__module__ for finder in sys.meta_path].count(large_imports.__name__) == 1
     yield folder
+    atexit.unregister(large_imports._thaw_late)  # tests end without a look through all that they have loaded
     for name in [name for name in sys.modules if name.partition(".")[0] == "peft"]:
         del sys.modules[name]
 
