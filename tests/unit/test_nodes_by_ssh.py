@@ -14,7 +14,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.plugins.base import check_plugins, check_standalone
 from skyward_core.plugins.built_in.mpi import Mpi
-from skyward_core.plugins.support import ssh_server
+from skyward_core.plugins.support import host_files, ssh_server
 from skyward_core.runtime.info import InstanceInfo, Peer
 from tests.support.plugin_gang import free_port
 from tests.support.waiting import wait_until
@@ -27,6 +27,12 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of a node that this process belongs to."""
     monkeypatch.setenv("SKYWARD_NODE", f"/of/another:{tmp_path}")
     return tmp_path
+
+
+def test_a_folder_with_a_colon_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYWARD_NODE", "/of/another:/home/14:55/node-0")
+    with pytest.raises(sky.PoolError, match=r"^/home/14:55/node-0/between-nodes cannot be an entry of PATH"):
+        host_files.folder_here()
 
 
 def place(node: int, *addresses: str) -> InstanceInfo:

@@ -64,12 +64,17 @@ def folder_here() -> Path:
     """The folder for all of this, of the node that this process belongs to.
 
     Raises:
-        PoolError: it belongs to none.
+        PoolError: it belongs to none, or its folder cannot be on PATH.
     """
     marks = os.environ.get(NODE, "")
     if not marks:
         raise PoolError("this process belongs to no node of a pool")
-    return Path("/", f":{marks}".rpartition(":/")[2], "between-nodes")
+    folder = Path("/", f":{marks}".rpartition(":/")[2], "between-nodes")
+    if os.pathsep in str(folder):
+        raise PoolError(
+            f"{folder} cannot be an entry of PATH: it has a colon in its name. Use another home folder."
+        )
+    return folder
 
 
 def are_apart(info: InstanceInfo) -> bool:
