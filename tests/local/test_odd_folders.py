@@ -97,6 +97,7 @@ async def test_a_rank_over_ssh_finds_what_lies_beside_the_script(
         "hosts": [f"127.0.0.1:{host.port}"],
         "keys": str(host.client_key),
         "known_hosts": str(known),
+        "python": sys.executable,
         "config": False,
     }
     assert (await asyncio.to_thread(seen, folder, place)).startswith(os.fsencode(host.home))
