@@ -65,12 +65,14 @@ class Stacks:
         ranks: one for each process, by rank.
         run: the run that is asked about; "" for the pool.
         returned: ranks of it whose function has come to an end already.
+        idle: processes that wait for something to run, for a run that is not on all ranks.
     """
 
     at: float
     ranks: tuple[RankStack, ...]
     run: str = ""
     returned: tuple[int, ...] = ()
+    idle: tuple[RankStack, ...] = ()
 
     @property
     def askable(self) -> list[int]:

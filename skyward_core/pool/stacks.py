@@ -13,6 +13,7 @@ from .context import PoolContext
 from .links.link import Link
 
 if TYPE_CHECKING:
+    from ..views.views import RunView
     from ..wire.agent_frame_types import StacksAnswer
     from ..wire.inside_frame_types import RankStacksKeys
 
@@ -38,9 +39,19 @@ async def stacks(
     tasks = view.tasks.values() if view is not None else ()
     ended = (task for task in tasks if task.outcome is not None and task.outcome.kind != "lost")
     returned = sorted({task.rank for task in ended if task.rank is not None})
-    if view is not None and (view.kind != "broadcast" or view.nodes):
-        found = [each for each in found if run in each.runs or (not each.threads and each.at != "idle")]
-    return Stacks(time.time(), tuple(found), run, tuple(returned))
+    idle: list[RankStack] = []
+    if view is not None:
+        found, idle = _of_run(found, view)
+    return Stacks(time.time(), tuple(found), run, tuple(returned), tuple(idle))
+
+
+def _of_run(found: list[RankStack], view: RunView) -> tuple[list[RankStack], list[RankStack]]:
+    """Return the processes that are of a run, and idle processes that are not."""
+    found = [each for each in found if not view.nodes or each.node in view.nodes]
+    if view.kind == "broadcast":
+        return found, []
+    idle = [each for each in found if view.id not in each.runs and each.at == "idle"]
+    return [each for each in found if view.id in each.runs or (not each.threads and each.at != "idle")], idle
 
 
 async def _ask(

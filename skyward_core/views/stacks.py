@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import NamedTuple
 
 from ..model.stacks import RankStack, StackFrame, Stacks, ThreadStack
@@ -12,20 +14,27 @@ from ..wire.safe_text import field
 SHOWN = 3  # groups that are named on one line
 
 # Where ranks wait for one another: end of the file's path, and functions there; none for any.
-_TORCH = (
-    "all_gather all_gather_coalesced all_gather_into_tensor all_gather_object all_reduce all_reduce_coalesced "
-    "all_to_all all_to_all_single barrier batch_isend_irecv broadcast broadcast_object_list destroy_process_group "
-    "gather gather_object init_process_group irecv isend monitored_barrier new_group recv recv_object_list reduce "
-    "reduce_scatter reduce_scatter_tensor scatter scatter_object_list send send_object_list split_group"
-)
 _JAX = "assert_equal broadcast_one_to_all process_allgather reached_preemption_sync_point sync_global_devices"
+_C10D = "torch/distributed/distributed_c10d.py"
+_DDP = "torch/nn/parallel/distributed.py"
+_FSDP = "torch/distributed/fsdp/fully_sharded_data_parallel.py"
+_CONSTRUCTORS = {_DDP: "DistributedDataParallel", _FSDP: "FullyShardedDataParallel"}
 _COLLECTIVES: tuple[tuple[str, str, frozenset[str]], ...] = (
-    ("torch/distributed/distributed_c10d.py", "torch", frozenset(_TORCH.split(" "))),
+    (_C10D, "torch", frozenset()),
+    (_DDP, "torch", frozenset({"__init__"})),
+    (_FSDP, "torch", frozenset({"__init__"})),
     ("torch/distributed/_functional_collectives.py", "torch", frozenset({"wait_tensor"})),
     ("torch/distributed/rendezvous.py", "torch", frozenset()),
     ("jax/experimental/multihost_utils.py", "jax", frozenset(_JAX.split(" "))),
     ("jax/_src/distributed.py", "jax", frozenset({"initialize", "shutdown"})),
     ("jax/_src/xla_bridge.py", "jax", frozenset({"_init_backend"})),
+)
+# Functions of torch.distributed that ask no other rank, by their first letters.
+_LOCAL = ("get_", "is_", "supports_")
+# torch.distributed and DDP call collectives of native code from all their files but these.
+_NATIVE = re.compile(
+    r"/torch/(distributed/(?!distributed_c10d|checkpoint/|elastic/|launcher/|rpc/|run\.py)"
+    r"|nn/parallel/distributed\.py).*"
 )
 # Where a device's work is waited for: a collective of that work may be what does not come to its end.
 _WAITS: tuple[tuple[str, str, frozenset[str]], ...] = (
@@ -133,6 +142,13 @@ def collective_of(frames: Sequence[StackFrame]) -> Collective | None:
     named = [Collective(_called(each), library) for each in frames if (library := _found(each, _COLLECTIVES))]
     if named:
         return named[-1]
+    if frames and is_library(frames[0].file) and _NATIVE.search(frames[0].file):
+        inner = [
+            each
+            for each in takewhile(lambda each: is_library(each.file), frames)
+            if _NATIVE.search(each.file)
+        ]
+        return Collective((inner or frames)[-1].function, "torch")
     waits = [(each, library) for each in frames if (library := _found(each, _WAITS))]
     if not waits:
         return None
@@ -144,6 +160,9 @@ def _called(frame: StackFrame) -> str:
     if frame.file.endswith("rendezvous.py"):
         return "init_process_group"
     name = _name(frame)
+    for ending, kind in _CONSTRUCTORS.items():
+        if name == "__init__" and frame.file.endswith(ending):
+            return f"the constructor of {kind}"
     return {"_engine_run_backward": "backward", "_init_backend": "the start of all devices"}.get(name, name)
 
 
@@ -155,7 +174,8 @@ def _name(frame: StackFrame) -> str:
 def _found(frame: StackFrame, table: Sequence[tuple[str, str, frozenset[str]]]) -> str:
     for ending, library, functions in table:
         if frame.file.endswith(ending) and (not functions or _name(frame) in functions):
-            return library
+            is_local = ending == _C10D and _name(frame).lstrip("_").startswith(_LOCAL)
+            return "" if is_local else library
     return ""
 
 
@@ -163,15 +183,25 @@ def merged(first: Stacks, second: Stacks) -> Stacks:
     """What was told the second time in place of the first, of ranks that were asked again."""
     new = {(each.rank, each.number): each for each in second.ranks}
     ranks = tuple(new.get((each.rank, each.number), each) for each in first.ranks)
-    return Stacks(second.at, ranks, second.run, second.returned)
+    return Stacks(second.at, ranks, second.run, second.returned, first.idle)
 
 
 def groups(stacks: Stacks) -> list[StackGroup]:
-    """Equal stacks together: those of most ranks first, what is not known last."""
+    """Equal stacks together: those of most ranks first, what is not known last.
+
+    Idle ranks that are not of the run are told of if ranks of the run wait for others.
+    """
+    made = _grouped(stacks, stacks.ranks)
+    if stacks.idle and any(group.collective is not None and group.collective.is_named for group in made):
+        made = _grouped(stacks, (*stacks.ranks, *stacks.idle))
+    return made
+
+
+def _grouped(stacks: Stacks, ranks: Iterable[RankStack]) -> list[StackGroup]:
     found: dict[object, list[RankStack]] = {}
     frames: dict[object, tuple[StackFrame, ...]] = {}
-    for stack in stacks.ranks:
-        thread = work_of(stack)
+    for stack in ranks:
+        thread = None if _has_returned(stack, stacks) else work_of(stack)
         own = own_frames(thread.frames) if thread is not None else ()
         # Nodes may have the same code in different places.
         key: object = tuple(each._replace(file=short_file(each.file)) for each in own) or _said(stack, stacks)
@@ -184,8 +214,13 @@ def groups(stacks: Stacks) -> list[StackGroup]:
     return sorted(made, key=lambda group: (not group.frames, -len(group.stacks), group.stacks[0].rank))
 
 
+def _has_returned(stack: RankStack, stacks: Stacks) -> bool:
+    """Return whether a rank has ended its part of the run; by now it may work for another run."""
+    return bool(stacks.run) and stack.rank in stacks.returned and stacks.run not in stack.runs
+
+
 def _said(stack: RankStack, stacks: Stacks) -> str:
-    if stacks.run and stack.rank in stacks.returned and stack.at != "gone":
+    if _has_returned(stack, stacks) and stack.at != "gone":
         return "its function has come to its end"
     if stack.why:
         return f"not known: {stack.why}" if stack.at != "gone" else stack.why
@@ -206,8 +241,14 @@ def verdict(stacks: Stacks) -> list[str]:
             inside.setdefault(group.collective, []).append(group)
     lines = []
     for collective, some in inside.items():
-        ranks = in_ranges(stack.rank for group in some for stack in group.stacks)
-        others = [group for group in every if group not in some]
+        inside_it = {stack.rank for group in some for stack in group.stacks}
+        ranks = in_ranges(inside_it)
+        others = []
+        for group in every:  # a rank may have further processes, for tasks, which are idle
+            if group not in some and (
+                missing := [each for each in group.stacks if each.rank not in inside_it]
+            ):
+                others.append(replace(group, stacks=tuple(missing)))
         away = "; ".join(f"{_ranks(group.ranks)} not: {where(group)}" for group in others[:SHOWN])
         if len(others) > SHOWN:
             away += f"; {_ranks(in_ranges(s.rank for g in others[SHOWN:] for s in g.stacks))} not either"

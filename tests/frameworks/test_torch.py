@@ -7,15 +7,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import skyward_core as sky
+from skyward_core.front.session import Session
+from skyward_core.views.stacks import verdict
 from tests.support.fates import gone, listening, pids
 from tests.support.hangs import hang_told
 from tests.support.pool_logs import last_run, log_of, settled
+from tests.support.waiting import wait_until
 
 NOT_INSTALLED = "torch._dynamo"  # what training uses of it has a stand-in
 PLUGINS = [sky.plugins.torch()]
@@ -207,6 +211,90 @@ def one_never_joins() -> float:
 def validates() -> None:
     while True:
         time.sleep(1)
+
+
+def object_list() -> list[Any]:
+    return [None, None]
+
+
+# How rank 0 comes to wait for rank 1, by what the stacks call that.
+HANGS: dict[str, Callable[[Any, Any], Any]] = {
+    "the constructor of DistributedDataParallel": lambda torch, dist: (
+        torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    ),
+    "barrier": lambda torch, dist: dist.barrier(),
+    "monitored_barrier": lambda torch, dist: dist.monitored_barrier(),
+    "broadcast": lambda torch, dist: dist.broadcast(torch.ones(1), 1),
+    "all_gather_object": lambda torch, dist: dist.all_gather_object(object_list(), {"a": 1}),
+    "broadcast_object_list": lambda torch, dist: dist.broadcast_object_list(object_list(), 1),
+    "scatter_object_list": lambda torch, dist: dist.scatter_object_list([None], object_list(), 1),
+    "gather_object": lambda torch, dist: dist.gather_object(1, None if dist.get_rank() else object_list()),
+    "all_gather_single": lambda torch, dist: dist.all_gather_single(torch.ones(2), torch.ones(1)),
+    "recv": lambda torch, dist: (dist.send if dist.get_rank() else dist.recv)(
+        torch.ones(1), 1 - dist.get_rank()
+    ),
+    "new_group": lambda torch, dist: dist.new_group(),
+    "new_subgroups": lambda torch, dist: dist.new_subgroups(2),
+}
+
+
+@sky.function
+def hangs_in_turn(folder: str) -> None:
+    import torch
+    import torch.distributed as dist
+
+    for name, call in HANGS.items():
+        if dist.get_rank() == 1:
+            late(Path(folder, name))
+        call(torch, dist)
+
+
+def late(come: Path) -> None:
+    while not come.exists():
+        time.sleep(0.01)
+
+
+@sky.function
+def one_rank_returns(folder: str) -> None:
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    dist.destroy_process_group()
+    if rank == 0:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=2)
+
+
+def test_hangs_are_named_as_collectives_with_the_missing_rank(pool: sky.Compute, tmp_path: Path) -> None:
+    session, before = Session(), set(pool.pool.view.runs)
+
+    def wait_for(begin: str, end: str) -> None:
+        def is_told() -> bool:
+            told = verdict(session.stacks(pool.name, last_run(pool), signal=True).result(30))
+            return [line.startswith(begin) and end in line for line in told] == [True]
+
+        wait_until(is_told, what=begin)
+
+    def begin(work: Any) -> Any:
+        nonlocal before
+        running = beside.submit(lambda: work(str(tmp_path)) @ pool)
+        wait_until(lambda: set(pool.pool.view.runs) - before)
+        before = set(pool.pool.view.runs)
+        return running
+
+    with ThreadPoolExecutor() as beside:
+        try:
+            running = begin(hangs_in_turn)
+            for name in HANGS:
+                wait_for(f"rank 0 is in {name} (torch); ", "; rank 1 not: late, test_torch.py:")
+                (tmp_path / name).touch()
+            assert running.result(60) == [None, None]
+            begin(one_rank_returns)
+            wait_for(
+                "rank 0 is in init_process_group (torch)", "; rank 1 not: its function has come to its end"
+            )
+        finally:
+            session.cancel(pool.name, last_run(pool)).result(30)
+    session.detach()
 
 
 def test_nothing_listens_where_other_machines_could_come(pool):

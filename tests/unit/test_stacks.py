@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from skyward_core.front.stacks import as_json
 from skyward_core.model.stacks import RankStack, StackFrame, Stacks, ThreadStack
 from skyward_core.node.stacks.texts import FRAMES, THREADS, Places, bounded, of_faulthandler, of_py_spy
+from skyward_core.pool.stacks import _of_run
 from skyward_core.views.stacks import (
     as_text,
     collective_of,
@@ -22,11 +24,13 @@ from skyward_core.views.stacks import (
     verdict,
     where,
 )
+from skyward_core.views.views import RunView
 from skyward_core.wire.value_checks import is_stack_frame
 from tests.support.examples import examples
 from tests.support.hostile_text import Acts
 from tests.support.some_stacks import C10D, OURS, REDUCING, TORCH, WORKER, stack
 
+DDP = TORCH + "nn/parallel/distributed.py"
 JAX = "/env/lib/python3.12/site-packages/jax/"
 LOADING = (("read", "/w/data.py", 7), ("step", "/w/train.py", 28))
 
@@ -62,6 +66,28 @@ def test_ranges_name_each_rank_and_no_other(ranks: set[int]) -> None:
         # The outermost one is what the person's code asked for.
         ([("all_gather", C10D, 1), ("all_gather_object", C10D, 2), ("f", "/w/a.py", 1)], "all_gather_object (torch)"),
         ([("_store_based_barrier", C10D, 1), ("init_process_group", C10D, 2)], "init_process_group (torch)"),
+        ([("get_rank", C10D, 1), ("f", "/w/a.py", 1)], "None"),
+        # A function that torch has added since.
+        ([("all_gather_single", C10D, 1), ("f", "/w/a.py", 1)], "all_gather_single (torch)"),
+        (
+            [("_verify_param_shape_across_processes", TORCH + "distributed/utils.py", 9), ("__init__", DDP, 8)],
+            "the constructor of DistributedDataParallel (torch)",
+        ),
+        (
+            [("broadcast", C10D, 1), ("DistributedDataParallel.__init__", DDP, 8), ("Net.__init__", "/w/a.py", 1)],
+            "the constructor of DistributedDataParallel (torch)",
+        ),
+        (
+            [("_broadcast_coalesced", DDP, 9), ("DistributedDataParallel.forward", DDP, 8), ("f", "/w/a.py", 1)],
+            "DistributedDataParallel.forward (torch)",
+        ),
+        ([("Net.forward", "/w/a.py", 2), ("DistributedDataParallel.forward", DDP, 8)], "None"),
+        (
+            [("_sync", TORCH + "distributed/optim/zero.py", 9), ("Zero.step", TORCH + "distributed/optim/zero.py", 8)],
+            "Zero.step (torch)",
+        ),
+        ([("write", TORCH + "distributed/checkpoint/filesystem.py", 9), ("f", "/w/a.py", 1)], "None"),
+        ([("f", "/w/a.py", 1), ("wrapper", TORCH + "distributed/elastic/errors.py", 9)], "None"),
         ([("_create_c10d_store", TORCH + "distributed/rendezvous.py", 9)], "init_process_group (torch)"),
         ([("_engine_run_backward", TORCH + "autograd/graph.py", 9), ("backward", "/w/a.py", 1)], "backward (torch)"),
         ([("Stream.synchronize", TORCH + "cuda/streams.py", 9)], "synchronize (torch)"),
@@ -103,6 +129,50 @@ def test_ranks_that_have_returned_died_or_cannot_be_read_are_told_of() -> None:
     assert line == (
         "rank 0 is in all_reduce (torch); rank 1 not: its function has come to its end; "
         "rank 2 not: not known: node 2 has said nothing for 9 s; rank 3 not: it has no process"
+    )
+
+
+def test_a_rank_that_has_returned_and_works_for_another_run_is_missing() -> None:
+    elsewhere = stack(1, *LOADING, runs=("other",))
+    (line,) = verdict(Stacks(0.0, (stack(0, *REDUCING, runs=("run",)), elsewhere), "run", (1,)))
+    assert line == "rank 0 is in all_reduce (torch); rank 1 not: its function has come to its end"
+
+
+def test_a_rank_that_has_returned_one_task_and_runs_another_of_the_run_is_shown_there() -> None:
+    again = stack(1, *LOADING, runs=("run",))
+    (line,) = verdict(Stacks(0.0, (stack(0, *REDUCING, runs=("run",)), again), "run", (1,)))
+    assert line == "rank 0 is in all_reduce (torch); rank 1 not: read, data.py:7"
+
+
+def test_a_rank_with_an_idle_process_for_tasks_is_not_missing() -> None:
+    idle = [replace(stack(rank, at="idle"), number=1) for rank in (0, 1)]
+    told = Stacks(0.0, (stack(0, *REDUCING), idle[0], stack(1, *LOADING), idle[1]))
+    (line,) = verdict(told)
+    assert line.startswith("rank 0 is in all_reduce (torch); rank 1 not: read, data.py:7")
+    assert "rank 0 not" not in line
+
+
+@pytest.mark.parametrize(
+    ("frames", "kind", "nodes", "ranks"),
+    [
+        (REDUCING, "broadcast", (), [0, 1, 8, 16]),
+        (REDUCING, "broadcast", (0, 1), [0, 1, 8]),
+        (LOADING, "broadcast", (0, 1), [0, 1, 8]),
+        (REDUCING, "gather", (), [0, 1, 8, 16]),
+        (LOADING, "gather", (), [0, 8]),
+    ],
+)
+def test_idle_ranks_belong_to_a_run_whose_ranks_wait(
+    frames: Any, kind: Any, nodes: tuple[int, ...], ranks: list[int]
+) -> None:
+    view = RunView("run", "pool", "train", kind, 2, 0.0, nodes=nodes)
+    found = [stack(0, *frames, runs=("run",)), stack(1, at="idle"), stack(8, *LOADING, runs=("run",))]
+    found.append(stack(16, at="idle"))
+    of_run, idle = _of_run(found, view)
+    told = Stacks(0.0, tuple(of_run), "run", (), tuple(idle))
+    assert sorted(each.rank for group in groups(told) for each in group.stacks) == ranks
+    assert [line.rpartition(": ")[2] for line in verdict(told)] == ["it waits for something to run"] * (
+        frames is REDUCING
     )
 
 
