@@ -39,9 +39,18 @@ def background() -> asyncio.AbstractEventLoop:
     with _lock:
         if _loop is None:
             _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="skyward", daemon=True).start()
+            threading.Thread(target=_serve, args=(_loop,), name="skyward", daemon=True).start()
             atexit.register(_stop, _loop)
         return _loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until it is stopped. A task that exits ends the task alone: its future has the exception."""
+    while True:
+        try:
+            return loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):
+            continue
 
 
 def submit(work: Coroutine[Any, Any, T]) -> Future[T]:

@@ -82,3 +82,15 @@ def test_turns_are_as_long_as_before_once_nobody_is_in_a_hurry(usual: float) -> 
     with pytest.raises(KeyError), prompt():
         raise KeyError
     assert sys.getswitchinterval() == usual
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_a_task_that_exits_does_not_end_the_loop(kind: type[BaseException]) -> None:
+    async def leave() -> None:
+        raise kind(3)
+
+    async def stay() -> int:
+        return 7
+
+    assert type(submit(leave()).exception(20)) is kind
+    assert submit(stay()).result(20) == 7
