@@ -58,7 +58,8 @@ def of_cause(error: RunError, cause: BaseException) -> RunError:
 def _made(
     kind: type, args: tuple[Any, ...], attributes: Mapping[str, Any], members: Mapping[str, Any]
 ) -> RunError:
-    error = next(filter(None, map(_instance, _kinds(kind))), None)
+    # Not by its truth: it may have a length.
+    error = next((made for made in map(_instance, _kinds(kind)) if made is not None), None)
     if error is None:
         error = RunError.__new__(RunError)
         attributes = {name: value for name, value in attributes.items() if name in UNTOLD}

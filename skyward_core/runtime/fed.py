@@ -35,10 +35,16 @@ class FedItems(Iterator[Any]):
         self._process = os.getpid()
         self._ask: Callable[[FedItems], None] | None = None
         self._wait: Callable[[Callable[[], bool]], None] | None = None
+        self._load: Callable[[str, Callable[[], Any]], Any] = lambda what, load: load()
 
-    def bind(self, ask: Callable[[FedItems], None], wait: Callable[[Callable[[], bool]], None]) -> None:
-        """Say how to ask for values, and how to wait until a condition holds."""
-        self._ask, self._wait = ask, wait
+    def bind(
+        self,
+        ask: Callable[[FedItems], None],
+        wait: Callable[[Callable[[], bool]], None],
+        load: Callable[[str, Callable[[], Any]], Any],
+    ) -> None:
+        """Say how to ask for values, how to wait until a condition holds, and how to load what is called so."""
+        self._ask, self._wait, self._load = ask, wait, load
 
     def __next__(self) -> Any:
         if self._process != os.getpid():  # it has a copy of what is ready, and nobody to ask for more
@@ -48,7 +54,7 @@ class FedItems(Iterator[Any]):
             )
         while (value := self._taken()) is None:
             if self._error is not None:
-                raise pickle.loads(self._error)
+                raise self._loaded(f"what {self._name!r} raised", self._error)
             if self._ended:
                 raise StopIteration
             if self._over or self._ask is None or self._wait is None:
@@ -59,7 +65,10 @@ class FedItems(Iterator[Any]):
             self._wait(self._is_news)
         if self._asked is not None and self.wants[1] - self._asked[1] >= AHEAD // 2 and not self._ended:
             self._ask_for_more()
-        return pickle.loads(value)
+        return self._loaded(f"a value of {self._name!r}", value)
+
+    def _loaded(self, what: str, data: bytes) -> Any:
+        return self._load(what, lambda: pickle.loads(data))
 
     def _taken(self) -> bytes | None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 
@@ -40,6 +41,7 @@ class EachOf:
                     raise SystemExit(0)  # a child that the function forked: the items are its parent's
                 values.append(value)
             except BaseException as error:
-                error.add_note(f"while it worked on item {first + len(values):,} of the map")
+                with suppress(BaseException):  # its class may have notes of its own
+                    error.add_note(f"while it worked on item {first + len(values):,} of the map")
                 raise
         return values

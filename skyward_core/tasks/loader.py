@@ -28,6 +28,7 @@ from typing import Any, get_type_hints
 
 from ..model.errors import NotPicklableError
 from ..runtime import large_imports, older_import
+from .value_code import repr_of
 
 loading = False
 """Whether a script is being loaded: pools it opens must not start."""
@@ -88,7 +89,7 @@ def load(path: Path) -> ModuleType:
             except PoolInScript:
                 only_definitions = True
             except SystemExit as error:
-                where = f"{path} calls sys.exit({error.code!r}) at line {_line(error, filename)}"
+                where = f"{path} calls sys.exit({repr_of(error.code)}) at line {_line(error, filename)}"
                 advice = 'put that under if __name__ == "__main__":'
                 raise LoadError("failed", f"{where} when it is loaded; {advice}") from error
             except BaseException as error:
@@ -253,9 +254,10 @@ def _what_to_do(error: BaseException) -> str:
 
     if isinstance(error, ImportError) and "no known parent package" in str(error):
         return "; it is part of a package: have it import by the package's name, or run it whole, -m PACKAGE.MODULE"
-    name = (getattr(error, "name", None) or "").partition(".")[0]
-    if isinstance(error, ModuleNotFoundError) and name and missing_packages.is_missing(name):
-        return f"; {missing_packages.advice(name)}"
+    if isinstance(error, ModuleNotFoundError):
+        name = str(error.name or "").partition(".")[0]
+        if name and missing_packages.is_missing(name):
+            return f"; {missing_packages.advice(name)}"
     return ""
 
 

@@ -43,6 +43,7 @@ from .pickled_functions import PickledFunctions
 from .source_texts import sources_of
 from .stdout_lines import is_stdout
 from .task import NOTHING, Blob, SourceText, Task
+from .value_code import tried, words_of
 
 FEW = 8  # plain arguments, which are written without ceremony
 BESIDE = 1 << 20  # bytes written at once that are worth a thread to hash them meanwhile
@@ -146,10 +147,10 @@ def args_blob(pending: PendingFunction[Any], folder: Path | None) -> Blob:
     if len(pending.args) <= FEW and not pending.kwargs and all(map(is_plain, pending.args)):
         data = pickle.dumps((pending.args, {}), protocol=5)
         return Blob(name_of(data), len(data), data=data)
-    try:
-        return _pickled((pending.args, pending.kwargs), folder)
-    except Exception as error:
-        raise _blame(pending, error) from error
+    blob, error = tried(lambda: _pickled((pending.args, pending.kwargs), folder))
+    if blob is None:
+        raise _blamed(f"the arguments of {pending.name}()", error, lambda _: _blame(pending)) from error
+    return blob
 
 
 class _Typed(typing.TypedDict):
@@ -346,11 +347,16 @@ _functions = PickledFunctions[Blob](keeps=lambda blob: blob.data is not None)
 
 
 def _function_blob(fn: Callable[..., Any], name: str, folder: Path | None) -> Blob:
-    try:
-        return _functions.get(fn, lambda: _pickled(fn, folder, _command_line()))
-    except Exception as error:
-        said = f"function {name} cannot travel to the nodes: {_reason(fn, error)}"
-        raise NotPicklableError(said) from error
+    def pickled() -> Blob:
+        blob, error = tried(lambda: _pickled(fn, folder, _command_line()))
+        if blob is None:
+            what = f"function {name}"
+            raise _blamed(
+                what, error, lambda each: f"{what} cannot travel to the nodes: {_reason(fn, each)}"
+            ) from error
+        return blob
+
+    return _functions.get(fn, pickled)
 
 
 def _command_line() -> bytes:
@@ -362,17 +368,31 @@ def _command_line() -> bytes:
     return words + WORDS.pack(len(words), WORDS_SIGN)
 
 
-def _blame(pending: PendingFunction[Any], error: Exception) -> NotPicklableError:
-    """Say which argument, and where inside it, cannot be pickled."""
+def _blamed(
+    what: str, error: BaseException | None, blame: Callable[[BaseException], str | None]
+) -> NotPicklableError:
+    """Return the error of a value that cannot be pickled.
+
+    Args:
+        error: what pickling it raised.
+        blame: finds the part that cannot be pickled; runs the value's own code once more.
+    """
+    said = f"{what} cannot travel to the nodes"
+    if error is not None:
+        said = tried(lambda: blame(error))[0] or f"{said}: {': '.join(words_of(error))}"
+    return NotPicklableError(said)
+
+
+def _blame(pending: PendingFunction[Any]) -> str | None:
+    """Say which argument, and where inside it, cannot be pickled; None if each can, by itself."""
     names = _parameter_names(pending)
     values = [*zip(names, pending.args, strict=False), *pending.kwargs.items()]
     for name, value in values:
         failure = _failure(value)
         if failure is not None:
-            return NotPicklableError(
-                f"argument {name!r} of {pending.name}() cannot travel to the nodes: {_reason(value, failure, name)}"
-            )
-    return NotPicklableError(f"the arguments of {pending.name}() cannot travel to the nodes: {error}")
+            reason = _reason(value, failure, name)
+            return f"argument {name!r} of {pending.name}() cannot travel to the nodes: {reason}"
+    return None
 
 
 def _parameter_names(pending: PendingFunction[Any]) -> list[str]:
@@ -392,15 +412,15 @@ def _parameter_names(pending: PendingFunction[Any]) -> list[str]:
     return names + [f"#{i}" for i in range(len(names), len(pending.args))]
 
 
-def _failure(value: Any) -> Exception | None:
+def _failure(value: Any) -> BaseException | None:
     try:
         _Pickler(Nowhere(), protocol=5).dump(value)
-    except Exception as error:  # noqa: BLE001  any reducer may raise anything; that is the answer asked for
+    except BaseException as error:  # noqa: BLE001  any reducer may raise anything; that is the answer asked for
         return error
     return None
 
 
-def _reason(value: Any, error: Exception, path: str = "") -> str:
+def _reason(value: Any, error: BaseException, path: str = "") -> str:
     where, culprit, why = find_culprit(value, error, path, _failure)
     at = f" at {where}" if where and where != path else ""
     return f"{type(culprit).__name__} object{at} ({why})"

@@ -7,6 +7,7 @@ import dis
 import pickle
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -67,8 +68,12 @@ class Nowhere:
 
 
 def find_culprit(
-    value: Any, error: Exception, path: str, failure_of: Callable[[Any], Exception | None], depth: int = 10
-) -> tuple[str, Any, Exception]:
+    value: Any,
+    error: BaseException,
+    path: str,
+    failure_of: Callable[[Any], BaseException | None],
+    depth: int = 10,
+) -> tuple[str, Any, BaseException]:
     """Follow containers, attributes and closures down to the object that cannot be pickled.
 
     Args:
@@ -79,8 +84,8 @@ def find_culprit(
     Returns:
         What the object is called, the object, and why it cannot be pickled.
     """
-    if depth:
-        for name, part in _parts(value, path):
+    with suppress(BaseException):  # the object's own code: it is the object itself, then
+        for name, part in _parts(value, path) if depth else ():
             failure = failure_of(part)
             if failure is not None:
                 return find_culprit(part, failure, name, failure_of, depth - 1)
@@ -108,10 +113,7 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _state(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """What pickle would take of an object: its attributes, in ``__dict__`` or slots, and how it is made."""
-    try:
-        reduced = value.__reduce_ex__(4)
-    except Exception:  # noqa: BLE001  it is this object itself, then, that cannot be pickled
-        return
+    reduced = value.__reduce_ex__(4)
     if not isinstance(reduced, tuple):
         return
     state = reduced[2] if len(reduced) > 2 else None

@@ -355,9 +355,9 @@ def test_who_exits_ends_one_call_of_an_executor(
             assert left.value.code == code
         with pytest.raises(KeyboardInterrupt):
             executor.submit(interrupt).result(timeout=60)
-        with pytest.raises(SystemExit):
+        with pytest.raises(sky.NotPicklableError):
             executor.submit(repr, Leaves()).result(timeout=60)
-        with pytest.raises(SystemExit):
+        with pytest.raises(sky.RunError, match="its result cannot be loaded here: SystemExit: 3"):
             executor.submit(Leaves, False).result(timeout=60)
         future = executor.submit(twice, 1)
         future.add_done_callback(leave)

@@ -384,7 +384,7 @@ def test_frames_of_ours_are_left_out_of_what_users_see(
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from skyward_core.node.worker.worker import WorkerProcess\n"
-        "from skyward_core.node.worker.results import describe_error\n"
+        "from skyward_core.node.worker.attempts import describe_error\n"
         "class Mine(WorkerProcess):\n"
         "    def __init__(self): pass\n"
         "    def _load(self, header, body): return (lambda: 1 / 0), ((), {})\n"

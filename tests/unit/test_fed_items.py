@@ -28,7 +28,8 @@ class Line:
         about = "run", 0, "values", values, pickle.dumps, range(readers)
         self.feeding = Feeding(*about, self._send)
         for index, items in enumerate(self.items):
-            items.bind(lambda items, index=index: self._want(index, items), self._wait)  # type: ignore[misc]
+            ask = lambda items, index=index: self._want(index, items)  # type: ignore[misc]  # noqa: E731
+            items.bind(ask, self._wait, lambda _, load: load())
 
     def _send(self, frames: Frames) -> None:
         for frame in frames:

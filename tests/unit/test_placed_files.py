@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.worker.results import describe_error
+from skyward_core.node.worker.attempts import describe_error
 from skyward_core.runtime import placed_files
 from skyward_core.tasks.job_files.mounts import placing
 

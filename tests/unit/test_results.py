@@ -22,7 +22,8 @@ import pytest
 import skyward_core
 from skyward_core.model.errors import NotPicklableError, RemoteError
 from skyward_core.model.outcome import Summary
-from skyward_core.node.worker.results import JSON_LIMIT, TEXT, describe_error, pickle_result, summarise
+from skyward_core.node.worker.attempts import describe_error
+from skyward_core.node.worker.results import JSON_LIMIT, TEXT, pickle_result, summarise
 from skyward_core.wire.frames import FAILURE, INLINE
 
 

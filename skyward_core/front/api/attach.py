@@ -20,6 +20,7 @@ from ...store import debug_log
 from ...store.ledger import Ledger
 from ...store.ledger_rows import Receipt
 from ...tasks import loader
+from ...tasks.value_code import tried, words_of
 from ...transport.background_loop import submit
 from ...views.views import PoolView, RunView
 from .active_pool import closed, opened
@@ -169,4 +170,9 @@ def attach(name: str) -> Attached:
     pool, plugins = submit(work()).result()
     if pool.options.console and (news := pool.view.detail):
         tell(f"pool {name}: {news}")
-    return Attached(pool, pickle.loads(plugins) if plugins else ())
+    found, failure = tried(lambda: pickle.loads(plugins)) if plugins else ((), None)
+    if failure is not None:
+        submit(pool.detach()).result()
+        said = f"the plugins of pool {name} cannot be loaded here: {': '.join(words_of(failure))}"
+        raise PoolError(said) from failure
+    return Attached(pool, found or ())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ...model.errors import PoolError, UsageError
 from ...model.function import PendingFunction
 from ...model.outcome import ErrorInfo, Outcome, Summary
+from ...node.worker.attempts import error_words
 from ...plugins.base import decorated
 from ...plugins.support import dask_carrier
 from ...plugins.support.dask_carrier import DaskShare
@@ -242,14 +242,11 @@ class ByDask:
         if not first:
             return
         self._drop(futures)
-        kind = type(error)
-        name = (
-            kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-        )
-        text = "".join(traceback.format_exception(error))
+        words = error_words(error)
         rank = _rank_of(error)
         node = rank // self._work.pool.pool.context.ranks_per_node if rank >= 0 else -1
-        failure = Outcome(max(rank, 0), rank, node, "raised", error=ErrorInfo(name, str(error), text))
+        info = ErrorInfo(words["type"], words["message"], words["traceback"])
+        failure = Outcome(max(rank, 0), rank, node, "raised", error=info)
         background().call_soon_threadsafe(self.run.settle, failure, _pickled(error))
         self._release()
 
@@ -326,5 +323,5 @@ def _rank_in(worker: object) -> int:
 def _pickled(error: BaseException) -> bytes:
     try:
         return dumps(error)
-    except Exception:  # noqa: BLE001  a reducer may raise anything; its words are told all the same
+    except BaseException:  # noqa: BLE001  a reducer may raise anything; its words are told all the same
         return b""

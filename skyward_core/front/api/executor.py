@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 import sys
 import threading
 import weakref
@@ -12,15 +11,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Future
 from concurrent.futures import Executor as _Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ...model.call_check import check_call, name_of
-from ...model.errors import RemoteTraceback, UsageError
+from ...model.errors import UsageError
 from ...model.function import Function, PendingFunction
+from ...model.outcome import ErrorInfo
 from ...node.worker.attempts import Answer, attempt
 from ...pool.runs.map_run import AHEAD
+from ...pool.runs.results import load, rebuild
 from ...runtime.async_calls import plain
 from ...tasks.payload import map_function, map_share
 from ...transport.background_loop import background
@@ -28,7 +29,7 @@ from ...transport.background_loop import background
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from ...pool.runs.map_run import MapRun
+    from ...pool.runs.map_run import MapRun, MapValues
     from .dispatch import Dispatching
 
 P = ParamSpec("P")
@@ -272,20 +273,22 @@ class _Work:
             self._given += 1
             background().call_soon_threadsafe(run.give, task, 1)
 
-    def _settle(self, call: _Taken, values: Callable[[], list[Answer]]) -> None:
+    def _settle(self, call: _Taken, values: MapValues) -> None:
         """User code may run in here: what it returned, or raised, is loaded."""
+        answer: Answer
         try:
             (answer,) = values()
-            value = pickle.loads(answer.data)
-        except BaseException as error:  # noqa: BLE001  a class's own code may raise anything: its future says so
+            if answer.traceback:
+                kind, _, words = answer.traceback.rstrip().rpartition("\n")[2].partition(": ")
+                info = ErrorInfo(kind, words, answer.traceback)
+                raise rebuild(replace(values.outcome, kind="raised", error=info), answer.data)
+            value, failure = load(answer.data)
+            if failure is not None:
+                raise values.not_loaded(failure) from failure
+        except BaseException as error:  # noqa: BLE001  what the call raised may be anything: its future says so
             _tell(call.future.set_exception, error)
-            return
-        if not answer.traceback:
+        else:
             _tell(call.future.set_result, value)
-            return
-        if value.__cause__ is None:
-            value.__cause__ = RemoteTraceback(answer.traceback)
-        _tell(call.future.set_exception, value)
 
     def _end(self, run: MapRun) -> None:
         failure = None if run.state == "done" else run.error()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...model.errors import PoolError, RunError, UsageError
 from ...model.hint import Hint
 from ...model.outcome import Outcome, RootCause
-from ...pool.runs.results import caused, describe
+from ...pool.runs.results import caused, describe, load, place_of, unloadable
 from ...pool.runs.root_cause import is_failure
 from ...pool.unfetched import fetch, is_here
 from ...store.archive import Archive
@@ -31,7 +30,7 @@ def results(run: str) -> list[Any]:
 
     Raises:
         UsageError: there is no such run.
-        RunError: it failed; the values that it gave are in its ``results``.
+        RunError: it failed, or a value cannot be loaded here; the others are in its ``results``.
         PoolError: its pool is up and has them (``sky.attach(pool).wait(run)`` gives them), its values were given to the
             client that ran it, or they cannot be fetched now.
     """
@@ -47,11 +46,17 @@ def results(run: str) -> list[Any]:
         row = ledger.run(run) or row
     outcomes = {outcome.index: outcome for outcome, _ in ledger.outcomes(run)}
     files = _files(pool.key, run, outcomes)
-    returned = {i: pickle.loads(data) for i, data in files.items() if outcomes[i].kind == "returned"}
+    loaded = {i: load(data) for i, data in files.items() if outcomes[i].kind == "returned"}
+    returned = {i: value for i, (value, failure) in loaded.items() if failure is None}
     if row.state == "failed" and row.root_cause is not None:
         raise _failure(row, row.root_cause, outcomes, files, returned)
     if row.state != "done":
         raise PoolError(f"run {run} of {row.function} did not end well ({row.state}), and gave no results")
+    for i, (_, failure) in loaded.items():
+        if failure is not None:
+            place = f"{place_of(row.kind, outcomes[i])} returned, but"
+            about = outcomes[i].rank, place, "its result", failure, returned
+            raise unloadable(run, row.function, outcomes, *about) from failure
     if len(returned) < row.total:
         raise PoolError(
             f"the results of run {run} were given to the client that ran it, or removed since",

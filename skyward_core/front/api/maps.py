@@ -13,6 +13,7 @@ from ...model.errors import UsageError
 from ...model.function import Function, PendingFunction
 from ...pool.runs.map_run import AHEAD
 from ...tasks.payload import map_function, map_share
+from ...tasks.value_code import tried
 from ...transport.background_loop import background
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Mapped:
         self, way: ShareWay, call: PendingFunction[Any], items: Iterable[Any], *, ordered: bool, single: bool
     ) -> None:
         self._way, self._ordered, self._fn = way, ordered, call.fn
-        left = len(items) if isinstance(items, Sized) else None
+        left = tried(lambda: len(items))[0] if isinstance(items, Sized) else None
         self._sizes = Sizes(way.places, single=single, left=left)
         self._items = iter(items)
         self._read = 0  # items

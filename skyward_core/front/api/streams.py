@@ -17,7 +17,7 @@ def split(run: Run, cancel: Callable[[], None], *, ahead: bool = False) -> list[
     read them in turns (``zip``).
 
     Args:
-        cancel: called when an iterator is closed before its end.
+        cancel: called when an iterator is closed before its end, or raises.
         ahead: take values as they come, whoever reads them: with fewer places than calls one that waits for its reader
             would have the place of another, for which the reader may wait.
     """
@@ -45,7 +45,7 @@ def split(run: Run, cancel: Callable[[], None], *, ahead: bool = False) -> list[
                 yield from found
             if run.state not in ("running", "done"):
                 raise run.error()
-        except GeneratorExit:
+        except BaseException:  # closed, or a value that does not load: nobody reads any more
             cancel()
             raise
 

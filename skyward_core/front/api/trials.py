@@ -9,12 +9,13 @@ from itertools import product
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, overload
 
-from ...model.errors import Cancelled, PoolError, UsageError
+from ...model.errors import Cancelled, PoolError, RunError, UsageError
 from ...model.function import Function, PendingFunction
 from ...pool.runs.launch import new_id
 from ...pool.runs.results import rebuild
 from ...store import kept_trials
 from ...tasks.combinations import MOST
+from ...tasks.value_code import repr_of, words_of
 from ...transport.background_loop import background, submit
 from ...views.trial_sheet import TrialSheet
 from .dispatch import Dispatching
@@ -52,8 +53,8 @@ class Trial:
 
     @property
     def ok(self) -> bool:
-        """Whether it has returned a value."""
-        return self.outcome == "returned"
+        """Whether it has returned a value that could be loaded here."""
+        return self.outcome == "returned" and self.error is None
 
 
 class PendingTrials:
@@ -271,7 +272,7 @@ class Trials(Sequence[Trial]):
         for trial in self:
             numbers = (trial.numbers.get(name) for name in names)
             shown = ("" if number is None else f"{number:g}" for number in numbers)
-            result = repr(trial.value) if trial.ok else "" if trial.error is None else _said(trial.error)
+            result = repr_of(trial.value) if trial.ok else "" if trial.error is None else _said(trial.error)
             texts = map(_text, trial.arguments.values())
             rows.append([str(trial.place), *texts, trial.outcome, *shown, result[:200]])
         return rows
@@ -350,7 +351,7 @@ def _result(run: Run, outcome: Outcome) -> tuple[Any, BaseException | None]:
     if outcome.kind == "returned":
         try:
             return run.value(outcome.index), None
-        except Exception as error:  # noqa: BLE001  what it is made of may be missing here
+        except RunError as error:  # what it is made of may be missing here
             return None, error
     return None, rebuild(outcome, run.values.pop(outcome.index, None))
 
@@ -391,11 +392,11 @@ def _as_gangs(trials: Trials, pending: PendingTrials, pool: Dispatching, nodes: 
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else repr(value)
+    return value if type(value) is str else repr_of(value)
 
 
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {words_of(error)[1]}"
 
 
 def _safe(text: str) -> str:

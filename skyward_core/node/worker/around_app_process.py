@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ...runtime import older_import
 from ...wire.frames import Header
 from .agent_channel import AgentChannel
-from .results import describe_error
+from .attempts import describe_error
 from .stop_signal import Stopped, StopSignal
 
 if TYPE_CHECKING:

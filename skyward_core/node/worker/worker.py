@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, suppress
 from time import monotonic, perf_counter  # user code may put something else in their place
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...runtime import large_imports, metrics, older_import, preempt
 from ...runtime.info import instance_info, set_place, using
@@ -29,7 +29,7 @@ from .children import AtImport
 from .loaded_modules import LoadedModules
 from .orders import Orders
 from .printing import Streams
-from .results import Pickled, describe_error, pickle_result
+from .results import Pickled, pickle_result, text_of
 from .script_names import SIGN, Loaded, ScriptNames
 from .stop_signal import Stopped, StopSignal, write_stacks
 
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     )
 
 FUNCTIONS_KEPT = 64
+T = TypeVar("T")
 
 
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:
@@ -236,6 +237,12 @@ class WorkerProcess:
                 sys.exit(128 + signal.SIGTERM)
             except BaseException as error:  # noqa: BLE001  reported as the outcome of every call that needed it
                 self._setup_error = error
+                if not isinstance(error, Exception):  # which is no exit of the calls
+                    from ...plugins.base import PluginError
+
+                    said = f"its plugins cannot be entered: {type(error).__name__}: {text_of(error)}"
+                    self._setup_error = PluginError(said)
+                    self._setup_error.__cause__ = error
         others = info.world_size > 1 or "members" in header["info"]  # which it would have with more nodes
         if self._rendezvous and header["gang"] and others and not info.stands_alone:
             from ...runtime.torchrun import ForCalls
@@ -277,12 +284,13 @@ class WorkerProcess:
         except SystemExit as error:
             if self._stop.ending:  # not user code's, but SIGTERM's
                 raise
-            status = _exit_status(error)
+            code = _EXIT_CODE(error)
+            status = _exit_status(code)
             if status or self._channel.forked:
                 exit_code = status
                 said = (
-                    getattr(error, "__skyward_words__", "")
-                    or f"called sys.exit({error.code!r:.200}) before it returned"
+                    _ATTRIBUTES(error).get("__skyward_words__")
+                    or f"called sys.exit({text_of(code, repr)[:200]}) before it returned"
                 )
                 answer |= {"kind": "exited", "exit_code": exit_code}
                 answer["error"] = {"type": "SystemExit", "message": said}
@@ -290,6 +298,8 @@ class WorkerProcess:
                 result, answer["left"] = pickle_result(None, "", ""), True
         except BaseException as error:  # noqa: BLE001  whatever user code raises is its outcome
             answer["kind"] = "raised"
+            from .attempts import describe_error  # most calls return
+
             words, result.data = describe_error(error)
             answer["error"] = words | {"traceback": self._script.as_clients_know(words["traceback"])}
         if self._channel.forked:
@@ -325,7 +335,7 @@ class WorkerProcess:
             from ...runtime.fed import collect  # few calls have such an argument
 
             made = collect()
-        fn, (args, kwargs) = self._load(header, body)
+        fn, (args, kwargs) = _loaded("its function or arguments", lambda: self._load(header, body))
         self._bind(header["run"], header["i"], made)
         if self._phase == "importing":
             self._enter("running")
@@ -451,7 +461,7 @@ class WorkerProcess:
 
         for items in made:
             self._fed[run, index, items.number] = items
-            items.bind(ask, self._wait_for_fed)
+            items.bind(ask, self._wait_for_fed, _loaded)
 
     def _wait_for_fed(self, come: Callable[[], bool]) -> None:
         self._streams.flush()
@@ -471,6 +481,23 @@ class WorkerProcess:
     def _flush(self) -> None:
         self._flush_metrics()
         self._streams.flush()
+
+
+def _loaded(what: str, load: Callable[[], T]) -> T:
+    """Load what a client sent. Code of a value that exits ends neither the function, which has not begun, nor the rank.
+
+    Raises:
+        NotPicklableError: such code raised what is no ``Exception``, or what would end a loop in silence.
+    """
+    try:
+        return load()
+    except BaseException as error:
+        if isinstance(error, (Exception, Stopped)) and not isinstance(error, StopIteration):
+            raise
+        from ...model.errors import NotPicklableError
+
+        said = f"{what} cannot be loaded on this node: {type(error).__name__}: {text_of(error)}"
+        raise NotPicklableError(said) from error
 
 
 def _want(run: str, index: int, items: FedItems, *, again: bool = False) -> WorkerWant:
@@ -537,9 +564,10 @@ def _failed_app(told: PluginErrorWords, data: bytes) -> BaseException:
     from ...model.errors import RemoteTraceback
     from ...plugins.base import PluginError
 
-    error: BaseException = (
-        pickle.loads(data) if data else PluginError(told["message"], told["plugin"], "around_app")
-    )
+    error: BaseException = PluginError(told["message"], told.get("plugin", ""), "around_app")
+    with suppress(BaseException):  # its own code, which did well in the process that raised it
+        if data:
+            error = pickle.loads(data)
     if "traceback" in told:
         error.__cause__ = RemoteTraceback(told["traceback"])
     return error
@@ -557,11 +585,15 @@ def _end_child(answer: WorkerOutcome) -> None:
     os._exit(1 if answer["kind"] == "raised" else answer.get("exit_code") or 0)
 
 
-def _exit_status(error: SystemExit) -> int:
-    """The exit status that the interpreter would give this."""
-    if error.code is None:
+# A class of the user's may define these anew.
+_EXIT_CODE, _ATTRIBUTES = SystemExit.__dict__["code"].__get__, BaseException.__dict__["__dict__"].__get__
+
+
+def _exit_status(code: object) -> int:
+    """The exit status that the interpreter would give for what ``sys.exit`` was called with."""
+    if code is None:
         return 0
-    if isinstance(error.code, int):
-        return error.code & 0xFF
-    sys.stderr.write(f"{error.code}\n")
+    if issubclass(type(code), int):
+        return int.__and__(code, 0xFF)  # type: ignore[operator]
+    sys.stderr.write(f"{text_of(code)}\n")
     return 1

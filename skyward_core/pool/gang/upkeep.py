@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...model.errors import UsageError
+from ...model.errors import NotPicklableError, UsageError
 from ...plugins.base import has_app
 from ...wire.frames import PLUGINS
 from ..context import PoolContext
@@ -108,5 +108,11 @@ class Upkeep:
 
 def _pickled(plugins: Sequence[Any]) -> bytes:
     from ...tasks.payload import dumps  # a pool starts sooner without, and most have no plugins
+    from ...tasks.value_code import tried, words_of
 
-    return dumps(tuple(plugins))
+    data, error = tried(lambda: dumps(tuple(plugins)))
+    if error is not None:
+        raise NotPicklableError(
+            f"the plugins cannot travel to the nodes: {': '.join(words_of(error))}"
+        ) from error
+    return data or b""

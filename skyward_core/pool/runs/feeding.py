@@ -98,7 +98,7 @@ class Feeding:
             self._changed.notify()
 
     def _gone(self, header: AgentWant) -> tuple[int, Heard, bytes]:
-        from ...node.worker.results import describe_error
+        from ...node.worker.attempts import describe_error
 
         number = header["next"]
         said = f"value {number} of argument {self._name!r} was given to an earlier attempt at the call, and is no more"
@@ -146,13 +146,13 @@ class Feeding:
             value = next(values)
             try:
                 data = self._pickled(value)
-            except Exception as error:
+            except BaseException as error:  # in this thread no ctrl-c comes, so that it is the value's own
                 said = f"value {number} of argument {self._name!r} cannot travel to the nodes: {error}"
                 raise NotPicklableError(said) from error
         except StopIteration:
             end = End("end")
         except BaseException as error:  # noqa: BLE001  whatever the script's iterator raises is the rank's to hear
-            from ...node.worker.results import describe_error
+            from ...node.worker.attempts import describe_error
 
             if not isinstance(error, Exception):  # an exit of ours is none of the rank's
                 error = RuntimeError(

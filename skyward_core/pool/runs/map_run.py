@@ -7,9 +7,9 @@ each rank, which counts the items that it has done.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...model.errors import RunError
 from ...model.outcome import ErrorInfo, Outcome, Summary
 from ...model.states import OutcomeKind
 from ...tasks.task import Task
@@ -41,6 +41,29 @@ class Share(NamedTuple):
     task: Task
     items: int
     stock: frozenset[Link] | None = None
+
+
+class MapValues(NamedTuple):
+    """What loads the values of a call; user code may run in here, so never on the loop."""
+
+    run: MapRun
+    outcome: Outcome
+    data: Value
+
+    def __call__(self) -> list[Any]:
+        """The values.
+
+        Raises:
+            RunError: they cannot be loaded here; the cause says why.
+        """
+        values, failure = load(self.data)
+        if failure is not None:
+            raise self.not_loaded(failure) from failure
+        found: list[Any] = values
+        return found
+
+    def not_loaded(self, error: BaseException) -> RunError:
+        return self.run.not_loaded(self.outcome, error)
 
 
 class Tally:
@@ -102,18 +125,10 @@ class MapRun(Run):
         self._note_failure(Outcome(index, rank, link.node, kind, error=error))
         self._stop("it could not begin", breaks=False)
 
-    def _values(self, outcome: Outcome, value: Value) -> list[Any]:
-        """The values of a call; user code may run in here, so never on the loop.
-
-        Raises:
-            RunError: they cannot be loaded here; the cause says why.
-        """
-        try:
-            values: list[Any] = load(value)
-        except Exception as error:
-            self.outcomes[outcome.index] = outcome
-            raise self._unloadable(outcome.index, error) from error
-        return values
+    def not_loaded(self, outcome: Outcome, error: BaseException) -> RunError:
+        """Return the failure of a run of which a call's values cannot be loaded here."""
+        self.outcomes[outcome.index] = outcome
+        return self._unloadable(outcome.index, error)
 
     # -- what its reader asks for, on the loop -----------------------------------------------------------
 
@@ -224,7 +239,7 @@ class MapRun(Run):
         if outcome.kind == "returned":
             self._tell_progress(outcome.rank, tally)
             self.arrivals.put(
-                ("values", number, partial(self._values, outcome, value), share.items, outcome.seconds)
+                ("values", number, MapValues(self, outcome, value), share.items, outcome.seconds)
             )
         else:
             self._note_failure(outcome)

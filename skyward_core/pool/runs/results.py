@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from ...model.errors import Cancelled, PoolError, RankExit, RemoteTraceback, RunError
+from ...model.errors import Cancelled, PoolError, RankExit, RemoteError, RemoteTraceback, RunError
 from ...model.outcome import ErrorInfo, Outcome, RootCause
 from ...model.states import RunKind, RunStatus
+from ...tasks.value_code import tried, words_of
 from ...transport.incoming_result import Landing
+from ...wire.frames import SHORT
 from ..pool_end import PoolEnd
 
 Value = bytes | Landing
+Loaded = tuple[Any, BaseException | None]  # a value, or what loading it raised
+NAMED = re.compile(
+    rb"[\x82-\x84\x93]"
+)  # in a worker's pickles ahead of each class and function: code that may run
 
 
 class RunResults:
@@ -43,7 +50,7 @@ class RunResults:
         self.values: dict[int, Value] = {}
         self.root_cause: RootCause | None = None
         self._arrived: list[Outcome] = []
-        self._loaded: dict[int, Future[Any]] = {}
+        self._loaded: dict[int, Future[Loaded]] = {}
         self._ending: PoolEnd | None = None
         self._unsent = 0  # tasks that no node had been given when this client left
 
@@ -57,27 +64,23 @@ class RunResults:
         Raises:
             RunError: it cannot be loaded here; the cause says why.
         """
-        value = self.values.pop(index)
-        try:
-            if (loaded := self._loaded.pop(index, None)) is not None:
-                return loaded.result()
-            return load(value)
-        except Exception as error:
-            raise self._unloadable(index, error) from error
+        value, early = self.values.pop(index), self._loaded.pop(index, None)
+        loaded, failure = load(value) if early is None else early.result()
+        if failure is not None:
+            raise self._unloadable(index, failure) from failure
+        return loaded
 
-    def _unloadable(self, index: int, error: Exception) -> RunError:
-        outcome, kind = self.outcomes[index], type(error).__name__
-        message = f"its result cannot be loaded here: {kind}: {error}"
+    def _unloadable(self, index: int, error: BaseException) -> RunError:
+        outcome = self.outcomes[index]
         place = place_of(self.kind, outcome)
-        name = self.name_of(index)
-        return RunError(
-            f"{name} failed: {place} returned, but {message}",
-            run=self.id,
-            function=name,
-            outcomes=self.outcomes,
-            root_cause=RootCause(outcome.rank, "returned", kind, message),
-            results={},
-        )
+        return self._not_loaded(index, outcome.rank, f"{place} returned, but", "its result", error)
+
+    def _not_loaded(self, index: int, rank: int, place: str, what: str, error: BaseException) -> RunError:
+        """Return the failure of a run of which one value does not load here; values of the others are in it."""
+        ended = [(i, out.kind) for i, out in sorted(self.outcomes.items()) if i != index]
+        loaded = {i: self.load_early(i) for i, kind in ended if kind == "returned" and i in self.values}
+        results = {i: value for i, (value, failure) in loaded.items() if failure is None}
+        return unloadable(self.id, self.name_of(index), self.outcomes, rank, place, what, error, results)
 
     def _loadable(self) -> tuple[dict[int, Any], RunError | None]:
         """The values that are here and load, by index, and the first failure of one that does not."""
@@ -91,13 +94,16 @@ class RunResults:
                     failure = failure or error
         return values, failure
 
-    def load_early(self, index: int) -> None:
-        """Load what a rank returned while others still run; :meth:`value` then gives it, or raises what came of it."""
-        loaded = self._loaded[index] = Future()
-        try:
-            loaded.set_result(load(self.values[index]))
-        except Exception as error:  # noqa: BLE001  user code may raise anything; it is told in its turn
-            loaded.set_exception(error)
+    def load_early(self, index: int) -> Loaded:
+        """Load what a rank returned, once, perhaps while others still run; :meth:`value` then gives it."""
+        if (found := self._loaded.get(index)) is None:
+            found = self._loaded[index] = Future()
+            try:
+                found.set_result(load(self.values[index]))
+            except BaseException as error:  # the user's ctrl-c
+                found.set_exception(error)
+                raise
+        return found.result()
 
     def results(self) -> list[Any]:
         """All values by index.
@@ -180,25 +186,72 @@ def caused(error: RunError, culprit: Outcome, value: Value | None) -> RunError:
     """A run's error with its cause, as what the culprit raised where that can be: it may be caught as that."""
     from ...model.caused_error import of_cause  # few runs fail
 
-    return of_cause(error, rebuild(culprit, value))
+    cause = rebuild(culprit, value)
+    made, _ = tried(lambda: of_cause(error, cause))
+    if made is None:  # its class runs code where others have attributes
+        made = error
+        made.__cause__ = cause
+    return made
 
 
 def rebuild(outcome: Outcome, value: Value | None) -> BaseException:
     """The exception behind an outcome, with its remote traceback."""
     info = outcome.error or ErrorInfo(outcome.kind, "")
-    error: BaseException
-    if outcome.kind == "raised" and value:
-        loaded = load(value)
-        error = loaded if isinstance(loaded, BaseException) else RankExit(info.message)
+    error: Any
+    if outcome.kind == "raised":
+        loaded, _ = load(value) if value else (None, None)
+        is_error = issubclass(type(loaded), BaseException)
+        error = loaded if is_error else RemoteError(info.type, info.message)
     elif info.type == "TimeoutError":
         error = TimeoutError(f"rank {outcome.rank} {info.message}")
     else:
         error = RankExit(f"rank {outcome.rank}: {info.message}", outcome.exit_code, outcome.signal)
-    if info.traceback and error.__cause__ is None:
-        error.__cause__ = RemoteTraceback(info.traceback)
-    return error
+    if info.traceback and _cause_of(error) is None:
+        _set_cause(error, RemoteTraceback(info.traceback))
+    found: BaseException = error
+    return found
 
 
-def load(value: Value) -> Any:
-    """Unpickle what a rank sent; what has landed is read once and removed."""
-    return pickle.loads(value) if isinstance(value, bytes) else value.load()
+# A class of the user's may define attributes of these names itself.
+_cause_of = BaseException.__dict__["__cause__"].__get__
+_set_cause = BaseException.__dict__["__cause__"].__set__
+
+
+def unloadable(
+    run: str,
+    function: str,
+    outcomes: Mapping[int, Outcome],
+    rank: int,
+    place: str,
+    what: str,
+    error: BaseException,
+    results: Mapping[int, Any],
+) -> RunError:
+    """Return the failure of a run of which something does not load here.
+
+    Args:
+        place: where that comes from, as the beginning of a sentence.
+        what: it, in words.
+        error: what loading it raised.
+    """
+    kind, words = words_of(error)
+    message = f"{what} cannot be loaded here: {kind}: {words}"
+    cause = RootCause(rank, "returned", kind, message)
+    said = f"{function} failed: {place} {message}"
+    return RunError(said, run=run, function=function, outcomes=outcomes, root_cause=cause, results=results)
+
+
+def load(value: Value) -> Loaded:
+    """Unpickle what a rank sent; what has landed is read once and removed.
+
+    Raises:
+        BaseException: the user's ctrl-c, and the like; whatever the value's own code raises is returned.
+    """
+    if not isinstance(value, bytes):
+        return tried(value.load)
+    if len(value) > SHORT or NAMED.search(value):
+        return tried(lambda: pickle.loads(value))
+    try:
+        return pickle.loads(value), None
+    except Exception as error:  # noqa: BLE001  the caller tells which value it was
+        return None, error

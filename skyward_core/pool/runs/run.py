@@ -115,7 +115,7 @@ class Run(SentRun):
         loop.call_soon_threadsafe(hand_on)
 
     def _feed_nothing(self, link: Link, header: AgentWant) -> None:
-        from ...node.worker.results import describe_error  # nobody but who took a run over comes here
+        from ...node.worker.attempts import describe_error  # nobody but who took a run over comes here
 
         said = f"an argument of {self.name}() was fed by the client that called it, and that client has left"
         about: Heard = {key: header[key] for key in ("run", "i", "arg")}
@@ -440,6 +440,7 @@ class Run(SentRun):
 
         Raises:
             PoolError: it is large, and cannot be fetched.
+            RunError: it cannot be loaded here; the cause says why.
         """
         value: Value = body
         if (name := header.get("file")) is not None:
@@ -452,5 +453,10 @@ class Run(SentRun):
                     raise self.error() from error
                 said = f"value {header['seq']} of {self.name}() on rank {header['rank']} cannot be fetched: {error}"
                 raise PoolError(said) from error
-        yield load(value)
+        loaded, failure = load(value)
+        if failure is not None:
+            rank = header["rank"]
+            about = rank, f"rank {rank} (node {link.node}) yielded, but", f"its value {header['seq']}"
+            raise self._not_loaded(header["i"], *about, failure) from failure
+        yield loaded
         link.loop.call_soon_threadsafe(self.took, link, header["i"], header["seq"] + 1)

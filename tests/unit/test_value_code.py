@@ -1,0 +1,74 @@
+"""Code of values, run so that a ctrl-c of the user differs from what the value raises itself."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from skyward_core.tasks.value_code import repr_of, tried, words_of
+
+
+def raises(error: BaseException) -> Callable[[], Any]:
+    def work() -> Any:
+        raise error
+
+    return work
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, ValueError])
+def test_what_code_of_a_value_raises_is_returned(kind: type[BaseException]) -> None:
+    error = kind(3)
+    assert tried(raises(error)) == (None, error)
+    assert tried(lambda: 7) == (7, None)
+
+
+def test_a_ctrl_c_is_raised_even_if_the_value_catches_it() -> None:
+    def catches() -> int:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            return 7
+        return 8
+
+    with pytest.raises(KeyboardInterrupt):
+        tried(catches)
+    with pytest.raises(KeyboardInterrupt):
+        tried(lambda: tried(catches))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_handlers_that_raise_nothing_and_those_that_a_value_sets_stay() -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: seen.append(number))
+    try:
+        handler = signal.getsignal(signal.SIGUSR1)
+        assert tried(lambda: signal.raise_signal(signal.SIGUSR1)) == (None, None)
+        assert seen == [signal.SIGUSR1] and signal.getsignal(signal.SIGUSR1) is handler
+        tried(lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN))
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_another_thread_sets_no_handlers() -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(tried(raises(KeyboardInterrupt()))))
+    thread.start()
+    thread.join()
+    assert type(found[0][1]) is KeyboardInterrupt
+
+
+def test_values_and_errors_without_words_are_described() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise SystemExit(0)
+
+        __repr__ = __str__
+
+    assert words_of(Mute())[1] == "(its __str__ raised SystemExit)"
+    assert words_of(KeyError("a")) == ("KeyError", "'a'")
+    assert repr_of(Mute()) == "(its __repr__ raised SystemExit)" and repr_of("a") == "'a'"
