@@ -14,6 +14,7 @@ import tempfile
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from skyward_core.transport.upload.bundle import (
     SOURCELESS,
     Bundle,
     _of_other,
+    _without_docstrings,
     bundle,
     bundle_for,
     bundle_with_nvml,
@@ -91,6 +93,32 @@ def test_the_name_follows_the_content() -> None:
 def test_it_is_small() -> None:
     assert len(bundle().archive) < 720_000  # what a start waits for
     assert len(bundle().rest) < 750_000  # which nobody waits for
+
+
+def test_bytecode_comes_without_docstrings_and_is_otherwise_the_same() -> None:
+    text = """
+def told():
+    'told'
+    return 'told'
+def documented(x):
+    'what it does'
+    return [f'{each} what' for each in x]
+class Kept:
+    'kept'
+    def method(self):
+        'what it does'
+        return 'value'
+first = lambda: 'lambda'
+each = list('generator' for _ in 'x')
+"""
+    found: dict[str, Any] = {}
+    exec(_without_docstrings(compile(text, "m.py", "exec", dont_inherit=True)), found)
+    assert (
+        found["documented"].__doc__ is found["Kept"].method.__doc__ is None
+        and found["Kept"].__doc__ == "kept"
+    )
+    assert (found["told"](), found["first"](), found["each"]) == ("told", "lambda", ["generator"])
+    assert found["documented"]([1]) == ["1 what"] and found["Kept"]().method() == "value"
 
 
 @pytest.mark.parametrize("is_here", [True, False])
