@@ -106,6 +106,25 @@ async def test_doctor_looks_at_the_hosts_of_the_settings(host: Host, cli: Cli) -
     assert "reachable as" in done.stdout and "its clock is right" in done.stdout
 
 
+async def test_a_projects_host_name_runs_no_command(cli: Cli) -> None:
+    config = Path(cli.env["HOME"]) / ".ssh" / "config"
+    config.write_text('Host *\n  ProxyCommand sh -c "echo %h"\n')
+    cli.write("skyward.toml", '[hosts]\nlab = ["x;>pwned"]\n')
+    for arguments in (
+        ["hosts"],
+        ["hosts", "y;>pwned"],
+        ["doctor"],
+        ["run", "endings.py:fine", "--hosts", "lab"],
+        ["run", "endings.py:fine", "--hosts", "$(>pwned)"],
+        ["run", "endings.py:fine", "--hosts", "lab", "--dry-run"],
+        ["trust", "x;>pwned"],
+    ):
+        done = await asyncio.to_thread(cli, *arguments, status=None)
+        assert not list(cli.folder.glob("*pwned*")), arguments
+        assert done.returncode != 0, arguments
+        assert "names no host" in done.stdout + done.stderr, (arguments, done.stdout + done.stderr)
+
+
 async def test_hosts_need_ssh_and_ssh_needs_hosts(cli: Cli) -> None:
     assert "--hosts" in (await run(cli, "run", "endings.py:fine", "--provider", "ssh", status=2)).stderr
     done = await run(cli, "run", "endings.py:fine", "--provider", "local", "--hosts", "a", status=2)

@@ -9,6 +9,9 @@ from ...model.errors import UsageError
 from ...model.value import Value, value
 
 SSH_PORT = 22
+LONGEST = 255  # characters of a name: more than the domain name system has
+HOST_NEVER = frozenset("'`\"$\\;&<>|(){},")
+USER_NEVER = frozenset("'`\";&<>|(){}")
 Policy = Literal["known", "ask", "accept-new"]
 
 
@@ -26,6 +29,12 @@ class Target(Value):
     host_keys: Policy = "known"
     via: Target | None = None  # the jump host, where it is reached in other ways than the host itself
 
+    def __post_init__(self) -> None:
+        if why := why_unsafe(self.host, self.user or ""):
+            raise UsageError(f"{self.login!r:.200} names no host: {why}.")
+        for hop in self.jump.split(",") if self.jump else ():
+            Target("").named(hop)
+
     @property
     def label(self) -> str:
         """The host as a command line takes it."""
@@ -42,17 +51,38 @@ class Target(Value):
         Raises:
             UsageError: the text names no host.
         """
-        user, _, rest = text.strip().rpartition("@")
+        user, _, rest = text.strip().removeprefix("ssh://").rpartition("@")
         host, port = rest, ""
         if rest.startswith("["):  # [address]:port, as IPv6 needs it
             host, _, port = rest[1:].partition("]")
             port = port.removeprefix(":")
         elif rest.count(":") == 1:
             host, _, port = rest.partition(":")
-        if not host or host.startswith("-") or any(c.isspace() for c in host):
+        if not host:
             raise UsageError(
-                f"{text!r} names no host; write a name, an address, user@host or user@host:port."
+                f"{text!r:.200} names no host; write a name, an address, user@host or user@host:port."
             )
-        if port and not (port.isdigit() and 0 < int(port) < 65536):
-            raise UsageError(f"{text!r} has no such port {port!r}; ports are numbers from 1 to 65535.")
+        if port and not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
+            raise UsageError(
+                f"{text!r:.200} has no such port {port!r:.20}; ports are numbers from 1 to 65535."
+            )
         return replace(self, host=host, user=user or self.user, port=int(port) if port else self.port)
+
+
+def why_unsafe(host: str, user: str) -> str:
+    """Return why a host or user name is refused, "" if it is accepted.
+
+    Both are put into commands of the user's configuration (``ProxyCommand``, ``Match exec``). These are the rules of
+    OpenSSH (``ssh_valid_hostname`` and ``ssh_valid_ruser``), which releases before 9.6 do not apply.
+    """
+    if host.startswith("-") or user.startswith("-"):
+        return "a name does not begin with '-'"
+    if len(host) > LONGEST or len(user) > LONGEST:
+        return f"a name has {LONGEST} characters at most"
+    if found := next((c for c in host if c in HOST_NEVER or c.isspace() or not c.isprintable()), ""):
+        return f"a host name does not contain {found!r}"
+    if found := next((c for c in user if c in USER_NEVER or not c.isprintable()), ""):
+        return f"a user name does not contain {found!r}"
+    if " -" in user or user.endswith("\\"):
+        return "a user name does not contain ' -' and does not end with a backslash"
+    return ""
