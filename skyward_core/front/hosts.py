@@ -13,6 +13,7 @@ from ..providers.base import ReachedOverSSH
 from ..store.ledger import Ledger
 from ..store.ledger_rows import PoolRow
 from ..transport.ssh import connect, host_keys, openssh_config
+from ..transport.ssh.route import resolve
 from ..transport.ssh.target import Target
 
 
@@ -66,7 +67,7 @@ def shown_key(host: str, known_hosts: str | None = None) -> ShownKey:
 async def _look(host: str, known_hosts: str | None) -> ShownKey:
     target = Target("", known_hosts=known_hosts).named(host)
     key = await connect.fetch_host_key(target)
-    route = await connect.resolve(target)
+    route = await resolve(target)
     return ShownKey(host, key, host_keys.look_up(route.known_hosts, key.name, key.port, route.revoked))
 
 

@@ -231,25 +231,26 @@ async def test_keys_that_cannot_be_used_leave_nothing_open(host: Host, target: T
         await front.until(came=1, still=0)
 
 
-async def test_nothing_is_dialled_where_something_else_may_say_how(
+async def test_a_host_is_dialled_where_the_configuration_has_it_unless_something_else_leads_there(
     host: Host, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     async with Front(host) as front:
-        target = replace(through(front, target), config=True)
         (tmp_path / ".ssh").mkdir()
-        (tmp_path / ".ssh" / "config").write_text("Host 127.0.0.1\n  HostName elsewhere.invalid\n")
-        behind = replace(target, jump="bastion", config=False)
-        dials = Dials([target, behind])
+        (tmp_path / ".ssh" / "config").write_text(
+            f"HostName 127.0.0.1\nPort {front.port}\nHost jumped\n  ProxyJump gate\nHost run\n  ProxyCommand false\n"
+            "Host bound\n  BindAddress 127.0.0.1\nHost gate\n  User me\n"
+        )
+        others = [Target("jumped"), Target("run"), Target("bound"), replace(target, jump="bastion")]
+        dials = Dials([*others, Target("box")])
         await dials.open()
-        assert (await dials.take(target), await dials.take(behind)) == (None, None)
-        await dials.close()
-        assert front.came == 0
-        (tmp_path / ".ssh" / "config").unlink()
-        dials = Dials([target])
-        await dials.open()
+        assert [await dials.take(each) for each in others] == [None] * 4
         await front.until(came=1, still=1)
+        sock = await dials.take(Target("box"))
+        assert sock is not None
+        sock.close()
         await dials.close()
+        assert front.came == 1
 
 
 # ---- what is done right after the login ---------------------------------------------------------------------

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import pwd
+import random
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from skyward_core.front.host_groups import new_group
+from skyward_core.front.hosts import shown_key
 from skyward_core.model.errors import UsageError
+from skyward_core.providers.slurm.provider import Slurm
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.transport.ssh import openssh_config
+from skyward_core.transport.ssh import openssh_config, route
 from skyward_core.transport.ssh.asyncssh_import import asyncssh
-from skyward_core.transport.ssh.connect import resolve
+from skyward_core.transport.ssh.connect import connect
+from skyward_core.transport.ssh.route import jump_target, resolve
 from skyward_core.transport.ssh.target import Target
+from tests.support.examples import examples
+from tests.support.processes import exists
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -42,23 +55,144 @@ def test_names(text: str, expected: tuple[str, str | None, int | None]) -> None:
     assert (target.host, target.user, target.port) == expected
 
 
-@pytest.mark.parametrize("text", ["", "me@", "-oProxyCommand=evil", "a b", "gpu1:0", "gpu1:70000", "gpu1:x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "me@",
+        "-oProxyCommand=evil",
+        "a b",
+        "gpu1:0",
+        "gpu1:70000",
+        "gpu1:x",
+        "gpu1:²",
+        f"gpu1:{'1' * 5000}",
+        "x" * 256,
+    ],
+)
 def test_names_that_are_none(text: str) -> None:
     with pytest.raises(UsageError):
         Target("").named(text)
 
 
+UNSAFE = [
+    "x;>pwned",
+    "x`>pwned`",
+    "$(>pwned)",
+    "x|y",
+    "x&y",
+    "x>y",
+    'x"y',
+    "x'y",
+    "x\\y",
+    "x{y}",
+    "x\ny",
+    "x\x1b",
+]
+UNSAFE_USERS = [
+    "x;>pwned",
+    "`>pwned`",
+    "$(>pwned)",
+    "-oProxyCommand=x",
+    "x -oy",
+    "x|y",
+    "x\\",
+    "x\ny",
+    '"',
+    "'",
+]
+
+
+@pytest.mark.parametrize("host", UNSAFE)
+def test_an_unsafe_host_name_is_refused_wherever_it_enters(home: Path, host: str) -> None:
+    (home / "skyward.toml").write_text(f"[hosts]\nlab = [{json.dumps(host)}]\n")
+    doors: list[Callable[[], object]] = [
+        lambda: Target(host),
+        lambda: Target("gpu1", jump=host),
+        lambda: Target("gpu1", jump=f"gate,{host}"),
+        lambda: Target("").named(f"me@{host}:22"),
+        lambda: SSH([host]),
+        lambda: SSH(host),
+        lambda: SSH("@lab"),
+        lambda: SSH(["gpu1"], jump=host),
+        lambda: SSH.from_json(SSH(["gpu1"]).to_json() | {"hosts": [host]}),
+        lambda: Slurm(login=host),
+        lambda: new_group("other", host),
+        lambda: shown_key(host),
+    ]
+    for door in doors:
+        with pytest.raises(UsageError):
+            door()
+
+
+@pytest.mark.parametrize("user", UNSAFE_USERS)
+def test_an_unsafe_user_name_is_refused_wherever_it_enters(user: str) -> None:
+    doors: list[Callable[[], object]] = [
+        lambda: Target("gpu1", user=user),
+        lambda: Target("").named(f"{user}@gpu1"),
+        lambda: Target("gpu1", jump=f"{user}@gate"),
+        lambda: SSH(["gpu1"], user=user),
+        lambda: SSH([f"{user}@gpu1"]),
+        lambda: Slurm(login=f"{user}@gpu1"),
+    ]
+    for door in doors:
+        with pytest.raises(UsageError):
+            door()
+
+
+@pytest.mark.parametrize(
+    "name", ["gpu1", "name@domain@gpu1", "DOMAIN\\me@gpu1", "fe80::1%eth0", "grün_1.lab", "a$b@gpu1"]
+)
+def test_a_safe_name_is_accepted(name: str) -> None:
+    assert Target("").named(name).login == name
+
+
+WAYS = pytest.mark.parametrize("program", ["ssh", ""], ids=["ssh", "no ssh"])
+
+
+@pytest.fixture
+def way(program: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenSSH's reading of the configuration, or asyncssh's where there is no program."""
+    if program and shutil.which(program) is None:
+        pytest.skip("there is no ssh client to ask")
+    if not program:
+        monkeypatch.setenv("PATH", str(home))
+
+
+@WAYS
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize(
+    "line",
+    [
+        'HostName "x;>pwned"',
+        'HostName "$(>pwned)"',
+        'User "$(>pwned)"',
+        "User x;>pwned",
+        "ProxyJump x;>pwned",
+        "ProxyJump a,$(>pwned)@gate",
+    ],
+)
+async def test_an_unsafe_name_of_the_configuration_runs_nothing(home: Path, line: str) -> None:
+    (home / "included").write_text(f"{line}\n")
+    (home / ".ssh/config").write_text(f'Include {home}/included\nProxyCommand sh -c "echo %h %r"\n')
+    with pytest.raises(UsageError):
+        await connect(Target("box"), patience=0)
+    assert not list(home.glob("pwned*"))
+
+
+@WAYS
+@pytest.mark.usefixtures("way")
 async def test_an_alias_brings_all_that_the_configuration_says(home: Path) -> None:
     (home / ".ssh/config").write_text(
         "Host box\n  HostName 10.1.2.3\n  Port 2200\n  User alice\n  ProxyJump bob@gate:2022\n"
         "  HostKeyAlias the-box\n  UserKnownHostsFile ~/.ssh/special\n  IdentityFile ~/.ssh/box_key\n"
     )
     asyncssh.generate_private_key("ssh-ed25519").write_private_key(home / ".ssh/box_key")
-    route = await resolve(Target("box"))
-    assert str(route) == "alice@10.1.2.3:2200"
-    assert (route.name, route.jump) == ("the-box", "bob@gate:2022")
-    assert home / ".ssh/special" in route.known_hosts
-    assert route.known_hosts[0] == home / "sky/known_hosts"  # accepted keys go to our own file
+    found = await resolve(Target("box"))
+    assert str(found) == "alice@10.1.2.3:2200"
+    assert (found.name, found.jump) == ("the-box", "bob@gate:2022")
+    assert home / ".ssh/special" in found.known_hosts
+    assert found.known_hosts[0] == home / "sky/known_hosts"  # accepted keys go to our own file
 
     # What is said in the call goes first, and config=False leaves the file unread.
     assert (await resolve(Target("box", user="eve", port=22, jump="other"))).user == "eve"
@@ -67,22 +201,211 @@ async def test_an_alias_brings_all_that_the_configuration_says(home: Path) -> No
     assert own.known_hosts == (home / ".ssh/pool",)
 
 
+@WAYS
+@pytest.mark.usefixtures("way")
 async def test_a_configuration_cannot_switch_verification_off(home: Path) -> None:
     (home / ".ssh/config").write_text("Host *\n  UserKnownHostsFile none\n  StrictHostKeyChecking no\n")
-    route = await resolve(Target("box"))
-    assert home / "sky/known_hosts" in route.known_hosts
+    found = await resolve(Target("box"))
+    assert home / "sky/known_hosts" in found.known_hosts
 
 
-async def test_a_jump_host_does_not_jump_through_itself(home: Path) -> None:
-    (home / ".ssh/config").write_text("Host *\n  ProxyJump gate\n")
-    assert (await resolve(Target("gate"))).jump is None
-    assert (await resolve(Target("box"))).jump == "gate"
+LOOPS = {
+    "itself": "Host *\n  ProxyJump gate\n",
+    "itself, by a user": "Host *\n  ProxyJump ann@gate\n",
+    "itself, by a port": "Host *\n  ProxyJump gate:2022\n",
+    "two": "Host box\n  ProxyJump gate\nHost gate\n  ProxyJump box\n",
+    "three": "Host box\n  ProxyJump gate\nHost gate\n  ProxyJump other\nHost other\n  ProxyJump gate\n",
+    "ever new names": "Host *\n  ProxyJump x%h\n",
+}
 
 
+@WAYS
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_jump_hosts_that_lead_to_themselves_are_refused(home: Path, loop: str) -> None:
+    (home / ".ssh/config").write_text(LOOPS[loop])
+    with pytest.raises(UsageError, match=r"lead back to themselves|jumphost loop"):
+        await connect(Target("box"), patience=0)
+
+
+@WAYS
+@pytest.mark.usefixtures("way")
+async def test_a_list_of_jump_hosts_takes_the_place_of_their_own(home: Path) -> None:
+    (home / ".ssh/config").write_text("Host box\n  ProxyJump gate,other\nHost other\n  ProxyJump other\n")
+    found = await resolve(Target("box"))
+    assert found.jump == "gate,other"
+    hop = jump_target(Target("box"), "gate,other")
+    assert (hop.host, hop.jump) == ("other", "gate")
+
+
+@WAYS
+@pytest.mark.usefixtures("way")
 async def test_a_broken_configuration_is_named(home: Path) -> None:
     (home / ".ssh/config").write_text("Host box\n  Port many\n")
-    with pytest.raises(UsageError, match=r"~/\.ssh/config cannot be used for host box"):
+    with pytest.raises(
+        UsageError, match=r"~/\.ssh/config cannot be used for host box: .*(B|b)ad|Invalid"
+    ) as refused:
         await resolve(Target("box"))
+    assert "OpenSSH" not in str(refused.value)
+
+
+@WAYS
+@pytest.mark.usefixtures("way")
+async def test_a_configuration_that_includes_itself_is_refused(home: Path) -> None:
+    (home / ".ssh/config").write_text(f"Include {home}/.ssh/config\n")
+    with pytest.raises(UsageError, match=r"~/\.ssh/config cannot be used"):
+        await resolve(Target("box"))
+
+
+@pytest.mark.parametrize(
+    "line", ["Match final", "Match exec 'test %h = box'", "Match !final", "CanonicalizeHostname yes"]
+)
+async def test_without_ssh_a_line_that_asyncssh_cannot_evaluate_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setenv("PATH", str(home))
+    (home / ".ssh/config").write_text(f"{line}\n  User ann\n")
+    with pytest.raises(UsageError, match="not supported; there is no ssh program"):
+        await resolve(Target("box"))
+    assert (await resolve(Target("box", config=False))).host == "box"
+
+
+class Program:
+    """A stand-in for ``ssh`` that notes how often it is started."""
+
+    def __init__(self, folder: Path, script: str) -> None:
+        self.log = folder / "started"
+        folder.mkdir()
+        (folder / "ssh").write_text(f'#!/bin/sh\necho "$*" >> {self.log}\n{script}\n')
+        (folder / "ssh").chmod(0o755)
+
+    @property
+    def started(self) -> list[str]:
+        return self.log.read_text().splitlines()
+
+
+async def test_one_question_to_ssh_serves_all_connections_of_a_command(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program(home / "bin", "echo hostname there")
+    monkeypatch.setenv("PATH", f"{home}/bin:/bin:/usr/bin")
+    routes = await asyncio.gather(*(resolve(Target(host)) for host in ("gpu1", "gpu2", "gpu1", "gpu1")))
+    assert {found.host for found in routes} == {"there"}
+    assert sorted(line.rpartition(" ")[2] for line in program.started) == ["gpu1", "localhost"]
+    (home / ".ssh/config").write_text("")
+    await resolve(Target("gpu1"))
+    os.utime(home / ".ssh/config", ns=(1, 1))  # edited: what was said before no longer holds
+    await resolve(Target("gpu1"))
+    assert [line for line in program.started if line.endswith("gpu1")] == [
+        "-v -T -G -F none -- gpu1",
+        *[f"-v -T -G -F {home}/.ssh/config -- gpu1"] * 2,
+    ]
+
+
+FLEET = [
+    "gpu1",
+    "gpu2",
+    "gpu10",
+    "node7",
+    "node8",
+    "a.lab",
+    "b.lab",
+    "10.0.0.1",
+    "10.0.0.2",
+    "10.1",
+    "GPU1",
+    "fe80::1",
+]
+LINES = [
+    "Host *", "Host gpu*", "Host gpu? !gpu2", "Host 10.0.0.* node7", "Host GPU1", "Host *.lab", "Host=gpu1",
+    "host\tgpu2", 'Host "gpu1" node8', "HOST gpu[12]", "HostName other", "HostName gpu1", "HostName GPU1", "User ann",
+    "User bob",
+    "Port 2200", "IdentityFile /key-%n", "IdentityFile /key", "ProxyCommand nc %h %p", "ProxyJump gate", "Match all",
+    "Match final", "HostKeyAlias one", "# Host gpu1", "Include included",
+    "Match host gpu1", "Match originalhost gpu2", 'Match exec "test %n = node7"', "UserKnownHostsFile /known-%n",
+    "HostName %h.lab", "CanonicalizeMaxDots 2",
+]  # fmt: skip
+CLEAR = LINES[:-6]
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh client to ask")
+@pytest.mark.parametrize("seed", range(examples(100)))
+async def test_hosts_that_share_an_answer_have_the_same_one(home: Path, seed: int) -> None:
+    chosen = random.Random(seed)
+    for name in ("config", "included"):
+        lines = [chosen.choice(CLEAR if seed % 3 else LINES) for _ in range(chosen.randint(1, 8))]
+        text = "".join(f"{line}\n" for line in lines if name == "config" or "Include" not in line)
+        (home / ".ssh" / name).write_text(text.replace("Include included", f"Include {home}/.ssh/included"))
+    account = pwd.getpwuid(os.getuid()).pw_dir
+    found = dict(zip(FLEET, await asyncio.gather(*map(way_of, FLEET)), strict=True))
+    for name, way in found.items():
+        if way is None:
+            continue
+        command = ["ssh", "-G", "-F", f"{home}/.ssh/config", "--", name]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+        said = dict(reversed([line.split(" ", 1) for line in done.stdout.splitlines() if " " in line]))
+        assert (way.host, str(way.port), way.user) == (said["hostname"], said["port"], said["user"])
+        assert (way.jump, bool(way.proxy_command)) == (said.get("proxyjump"), "proxycommand" in said)
+        assert way.name == said.get("hostkeyalias", said["hostname"])
+        assert way.identities[0] == said["identityfile"].replace("~", str(home)).replace("%n", name)
+        known = said["userknownhostsfile"].split()[0]
+        assert str(way.known_hosts[1]) == known.replace(f"{account}/", f"{home}/")
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh client to ask")
+@pytest.mark.parametrize(
+    "line",
+    [
+        'Host "gpu1" node8', "Host=gpu1", "\tHOST = gpu1", "Host gpu? !gpu2", "Host gp*1", '"Host" gpu1',
+        "Host * !gpu2", "Match originalhost gpu1", "Match host=gpu1", 'Match exec "test %n = gpu1"', "Match !host gpu2",
+    ],
+)  # fmt: skip
+async def test_a_block_for_one_host_is_not_for_its_neighbour(home: Path, line: str) -> None:
+    (home / ".ssh/config").write_text(f"{line}\n  User ann\nHost *\n  User bob\n")
+    ways = await asyncio.gather(*(resolve(Target(name)) for name in ("gpu1", "gpu2")))
+    assert [way.user for way in ways] == ["ann", "bob"]
+
+
+async def way_of(name: str) -> route.Route | None:
+    try:
+        return await resolve(Target(name))
+    except UsageError:  # jump hosts that lead to themselves
+        return None
+
+
+@pytest.mark.parametrize(
+    "script", ["sleep 60 & echo $! >> {pids}; wait", "yes", "yes >&2", "exit 3", "kill -9 $$"]
+)
+async def test_an_ssh_that_gives_no_answer_is_ended(
+    home: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    pids = home / "pids"
+    Program(home / "bin", f"echo $$ >> {pids}\n{script.format(pids=pids)}")
+    monkeypatch.setenv("PATH", f"{home}/bin:/bin:/usr/bin")
+    monkeypatch.setattr(route, "ANSWER", 0.3)
+    with pytest.raises(UsageError, match=r"~/\.ssh/config cannot be used for host \w+: `ssh -G` fails"):
+        await resolve(Target("gpu1"))
+    await until(lambda: not any(exists(int(pid)) for pid in pids.read_text().split()))
+
+
+async def test_the_ssh_of_a_relative_folder_of_path_is_not_run(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program(home / "bin", "")
+    monkeypatch.setenv("PATH", "bin:.:")
+    await resolve(Target("gpu1"))
+    assert not program.log.exists()
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh client to ask")
+async def test_a_home_of_its_own_is_the_home_of_all_files(home: Path) -> None:
+    (home / ".ssh/config").write_text(
+        "UserKnownHostsFile ~/.ssh/mine\nIdentityFile ~/key\nIdentityFile %d/other-%n\nIdentityAgent ~/agent\n"
+    )
+    found = await resolve(Target("box"))
+    assert found.identities == (f"{home}/key", f"{home}/other-box")
+    assert found.known_hosts[1] == home / ".ssh/mine"
+    assert found.agent == f"{home}/agent"
 
 
 def test_groups_of_skyward_toml(home: Path) -> None:
@@ -119,8 +442,13 @@ def test_the_provider_is_a_value() -> None:
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh client to ask")
 async def test_openssh_understands_the_entries_of_a_pool(home: Path) -> None:
-    (home / ".ssh/config").write_text("Host box\n  HostName 10.1.2.3\n  User alice\n  ProxyJump gate\n")
-    targets = [Target("box"), Target("10.0.0.2", user="me", port=2222, keys=(str(home / "a key"),))]
+    (home / ".ssh/config").write_text(
+        "Host box\n  HostName 10.1.2.3\n  User alice\n  ProxyJump gate\n"
+        "Host run\n  ProxyCommand nc %n %h '100%%'\n  CertificateFile ~/signed\n  IdentitiesOnly yes\n"
+        "  IdentityAgent /agent\n  IdentityFile ~/100%%/key\n"
+    )
+    given = Target("10.0.0.2", user="me", port=2222, keys=(str(home / "a key"),))
+    targets = [Target("box"), given, Target("run")]
     whole = await openssh_config.write("train", targets)
 
     def said(name: str) -> dict[str, str]:
@@ -142,6 +470,10 @@ async def test_openssh_understands_the_entries_of_a_pool(home: Path) -> None:
         "yes",
         "true",
     )
+    third = said("train-2")
+    assert third["proxycommand"] == "nc run run '100%%'"
+    assert third["certificatefile"] == str(home / "signed") and third["identitiesonly"] == "yes"
+    assert third["identityagent"] == "/agent" and third["identityfile"] == f"{home}/100%%/key"
     openssh_config.remove("train")
     assert said("train-1")["hostname"] == "train-1"
 

@@ -14,9 +14,13 @@ from __future__ import annotations
 import ctypes.util
 import gc
 import logging
+import socket
 import sys
 import typing
+from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 from ...node.put_off import PutOff
 
@@ -30,6 +34,9 @@ try:
     import asyncssh
     from asyncssh.config import SSHClientConfig, SSHConfig
     from asyncssh.crypto import cipher as _ciphers
+    from asyncssh.encryption import get_encryption_algs
+    from asyncssh.kex import get_kex_algs
+    from asyncssh.mac import get_mac_algs
     from asyncssh.public_key import get_certificate_algs, get_public_key_algs
 finally:
     if _collects:
@@ -45,8 +52,11 @@ finally:
     if sys.modules["asyncssh.crypto.x509"] is None:
         del sys.modules["asyncssh.crypto.x509"]
 
-# An option that asyncssh does not know it passes over in silence, and this one says whom not to believe.
-SSHClientConfig._handlers.setdefault("revokedhostkeys", ("RevokedHostKeys", SSHConfig._set_string))
+# Options that asyncssh does not know, and ignores without a word.
+for _option in ("RevokedHostKeys", "BindInterface", "ProxyUseFdpass"):
+    SSHClientConfig._handlers.setdefault(_option.lower(), (_option, SSHConfig._set_string))
+# Criteria of Match that asyncssh evaluates otherwise than OpenSSH, or only while it connects.
+NOT_EVALUATED = {"canonical", "final", "localnetwork", "tagged", "version", "command", "sessiontype"}
 
 # It tells each command, of pages, to whoever has set up logging, as most scripts that train do; ours tell what matters.
 # Who wants to hear it all gives its logger a level.
@@ -59,4 +69,55 @@ _made = vars(_ciphers).get("AESGCM")
 if isinstance(_made, type):
     vars(_ciphers)["AESGCM"] = lru_cache(CIPHERS_KEPT)(_made)
 
-__all__ = ["asyncssh", "get_certificate_algs", "get_public_key_algs"]
+
+async def read_config(
+    files: Sequence[Path], host: str, user: str | None, port: int | None
+) -> dict[str, list[str]]:
+    """Return the options of a host, by their names in lower case, as `ssh -G` prints them.
+
+    Raises:
+        ValueError: If the files cannot be parsed, or asyncssh cannot evaluate them.
+        OSError: If they cannot be read.
+    """
+    asked: dict[str, Any] = {} if user is None else {"username": user}
+    if port is not None:
+        asked["port"] = port
+    options = await asyncssh.SSHClientConnectionOptions.construct(
+        host=host, config=[*files], client_keys=None, known_hosts=b"", x509_trusted_certs=None, **asked
+    )
+    found = {name.lower(): _texts(given) for name, given in options.config.get_options(False).items()}
+    if found.get("canonicalizehostname", ["no"]) != ["no"]:
+        raise ValueError("CanonicalizeHostname is not supported")
+    # Its tokens are replaced already.
+    found |= {"proxycommand": [text.replace("%", "%%") for text in found.get("proxycommand", ["none"])]}
+    return found
+
+
+def _texts(given: Any) -> list[str]:
+    if isinstance(given, bool):
+        return ["yes" if given else "no"]
+    if isinstance(given, socket.AddressFamily):
+        return [{socket.AF_INET: "inet", socket.AF_INET6: "inet6"}.get(given, "any")]
+    if isinstance(given, tuple):  # RekeyLimit
+        return [" ".join(part or "0" for part in given)]
+    return [*given] or ["none"] if isinstance(given, list) else ["none" if given is None else str(given)]
+
+
+def _match(config: Any, option: str, args: list[str]) -> None:
+    words = {word.lower().lstrip("!") for word in args}
+    if words & NOT_EVALUATED or ("exec" in words and any("%" in word for word in args)):
+        config._error(f"Match {' '.join(args)} is not supported")
+    SSHConfig._match(config, option, args)
+
+
+SSHClientConfig._handlers["match"] = ("Match", _match)
+
+__all__ = [
+    "asyncssh",
+    "get_certificate_algs",
+    "get_encryption_algs",
+    "get_kex_algs",
+    "get_mac_algs",
+    "get_public_key_algs",
+    "read_config",
+]

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
+import os
 import random
-import shlex
+import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from copy import copy
 from typing import Any, Protocol
 
 from ...model.errors import PoolError, UsageError
 from ...store.loggers import logger
 from . import failures, host_keys, questions
-from .asyncssh_import import asyncssh
+from .asyncssh_import import (
+    asyncssh,
+    get_certificate_algs,
+    get_encryption_algs,
+    get_kex_algs,
+    get_mac_algs,
+    get_public_key_algs,
+)
 from .dial import CONNECT_TIMEOUT, Dials
 from .keepalive import watch
-from .route import Route
+from .route import Route, jump_target, resolve
 from .target import Target
 
 _log = logger("ssh")
@@ -39,6 +45,10 @@ AEAD = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@o
 CIPHERS = (*AEAD, "aes128-ctr", "aes192-ctr", "aes256-ctr")
 MSG_IGNORE = 2  # RFC 4253, 11.2
 
+FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+YES = ("yes", "true")
+HOST_KEYS = (*get_public_key_algs(), *get_certificate_algs())
+
 Waiting = Callable[[str, float], None]  # waiting(why, time of the next try)
 Begin = Callable[["HostConnection"], Awaitable[None]]
 
@@ -47,55 +57,6 @@ class Begun(Protocol):
     """What was begun on a host ahead of who needs it."""
 
     def close(self) -> None: ...
-
-
-async def resolve(target: Target) -> Route:
-    """Read the configuration for a target.
-
-    Raises:
-        UsageError: the configuration does not parse, or the user has no name.
-    """
-    try:
-        options = await asyncssh.SSHClientConnectionOptions.construct(
-            host=target.host, client_keys=None, known_hosts=b"", **_asked(target)
-        )
-    except (asyncssh.ConfigParseError, ValueError) as error:
-        raise failures.config_unusable(target, error) from error
-    if target.known_hosts is not None:
-        files = [target.known_hosts]
-    else:
-        users = options.config.get("UserKnownHostsFile", ["~/.ssh/known_hosts", "~/.ssh/known_hosts2"])
-        files = [str(host_keys.own_file()), *users]
-        system = ["/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"]
-        files += options.config.get("GlobalKnownHostsFile", system)
-    revoked = options.config.get("RevokedHostKeys")
-    jump = (target.via.login if target.via else target.jump) or options.tunnel
-    return Route(
-        host=options.host,
-        port=options.port,
-        user=options.username,
-        name=options.host_key_alias or options.host,
-        has_alias=bool(options.host_key_alias),
-        jump=jump if jump not in (target.host, options.host) else None,
-        known_hosts=tuple(Path(file).expanduser() for file in files),
-        revoked=(Path(revoked).expanduser(),) if revoked else (),
-        ciphers=() if options.config.get("Ciphers") else CIPHERS,
-        host_key_algorithms=bool(options.config.get("HostKeyAlgorithms")),
-        identities=target.keys or tuple(options.config.get("IdentityFile", ())),
-        proxy_command=shlex.join(options.proxy_command) if options.proxy_command else None,
-    )
-
-
-def _asked(target: Target) -> dict[str, Any]:
-    """A target's wishes, in asyncssh's words."""
-    asked: dict[str, Any] = {"config": () if target.config else None}
-    if target.user is not None:
-        asked["username"] = target.user
-    elif not target.config:
-        asked["username"] = getpass.getuser()
-    if target.port is not None:
-        asked["port"] = target.port
-    return asked
 
 
 class HostConnection(asyncssh.SSHClient):
@@ -122,6 +83,7 @@ class HostConnection(asyncssh.SSHClient):
         self.lost = asyncio.Event()
         self.begun: Begun | None = None
         self.jump: _Jump | None = None
+        self.proxy: _Proxy | None = None
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
         self.made = True
@@ -148,6 +110,8 @@ class HostConnection(asyncssh.SSHClient):
         if self.jump is not None:
             self.jump.release()
             self.jump = None
+        if self.proxy is not None:
+            self.proxy.end()
 
     async def is_lost(self) -> bool:
         """Whether that is why no channel could be opened: asyncssh refuses those a turn of the loop before it tells
@@ -161,6 +125,8 @@ class HostConnection(asyncssh.SSHClient):
         try:
             async with asyncio.timeout(2):
                 await self.ssh.wait_closed()
+                if self.proxy is not None:
+                    await self.proxy.ended()
         except TimeoutError:
             self.ssh.abort()
 
@@ -259,23 +225,26 @@ async def _attempt(
     known = host_keys.look_up(route.known_hosts, route.name, route.known_port, route.revoked)
     link = HostConnection(target, route, known)
     if route.jump:
-        link.jump = await _Jump.borrow(_jump_target(target, route.jump))
+        link.jump = await _Jump.borrow(jump_target(target, route.jump))
     dialled = await dials.take(target) if dials else None
+    if route.proxy_command:
+        link.proxy, dialled = await _Proxy.start(route.proxy_command)
     begun = time.monotonic()
+    agent = asyncssh.SSHAgentClient(route.agent)
     try:
+        keys = await _keys_to_offer(route, agent, given=bool(target.keys))
         link.ssh = await asyncssh.connect(
-            target.host,
+            **_way(route),
+            **_packets(route),
+            **_login(route),
             client_factory=lambda: link,
             tunnel=link.jump.link.ssh if link.jump else None,
             sock=dialled,
             known_hosts=((), (), known.revoked),  # of all others the link is asked
-            # Those of the configuration, else:
-            server_host_key_algs=()
-            if route.host_key_algorithms
-            else known.algorithms(certificates=certificates),
-            client_keys=_keys(target, route),
-            ignore_encrypted=True,  # those are the ssh-agent's to use
-            encryption_algs=route.ciphers,
+            server_host_key_algs=_algorithms(route, "hostkeyalgorithms", HOST_KEYS)
+            or known.algorithms(certificates=certificates),
+            client_keys=keys or None,
+            agent_path=None,  # the keys of an agent are among them
             x509_trusted_certs=None,
             gss_kex=False,  # it would take the place of the host key
             password_auth=False,  # nobody is there to be asked
@@ -286,7 +255,6 @@ async def _attempt(
             keepalive_count_max=KEEPALIVE_COUNT,
             connect_timeout=seconds,
             login_timeout=LOGIN_TIMEOUT,
-            **_asked(target),
         )
     except BaseException as error:
         took = time.monotonic() - begun
@@ -294,6 +262,8 @@ async def _attempt(
         if dialled is not None and not link.made:
             dialled.close()
         link.connection_lost(None)
+        if link.proxy is not None:
+            await link.proxy.ended()
         if isinstance(error, asyncssh.HostKeyNotVerifiable):
             if link.signed and certificates and "revoked" not in str(error):
                 # As OpenSSH does: a certificate that does not hold is a host's plain key.
@@ -303,16 +273,196 @@ async def _attempt(
         if isinstance(error, Exception) and (unusable := failures.key_unusable(target, error)):
             raise unusable from error
         raise
+    finally:
+        agent.close()
     _log.info("%s: connected and logged in, %.3f s", route, time.monotonic() - begun)
     return link
 
 
-def _keys(target: Target, route: Route) -> list[str] | tuple[()]:
-    """The key files to offer: those given, which must be there, or those of the configuration that are."""
-    if target.keys:
-        return [str(Path(key).expanduser()) for key in target.keys]
-    files = [Path(file).expanduser() for file in route.identities]
-    return [str(file) for file in files if file.exists()] or ()
+def _way(route: Route) -> dict[str, Any]:
+    """The way to a host, in asyncssh's words."""
+    return {
+        "host": route.host,
+        "port": route.port,
+        "config": None,  # has been read
+        "family": FAMILIES.get(route.option("addressfamily"), socket.AF_UNSPEC),
+        "local_addr": (route.option("bindaddress"), 0) if route.option("bindaddress") else (),
+        "kex_algs": _algorithms(route, "kexalgorithms", get_kex_algs()),
+    }
+
+
+def _packets(route: Route) -> dict[str, Any]:
+    """How packets are sent, in asyncssh's words."""
+    return {
+        "encryption_algs": _algorithms(route, "ciphers", get_encryption_algs()) or CIPHERS,
+        "mac_algs": _algorithms(route, "macs", get_mac_algs()),
+        "signature_algs": _algorithms(route, "casignaturealgorithms", get_public_key_algs()),
+        "compression_algs": "zlib@openssh.com,zlib,none" if route.option("compression") in YES else (),
+        "tcp_keepalive": route.option("tcpkeepalive") != "no",
+    }
+
+
+class _Proxy:
+    """A ``ProxyCommand``, run by the user's shell as OpenSSH does, with a socket for its input and output.
+
+    asyncssh would take what a command writes to stderr for the host's words.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    @classmethod
+    async def start(cls, command: str) -> tuple[_Proxy, socket.socket]:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            shell = os.environ.get("SHELL") or "/bin/sh"
+            process = await asyncio.create_subprocess_exec(
+                *(shell, "-c", f"exec {command}"),
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        return cls(process), ours
+
+    def end(self, how: signal.Signals = signal.SIGHUP) -> None:
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, how)
+
+    async def ended(self) -> None:
+        self.end()
+        try:
+            async with asyncio.timeout(1):
+                await self.process.wait()
+        except TimeoutError:
+            self.end(signal.SIGKILL)
+
+
+def _login(route: Route) -> dict[str, Any]:
+    """How to log in, apart from keys, in asyncssh's words."""
+    size, seconds = (*route.option("rekeylimit").split(), "0", "0")[:2]
+    by_host = route.option("hostbasedauthentication") in YES
+    return {
+        "username": route.user,
+        "host_key_alias": route.name if route.has_alias else (),
+        "public_key_auth": route.option("pubkeyauthentication") not in ("no", "false"),
+        "host_based_auth": by_host,
+        "client_host_keysign": by_host and route.option("enablesshkeysign") in YES,
+        "gss_auth": route.option("gssapiauthentication") in YES,
+        "gss_delegate_creds": route.option("gssapidelegatecredentials") in YES,
+        "preferred_auth": route.option("preferredauthentications") or (),
+        "pkcs11_provider": route.option("pkcs11provider") or None,
+        "rekey_bytes": () if size == "0" else size,
+        "rekey_seconds": () if seconds == "0" else seconds,
+        "env": route.options.get("setenv"),
+        "send_env": [each for line in route.options.get("sendenv", ()) for each in line.split()],
+    }
+
+
+def _algorithms(route: Route, option: str, possible: Sequence[bytes]) -> Sequence[str] | str:
+    """Those that the configuration names, as far as asyncssh has them; none if it names none.
+
+    Raises:
+        UsageError: If asyncssh has none of them.
+    """
+    named = route.option(option)
+    if not named or named[0] in "+-^":  # which only asyncssh's own reading leaves
+        return named or ()
+    has = {each.decode("ascii") for each in possible}
+    if not (found := [each for each in named.split(",") if each in has]):
+        raise UsageError(
+            f"Host {route.host}: none of the {option} of ~/.ssh/config is supported ({named:.200})."
+        )
+    return found
+
+
+async def _keys_to_offer(
+    route: Route, agent: asyncssh.SSHAgentClient, *, given: bool
+) -> list[asyncssh.SSHKeyPair]:
+    """Return what OpenSSH offers, in its order: certificates, the agent's keys (named ones first), other files.
+
+    Args:
+        given: Whether the caller has named the files, which must be usable then.
+
+    Raises:
+        OSError: If a given file cannot be read.
+        asyncssh.KeyImportError: If a given file is no key.
+    """
+    held: list[asyncssh.SSHKeyPair] = []
+    if route.agent:
+        with suppress(ValueError):  # no agent answers there
+            held = [*await agent.get_keys()]
+    named, files, certificates = await asyncio.to_thread(_load, route, given)
+    signed = [_signed(*each) for each in _matching(certificates, [*held, *files])]
+    there = {pair.public_data for pair in held}
+    others = route.option("identitiesonly") not in YES
+    offered = [
+        *{pair.public_data: pair for pair in reversed(signed)}.values(),
+        *(pair for pair in held if pair.public_data in named),
+        *(pair for pair in held if pair.public_data not in named and others),
+        *(pair for pair in files if pair.public_data not in there),
+    ]
+    accepted = {name.encode() for name in route.option("pubkeyacceptedalgorithms").split(",")}
+    return [pair for pair in offered if accepted == {b""} or accepted & {*pair.host_key_algorithms}]
+
+
+def _load(
+    route: Route, given: bool
+) -> tuple[set[bytes], list[asyncssh.SSHKeyPair], list[asyncssh.SSHCertificate]]:
+    """Return the public keys that identity files name, the keys in these files, and the certificates."""
+    named: set[bytes] = set()
+    files: list[asyncssh.SSHKeyPair] = []
+    for path in route.identities:
+        public = next((key for file in (f"{path}.pub", path) if (key := _public(file))), None)
+        pairs: Sequence[asyncssh.SSHKeyPair] = ()
+        try:
+            # Those with a passphrase are the ssh-agent's to use.
+            pairs = asyncssh.load_keypairs([(path, public)], ignore_encrypted=True)  # type: ignore[list-item]
+        except (OSError, ValueError):
+            if given and public is None:
+                raise
+        named |= {public.public_data} if public else {pair.public_data for pair in pairs}
+        files += pairs
+        if not route.certificates:
+            beside = _certificates(f"{path}-cert.pub")
+            named |= {each.public_data for each in beside}
+            files += [
+                _signed(pair, each)
+                for pair in pairs
+                for each in beside
+                if pair.public_data == each.key.public_data
+            ]
+    return named, files, [each for file in route.certificates for each in _certificates(file)]
+
+
+def _public(file: str) -> asyncssh.SSHKey | None:
+    try:
+        return asyncssh.read_public_key(file)
+    except (OSError, ValueError):
+        return None
+
+
+def _certificates(file: str) -> Sequence[asyncssh.SSHCertificate]:
+    try:
+        return asyncssh.load_certificates(file)
+    except (OSError, ValueError):
+        return ()
+
+
+def _matching(
+    certificates: Sequence[asyncssh.SSHCertificate], pairs: Sequence[asyncssh.SSHKeyPair]
+) -> Iterator[tuple[asyncssh.SSHKeyPair, asyncssh.SSHCertificate]]:
+    for certificate in certificates:
+        for pair in pairs:
+            if pair.public_data == certificate.key.public_data:
+                yield pair, certificate
+
+
+def _signed(pair: asyncssh.SSHKeyPair, certificate: asyncssh.SSHCertificate) -> asyncssh.SSHKeyPair:
+    pair = copy(pair)
+    pair.set_certificate(certificate)
+    return pair
 
 
 async def _judge(target: Target, route: Route, link: HostConnection, error: Exception) -> None:
@@ -345,32 +495,29 @@ async def fetch_host_key(target: Target) -> host_keys.ServerKey:
         PoolError: it showed no key.
     """
     route = await resolve(target)
-    jump = await _Jump.borrow(_jump_target(target, route.jump)) if route.jump else None
-    asked = _asked(target)
-    asked.pop("username", None)
+    jump = await _Jump.borrow(jump_target(target, route.jump)) if route.jump else None
+    proxy, sock = await _Proxy.start(route.proxy_command) if route.proxy_command else (None, None)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
             key = await asyncssh.get_server_host_key(
-                target.host,
                 tunnel=jump.link.ssh if jump else None,
-                server_host_key_algs=() if route.host_key_algorithms else host_keys.Known().algorithms(),
-                **asked,
+                sock=sock,
+                server_host_key_algs=_algorithms(route, "hostkeyalgorithms", HOST_KEYS)
+                or host_keys.Known().algorithms(),
+                options=asyncssh.SSHClientConnectionOptions(config=None, **_packets(route)),
+                **_way(route),
             )
     except (OSError, asyncssh.Error) as error:
         raise failures.not_reached(target, route, error) from error
     finally:
         if jump is not None:
             jump.release()
+        if proxy is not None and sock is not None:
+            sock.close()
+            await proxy.ended()
     if key is None:
         raise PoolError(f"Host {target.host} ({route}) showed no host key.")
     return _server_key(target, route, key)
-
-
-def _jump_target(target: Target, jump: str) -> Target:
-    if target.via is not None:
-        return target.via
-    before, _, last = jump.rpartition(",")
-    return replace(target, user=None, port=None, jump=before or None).named(last)
 
 
 _Way = tuple[asyncio.AbstractEventLoop, Target, questions.Questions | None]

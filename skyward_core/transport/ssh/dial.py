@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
-from pathlib import Path
 
-from .target import SSH_PORT, Target
+from .route import resolve
+from .target import Target
 
 CONNECT_TIMEOUT = 15.0
 
@@ -20,8 +20,8 @@ class Dials:
     """
 
     def __init__(self, targets: Sequence[Target]) -> None:
-        self._targets = [target for target in targets if _is_plain(target)]
-        self._sockets: dict[Target, asyncio.Task[socket.socket]] = {}
+        self._targets = targets
+        self._sockets: dict[Target, asyncio.Task[socket.socket | None]] = {}
 
     async def open(self) -> None:
         """Begin to connect."""
@@ -33,6 +33,7 @@ class Dials:
 
         Raises:
             OSError: the host was not reached.
+            UsageError: as of :func:`.route.resolve`.
         """
         if target not in self._sockets:
             return None
@@ -50,21 +51,17 @@ class Dials:
         self._sockets.clear()
 
 
-def _is_plain(target: Target) -> bool:
-    """Whether no configuration can have another address, port or way for the host."""
-    return not (target.jump or target.via) and not (
-        target.config and Path("~/.ssh/config").expanduser().exists()
-    )
-
-
-async def _dial(target: Target) -> socket.socket:
+async def _dial(target: Target) -> socket.socket | None:
+    """Connect to a host that nothing but TCP leads to, to no other address family, and from no other address."""
+    route = await resolve(target)
+    if route.jump or route.proxy_command or route.option("addressfamily") or route.option("bindaddress"):
+        return None
     loop = asyncio.get_running_loop()
     trouble: OSError | None = None
     async with asyncio.timeout(CONNECT_TIMEOUT):
-        port = SSH_PORT if target.port is None else target.port
         # Names of plain letters need no encoding, whose tables take as long to load as a key exchange.
-        host = target.host.encode() if target.host.isascii() else target.host
-        places = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        host = route.host.encode() if route.host.isascii() else route.host
+        places = await loop.getaddrinfo(host, route.port, type=socket.SOCK_STREAM)
         for family, kind, protocol, _, address in places:
             found = socket.socket(family, kind, protocol)
             try:
@@ -78,4 +75,4 @@ async def _dial(target: Target) -> socket.socket:
                 raise
             else:
                 return found
-    raise trouble or OSError(f"{target.host} has no address")
+    raise trouble or OSError(f"{route.host} has no address")

@@ -16,11 +16,6 @@ def not_reached(target: Target, route: Route, error: Exception) -> PoolError:
     return (CredentialsRefused if refused else Unreachable)(_in_words(target, route, error))
 
 
-def config_unusable(target: Target, error: Exception) -> UsageError:
-    """The error for an ``~/.ssh/config`` that does not parse."""
-    return UsageError(f"~/.ssh/config cannot be used for host {target.host}: {error}")
-
-
 def key_unusable(target: Target, error: Exception) -> UsageError | None:
     """The error for a key file that was given and is missing or none; None if that is not what went wrong."""
     if target.keys and isinstance(error, asyncssh.KeyImportError | FileNotFoundError | PermissionError):

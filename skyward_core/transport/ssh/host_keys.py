@@ -14,9 +14,9 @@ from typing import Literal
 from ...model.errors import HostKeyError
 from ...model.hint import Hint
 from ...model.value import Value, value
-from ...store import home
 from .asyncssh_import import asyncssh, get_certificate_algs, get_public_key_algs
 from .known_hosts import KnownHost, Marker, entries
+from .route import own_file as own_file
 from .target import SSH_PORT
 
 PLAIN = (
@@ -30,11 +30,6 @@ PLAIN = (
     "rsa-sha2-256",
 )
 SIGNED = tuple(f"{each.removesuffix('@openssh.com')}-cert-v01@openssh.com" for each in PLAIN)
-
-
-def own_file() -> Path:
-    """The known_hosts file in which accepted keys are kept."""
-    return home.home() / "known_hosts"
 
 
 @value

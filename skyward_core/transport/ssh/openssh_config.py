@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...store import home
-from .connect import resolve
+from .route import SYSTEM_CONFIG, resolve
 from .target import Target
 
 
@@ -42,7 +42,8 @@ async def write(pool: str, targets: Sequence[Target]) -> Path:
     _replace(folder / f"{pool}.conf", "\n".join(entries))
     _replace(main_file(), f"Include {_quoted(f'{folder}/*.conf')}\n")
     whole = home.home() / "ssh_config.whole"
-    _replace(whole, f"{include_line()}\nInclude ~/.ssh/config\n")
+    user = _quoted(str(Path("~/.ssh/config").expanduser()))
+    _replace(whole, f"{include_line()}\nInclude {user}\nInclude {SYSTEM_CONFIG}\n")
     return whole
 
 
@@ -65,21 +66,29 @@ def add_include_line() -> bool:
 async def _entry(pool: str, node: int, target: Target) -> str:
     route = await resolve(target)
     names = f"{pool} {pool}-{node}" if node == 0 else f"{pool}-{node} {pool}-worker{node}"
-    lines = [f"HostName {route.host}", f"Port {route.port}", f"User {route.user}"]
+    lines = [f"HostName {route.host}", f"Port {route.port}", f"User {_quoted(route.user)}"]
     lines += [f"HostKeyAlias {route.name}"] if route.has_alias else []
-    lines += [f"IdentityFile {_quoted(file)}" for file in route.identities]
-    lines.append("UserKnownHostsFile " + " ".join(_quoted(str(file)) for file in route.known_hosts))
-    lines += [f"RevokedHostKeys {_quoted(str(file))}" for file in route.revoked]
+    lines += [f"IdentityFile {_file(file)}" for file in route.identities]
+    lines += [f"CertificateFile {_file(file)}" for file in route.certificates]
+    if agent := route.option("identityagent"):
+        lines.append(f"IdentityAgent {agent if agent.startswith('$') else _file(agent)}")
+    lines += [f"IdentitiesOnly {route.option('identitiesonly')}"] if route.option("identitiesonly") else []
+    lines.append("UserKnownHostsFile " + " ".join(_file(str(file)) for file in route.known_hosts))
+    lines += [f"RevokedHostKeys {_file(str(file))}" for file in route.revoked]
     lines.append("StrictHostKeyChecking yes")
     if route.jump:
         lines.append(f"ProxyJump {route.jump}")
     elif route.proxy_command:
-        lines.append(f"ProxyCommand {route.proxy_command}")
+        lines.append(f"ProxyCommand {route.proxy_command.replace('%', '%%')}")
     return f"Host {names}\n" + "".join(f"  {line}\n" for line in lines)
 
 
 def _quoted(text: str) -> str:
     return f'"{text}"' if " " in text else text
+
+
+def _file(name: str) -> str:
+    return _quoted(name.replace("%", "%%"))
 
 
 def _replace(file: Path, text: str) -> None:
