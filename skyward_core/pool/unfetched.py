@@ -31,7 +31,7 @@ from ..transport.incoming_result import Landing
 from ..wire.frames import WORK, WireError
 from .links.link import Link, is_news
 from .runs.outcome_frame import outcome_of
-from .runs.root_cause import root_cause
+from .runs.root_cause import end_of
 
 if TYPE_CHECKING:
     from ..wire.agent_frame_types import AgentItem, AgentOutcome, FromAgent
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 STUCK = 30.0  # seconds without anything new after which a fetch is given up for now
 ENDING = 10.0  # seconds that the agent may take to end once all has been fetched
 LEASE = 60.0  # seconds that it lives on where we die on the way
+
+Came = tuple[str, Outcome, dict[str, list[int]]]
+"""A run, how one of its calls ended, and where in which log files stands what that call printed."""
 
 
 async def fetch(row: PoolRow, ledger: Ledger, *, give_up: bool = False) -> list[str]:
@@ -163,7 +166,8 @@ class Visit:
             await link.connect()
             runs = [record["run"] for record in link.welcome["runs"]]
             if not give_up:
-                await self._take(link, [run for run in runs if only is None or run in only])
+                chosen = [run for run in runs if only is None or run in only]
+                await asyncio.to_thread(self._record, await self._take(link, chosen), ended=True)
             for run in runs:
                 link.acknowledge(run)
             link.flush_acknowledgements()
@@ -187,7 +191,8 @@ class Visit:
             size = link.welcome.get("unfetched", {}).get(run)
             if size is None:
                 return None
-            await self._take(link, [run])
+            outcomes = await self._take(link, [run])
+            await asyncio.to_thread(self._record, outcomes, ended=False)
             link.acknowledge(run)
             link.flush_acknowledgements()
             await link.ask({"t": "ping"})  # the agent has read what came before
@@ -211,9 +216,10 @@ class Visit:
             "concurrency": 1, "idle_timeout": LEASE, "env": {}, "cwd": "", "path": [], "image": {},
         }  # fmt: skip
 
-    async def _take(self, link: Link, runs: Sequence[str]) -> None:
+    async def _take(self, link: Link, runs: Sequence[str]) -> list[Came]:
+        """Bring home what an agent has of some runs; gives how their calls ended."""
         missing = {(run, index) for run in runs for index in await link.claim(run)}
-        outcomes: list[tuple[str, Outcome, dict[str, list[int]]]] = []
+        outcomes: list[Came] = []
         while missing:
             await self._until(lambda: not self._arrived.empty())
             header, body = self._arrived.get_nowait()
@@ -233,7 +239,7 @@ class Visit:
                 self._log_ends[name] = max(end, self._log_ends.get(name, 0))
         cursors = self._archive.cursors
         await self._until(lambda: all(cursors.get(name, 0) >= end for name, end in self._log_ends.items()))
-        await asyncio.to_thread(self._record, outcomes)
+        return outcomes
 
     async def _save(self, link: Link, header: AgentOutcome | AgentItem, body: bytes, name: str) -> None:
         path = self._archive.results / name
@@ -254,19 +260,20 @@ class Visit:
                 self._came, self._landing = self.came, None
                 return
 
-    def _record(self, outcomes: Sequence[tuple[str, Outcome, dict[str, list[int]]]]) -> None:
-        """Enter what became of the runs."""
+    def _record(self, outcomes: Sequence[Came], *, ended: bool) -> None:
+        """Enter what became of the runs.
+
+        Args:
+            ended: Whether the pool's agents have ended. Clients that watch a pool which is up enter the runs' ends.
+        """
         self._ledger.record(outcomes=outcomes)
-        if self._row.ended_at is None:
-            return  # whoever watches a pool that is up tells how its runs end
         ends = []
-        for run in {run for run, _, _ in outcomes}:
+        for run in {run for run, _, _ in outcomes} if ended else ():
             row = self._ledger.run(run)
             known = [outcome for outcome, _ in self._ledger.outcomes(run)]
-            cause = root_cause(known)
             if row is not None:
-                whole = len(known) == row.total and all(outcome.kind == "returned" for outcome in known)
-                state = "done" if whole else "failed" if cause else "lost"
+                state, cause = end_of(known)
+                state = state if cause or len(known) == row.total else "lost"
                 ends.append((run, state, row.ended_at or time.time(), cause))
         self._ledger.record(ends=ends)
 

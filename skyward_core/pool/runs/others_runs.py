@@ -17,7 +17,7 @@ from ..context import PoolContext
 from ..links.link import Link
 from ..news import News
 from .outcome_frame import outcome_of
-from .root_cause import root_cause
+from .root_cause import end_of
 from .unclaimed import Unclaimed
 
 if TYPE_CHECKING:
@@ -298,9 +298,7 @@ class OthersRuns:
         if written is not None:
             state, cause, at = written.state, written.root_cause, written.ended_at or at
         else:
-            cause = root_cause(outcomes.values())
-            done = all(outcome.kind == "returned" for outcome in outcomes.values())
-            state = "done" if done else "failed" if cause else "cancelled"
+            state, cause = end_of(outcomes.values())
             self._news.records.ended(run, state, at, cause)
         self._end(run, state, at, cause)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...model.outcome import Outcome, RootCause
+from ...model.states import RunStatus
 from ...wire import echoes
 
 # What outcomes say of ranks that were stopped because somebody wanted it so, or as another one had failed.
@@ -42,6 +43,14 @@ def root_cause(arrived: Iterable[Outcome]) -> RootCause | None:
         return RootCause.of(min(failures, key=doubt))
     stopped = [outcome for outcome in outcomes if outcome.kind == "collateral" and not _was_meant(outcome)]
     return RootCause.of(stopped[0]) if stopped else None
+
+
+def end_of(arrived: Iterable[Outcome]) -> tuple[RunStatus, RootCause | None]:
+    """Return how a run ended whose calls have all ended, and its root cause."""
+    outcomes = list(arrived)
+    cause = root_cause(outcomes)
+    done = all(outcome.kind == "returned" for outcome in outcomes)
+    return "done" if done else "failed" if cause else "cancelled", cause
 
 
 def _was_meant(stopped: Outcome) -> bool:
