@@ -26,6 +26,7 @@ from ..news import News
 from .carried_run import CarriedRun
 from .map_run import MapRun
 from .others_runs import OthersRuns
+from .results import fetched_before
 from .run import Run, Surroundings
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class RunBook:
         context = self._context
         if context.ending is not None:
             raise context.ending.error()
+        if run in self._over:
+            raise fetched_before(run)
         if run in self.runs:
             return self.runs[run]
         view = context.view.runs.get(run)
@@ -114,13 +117,13 @@ class RunBook:
             del self.runs[run]
             for link, calls in zip(asked, known, strict=True):
                 link.disclaim(run, owned=bool(calls))
-            said = f"the results of run {run} have been fetched before"
-            if lacks < view.total:
-                said = (
-                    f"of run {run} the nodes have {view.total - lacks} of {view.total} results: the others have been "
-                    "fetched before, or their tasks had been sent to no node when the run's client left"
-                )
-            raise PoolError(said, hint=Hint("results", run))
+            if lacks == view.total:
+                raise fetched_before(run)
+            raise PoolError(
+                f"of run {run} the nodes have {view.total - lacks} of {view.total} results: the others have been "
+                "fetched before, or their tasks had been sent to no node when the run's client left",
+                hint=Hint("results", run),
+            )
         for link in context.links:
             if link.gone:  # before we came, perhaps: nobody else would say so
                 self._lose_calls(taken, link)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pickle
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
 from ...model.errors import Cancelled, PoolError, RankExit, RemoteError, RemoteTraceback, RunError
+from ...model.hint import Hint
 from ...model.outcome import ErrorInfo, Outcome, RootCause
 from ...model.states import RunKind, RunStatus
 from ...tasks.value_code import tried, words_of
@@ -34,7 +36,7 @@ class RunResults:
     """
 
     __slots__ = (
-        "_arrived", "_ending", "_loaded", "_unsent", "cancelled", "id", "kind", "name", "outcomes", "pool",
+        "_arrived", "_ending", "_loaded", "_unread", "_unsent", "cancelled", "id", "kind", "name", "outcomes", "pool",
         "root_cause", "state", "total", "values",
     )  # fmt: skip
 
@@ -52,6 +54,7 @@ class RunResults:
         self._arrived: list[Outcome] = []
         self._loaded: dict[int, Future[Loaded]] = {}
         self._ending: PoolEnd | None = None
+        self._unread = threading.Lock()  # held from the first call of `results` on
         self._unsent = 0  # tasks that no node had been given when this client left
 
     def name_of(self, index: int) -> str:
@@ -106,13 +109,15 @@ class RunResults:
         return found.result()
 
     def results(self) -> list[Any]:
-        """All values by index.
+        """Return all values by index, the first time.
 
         Raises:
             RunError, Cancelled: it did not succeed, or a value cannot be loaded here; the others are in ``results``.
             PoolGone: the pool ended before it had.
-            PoolError: this client left the pool before it had.
+            PoolError: this client left the pool before it had, or another caller has got the values.
         """
+        if not self._unread.acquire(blocking=False):
+            raise fetched_before(self.id)
         if self.state != "done":
             raise self.error()
         values, failure = self._loadable()
@@ -153,6 +158,11 @@ class RunResults:
             results=partial,
         )
         return caused(error, culprit, self.values.get(culprit.index))
+
+
+def fetched_before(run: str) -> PoolError:
+    """Return the error of a client that asks the nodes for results which another one, or it itself, has got."""
+    return PoolError(f"the results of run {run} have been fetched before", hint=Hint("results", run))
 
 
 def describe(function: str, kind: str, outcomes: Iterable[Outcome], culprit: Outcome) -> str:
