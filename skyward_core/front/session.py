@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import providers
-from ..model.errors import LedgerError, PoolError, SkywardError, UsageError, hint_of, what_of
+from ..model.errors import LedgerError, PoolError, PoolGone, SkywardError, UsageError, hint_of, what_of
 from ..model.hint import Hint
 from ..model.spec import PoolSpec
 from ..model.states import PoolStatus
 from ..pool.background import FAREWELL
 from ..pool.live_logs import LogSink
-from ..pool.nodes.reconcile import close_if_gone, is_being_made
-from ..pool.pool import Pool
+from ..pool.nodes.reconcile import is_being_made
+from ..pool.pool import Pool, write_down
 from ..pool.unfetched import fetch, fetch_run, is_here
 from ..store import debug_log
 from ..store.history import outline, price, recall, unreached
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from .base import Front
 
 LISTED_SECONDS = 0.5  # after which a pool to which the way is long is listed
+LOOK = 5.0  # seconds that a command waits for a pool before it shows it as it was last seen
 
 T = TypeVar("T")
 
@@ -172,13 +173,7 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
         """Look for pools that others made on this machine, and watch them; with ``over`` read from the ledger also
         those that have ended, with ``patient`` pass by those that did not answer of late."""
 
-        async def work() -> list[PoolView]:
-            look = asyncio.create_task(self._refresh(over, patient))
-            self._looks.add(look)
-            look.add_done_callback(self._looks.discard)
-            return await look
-
-        return self._submit(work())
+        return self._submit(self._looking(self._refresh(over, patient)))
 
     async def _refresh(self, over: bool, patient: bool) -> list[PoolView]:
         as_of = self.ledger.stamp()
@@ -212,19 +207,46 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
         # Who lists pools sees it although the way to its machines is long.
         slow = asyncio.get_running_loop().call_later(LISTED_SECONDS, self._list_on_the_way, row)
         try:
-            await self._watch(row, observer=True)
+            try:
+                await self._watch(row, observer=True)
+            except PoolGone:
+                self._over[row.token] = outline(self.ledger, self.ledger.pool(row.token))
+                self._unreachable.pop(row.token, None)
         except Exception as error:  # noqa: BLE001  whatever is wrong with one pool, the others are shown
             if not is_being_made(row):
                 self._back_off.failed(row.token)
             self._cannot_reach(row, _in_words(error), hint_of(error))
-            try:
-                if await close_if_gone(row, providers.from_json(row.provider), self.ledger) is not None:
-                    self._over[row.token] = outline(self.ledger, self.ledger.pool(row.token))
-                    self._unreachable.pop(row.token, None)
-            except Exception as other:  # noqa: BLE001  the same
-                self._cannot_reach(row, f"{_in_words(error)}; {_in_words(other)}", hint_of(error))
         finally:
             slow.cancel()
+
+    def look_again(self, pools: Collection[str] = ()) -> Future[list[PoolView]]:
+        """Have the ledger tell what has become of pools that it has as up: whoever reads it next reads the truth.
+
+        Args:
+            pools: Their keys; none for all.
+
+        Returns:
+            Those that did not answer within :data:`LOOK` seconds.
+        """
+
+        async def look() -> list[PoolView]:
+            rows = [row for row in self.ledger.live() if not pools or row.key in pools]
+            looks = [asyncio.create_task(self._look_at(row)) for row in rows if row.token not in self._pools]
+            if looks:
+                _, late = await asyncio.wait(looks, timeout=LOOK)
+                for each in late:
+                    each.cancel()
+            await write_down()
+            return [self._unreachable[row.token] for row in rows if row.token in self._unreachable]
+
+        return self._submit(self._looking(look()))
+
+    async def _looking(self, work: Coroutine[Any, Any, list[PoolView]]) -> list[PoolView]:
+        """Look at pools until that is done, or this session ends."""
+        look = asyncio.create_task(work)
+        self._looks.add(look)
+        look.add_done_callback(self._looks.discard)
+        return await look
 
     def _list_on_the_way(self, row: PoolRow) -> None:
         if row.token in self._attaching and row.token not in self._unreachable:

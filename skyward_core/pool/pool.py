@@ -6,9 +6,11 @@ import asyncio
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
-from ..model.errors import LedgerError
+from ..model.errors import LedgerError, PoolError, SkywardError
 from ..model.spec import PoolSpec
+from ..providers import from_json
 from ..providers.base import Provider
 from ..store import kept_dashboards, loggers
 from ..store.archive import rank_of, said_of_nodes
@@ -29,6 +31,7 @@ from .links.link import Link
 from .news import News
 from .nodes.heal import Healing
 from .nodes.notices import Notices
+from .nodes.reconcile import close_if_gone
 from .nodes.replace import Replacements
 from .nodes.roster import Roster
 from .nodes.startup import Startup
@@ -53,6 +56,16 @@ if TYPE_CHECKING:
 
 HEARD = 2.0  # seconds for an agent to say that it has heard our last word
 QUIET = 1.0  # seconds after a start in which nothing is done that can wait
+
+
+_POOLS: WeakSet[Pool] = WeakSet()  # of this process
+
+
+async def write_down() -> None:
+    """Have ledger and files tell all that this process knows of its pools."""
+    for pool in list(_POOLS):
+        pool.background.catch_up()
+        pool.news.records.flush()
 
 
 class Pool:
@@ -108,6 +121,7 @@ class Pool:
         if (row.spec.get("image") or {}).get("outputs") and not (observer or context.runs_here):
             self.outputs.keep()
         news.opened()
+        _POOLS.add(self)
 
     @property
     def outputs(self) -> Outputs:
@@ -188,17 +202,38 @@ class Pool:
         await asyncio.sleep(QUIET)
         await self._startup.locks.keep_the_rest()
 
+    @classmethod
+    async def attached(cls, row: PoolRow, ledger: Ledger, *, observer: bool = False) -> Pool:
+        """Return a pool that this client is connected to; raises as :meth:`attach`."""
+        pool = cls(row, from_json(row.provider), ledger, observer=observer)
+        try:
+            await pool.attach()
+        except BaseException:
+            await pool.detach()
+            raise
+        return pool
+
     async def attach(self) -> None:
-        """Connect to a pool that exists.
+        """Connect to a pool that the ledger has as up, and close it there if its provider says that it has ended.
 
         Raises:
-            PoolError: it is gone, or no node of it can be reached.
-            UsageError: this process may not have so many files open.
+            PoolGone: The pool has ended.
+            PoolError: No node of the pool can be reached.
+            UsageError: This process may not have so many files open.
         """
         loggers.pool.set(self.name)
         make_room(self.context.row.spec["nodes"], self.context.ranks_per_node)
         came = time.time()
-        await self._startup.attach()
+        try:
+            await self._startup.attach()
+        except PoolError:
+            # Nobody may have been there to write down its end, by its lease for example.
+            row = self.ledger.pool(self.row.token)
+            with suppress(SkywardError, OSError):  # then nothing is known but that no node answers
+                await close_if_gone(row, self.provider, self.ledger)
+            if (row := self.ledger.pool(row.token)).ended_at is None:
+                raise
+            raise PoolEnd.written(row).error() from None
         self.background.spawn(self._recall_said(came))
         self.upkeep.make(None)
         self.roster.note()

@@ -20,6 +20,7 @@ from ..wire.frames import encoder
 from ..wire.value_checks import is_log
 from .home import pool_dir
 
+RAISED = ".raised"  # ending of the file that has the exception which is a failed run's root cause
 _json = encoder(only_ascii=True)
 ROOM = 1 << 20  # bytes; more than a node sends of a log at once
 LONGEST = 64 << 20  # bytes of an event's line that is read; an outcome with all that it tells has far fewer

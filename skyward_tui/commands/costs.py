@@ -13,11 +13,14 @@ from skyward_core.wire.safe_text import field
 
 from ..words import money
 from .console import Console
+from .reach import note_silent, opened
 from .report import table
 
 
 def costs(console: Console, *, seconds: float, by: str) -> int:
     """A table, and all of it added up."""
+    with opened(console) as session:
+        note_silent(session, console)  # a pool that has ended itself costs nothing since
     since = max(0.0, time.time() - seconds)
     found = add_up(since)
     if console.as_json:

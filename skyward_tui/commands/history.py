@@ -14,7 +14,7 @@ from skyward_core.model.errors import UsageError
 
 from ..words import clip, count, duration, money, one_line
 from .console import Console
-from .reach import opened
+from .reach import note_silent, opened
 from .report import GLYPHS, table
 
 SHOWN = 100  # unless all are asked for
@@ -41,6 +41,7 @@ def history(
     looked: LogSearch | None = None
     lines: dict[str, FoundInLogs] = {}
     with opened(console) as session:
+        note_silent(session, console)
         if in_logs:
             those = session.past_runs(RunSearch((), failed, since)).result()
             looked = session.search_logs(those, words)
@@ -76,6 +77,7 @@ def failures(console: Console, *, dismiss: Sequence[str], dismiss_all: bool) -> 
         UsageError: there is no such failure.
     """
     with opened(console) as session:
+        note_silent(session, console)
         found = session.failures().result()
         known = [run.run for run in found]
         if strange := [run for run in dismiss if run not in known]:

@@ -11,7 +11,7 @@ from skyward_core.front.history import PoolRow, RunRow
 from skyward_core.front.session import Session
 from skyward_core.model.errors import PoolError, UsageError
 
-from ..hints import words_of
+from ..hints import detail_of, words_of
 from .console import Console
 
 SHOWN = 5  # of things that a word may mean
@@ -60,7 +60,7 @@ def recorded(session: Session, run: str) -> RunRow:
     Raises:
         UsageError: it has none of that name.
     """
-    row = session.ledger.run(run)
+    row = _now(session, session.ledger.run(run))
     if row is None:
         if session.ledger.find(run) is not None:
             raise UsageError(f"{run!r} is a pool; write the run's id, which skyward-tui ls --all shows")
@@ -76,7 +76,7 @@ def meant(session: Session, word: str) -> RunRow:
         UsageError: nothing fits, or more than one thing does.
     """
     ledger = session.ledger
-    if (run := ledger.run(word)) is not None:
+    if (run := _now(session, ledger.run(word))) is not None:
         return run
     if (pool := ledger.find(word)) is not None:
         return _latest(session, pool)
@@ -86,7 +86,7 @@ def meant(session: Session, word: str) -> RunRow:
         shown = ", ".join(fitting[:SHOWN]) + (" …" if len(fitting) > SHOWN else "")
         raise UsageError(f"{word!r} may mean {shown}: write more of it")
     if runs:
-        return runs[0]
+        return recorded(session, runs[0].run)
     if names and (pool := ledger.find(names[0])) is not None:
         return _latest(session, pool)
     raise UsageError(f"no run or pool {word!r}; skyward-tui ls --all shows pools and their runs")
@@ -110,11 +110,29 @@ def live_run(session: Session, word: str) -> tuple[PoolRow, str]:
     return pool, row.run
 
 
+def _now(session: Session, row: RunRow | None) -> RunRow | None:
+    """A run as it is now, where its pool answers: nobody may have told the ledger what has happened since."""
+    if row is None:
+        return None
+    session.look_again([session.ledger.pool(row.token).key]).result()
+    return session.ledger.run(row.run)
+
+
 def _latest(session: Session, pool: PoolRow) -> RunRow:
+    session.look_again([pool.key]).result()
     runs = session.ledger.runs(pool.token)
     if not runs:
         raise UsageError(f"pool {pool.name} has had no run")
     return runs[-1]
+
+
+def note_silent(session: Session, console: Console) -> None:
+    """Have the ledger tell what has become of all pools, and name those that do not answer."""
+    for pool in session.look_again().result():
+        if pool.state != "starting":
+            console.note(
+                f"pool {pool.name} does not answer, and is shown as it was last seen: {detail_of(pool)}"
+            )
 
 
 def fetched(session: Session, row: RunRow, console: Console) -> RunRow:

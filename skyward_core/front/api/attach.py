@@ -14,7 +14,6 @@ from ...model.hint import Hint
 from ...model.misuse_words import meant
 from ...plugins.base import Plugin
 from ...pool.pool import Pool
-from ...providers import from_json
 from ...runtime.phase import refuse_pool_while_loading
 from ...store import debug_log
 from ...store.ledger import Ledger
@@ -143,8 +142,9 @@ def attach(name: str) -> Attached:
         name: the pool's name.
 
     Raises:
-        Unreachable: none of its nodes answers.
-        PoolError: there is no such pool, or it is of another release.
+        PoolGone: The pool has ended itself.
+        Unreachable: None of its nodes answers.
+        PoolError: There is no such pool, or it is of another release.
         UsageError: ``SKYWARD_LOG`` names no level.
     """
     if loader.loading:
@@ -159,12 +159,7 @@ def attach(name: str) -> Attached:
         if row is None or row.ended_at is not None:
             up = [each.name for each in ledger.live()]
             raise PoolError(f"no pool named {name!r} is up{meant(name, up) if up else ''}", hint=Hint("list"))
-        pool = Pool(row, from_json(row.provider), ledger)
-        try:
-            await pool.attach()
-        except BaseException:
-            await pool.detach()
-            raise
+        pool = await Pool.attached(row, ledger)
         return pool, pool.upkeep.keeper.plugins if pool.upkeep.keeper is not None else b""
 
     pool, plugins = submit(work()).result()

@@ -12,8 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...model.errors import PoolError
-from ...model.outcome import ErrorInfo, Outcome, Summary
+from ...model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from ...model.states import OutcomeKind
+from ...store.archive import RAISED
+from ...store.whole_file import write_whole
 from ...transport.incoming_result import Landing
 from ...views import events as ev
 from ...wire.echoes import SETTLE
@@ -400,8 +402,20 @@ class Run(SentRun):
         self._around.news.records.outcome(self.id, outcome, self.logs[outcome.index])
 
     def _wind_up(self) -> None:
+        if self.state == "failed":
+            self._save_cause()
         self._acknowledge()
         self._around.ended(self)
+
+    def _save_cause(self) -> None:
+        """Save the exception behind a failure: its rank's node forgets it, and scripts may ask for it later."""
+        culprit = next(each for each in self._arrived if RootCause.of(each) == self.root_cause)
+        value = self.values.get(culprit.index)
+        if culprit.kind == "raised" and isinstance(value, bytes):
+            try:
+                write_whole(self._context.archive.results / f"{self.id}{RAISED}", value)
+            except OSError as error:
+                self._around.news.records.cannot("exceptions", error)
 
     def _acknowledge(self) -> None:
         """What nodes keep of it is not needed any more, once large values that were yielded have been fetched, too."""
