@@ -458,12 +458,16 @@ class Ledger:
             "VALUES (?,?,?,?,?,'running',?)"
         )
         put = "INSERT OR REPLACE INTO outcomes (run, idx, outcome, log) VALUES (?,?,?,?)"
-        end = "UPDATE runs SET state=?, ended_at=?, root_cause=? WHERE run=?"
+        # A client whose pool ends under its run only knows that it has lost it: another one may have seen its end.
+        end = (
+            "UPDATE runs SET state=?, ended_at=?, root_cause=? WHERE run=? AND (state='running' OR ?!='lost')"
+        )
         # Most are over before they are written: those take one statement.
         both = (
             "INSERT INTO runs (run, token, function, kind, total, state, opened_at, ended_at, root_cause) "
             "VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT (run) DO UPDATE "
-            "SET state=excluded.state, ended_at=excluded.ended_at, root_cause=excluded.root_cause"
+            "SET state=excluded.state, ended_at=excluded.ended_at, root_cause=excluded.root_cause "
+            "WHERE state='running' OR excluded.state!='lost'"
         )
         ended = {
             run: (state, at, json.dumps(cause.to_json()) if cause else None) for run, state, at, cause in ends
@@ -484,7 +488,7 @@ class Ledger:
         statements += [
             (put, (run, out.index, _json(out.to_json()), _json(log))) for run, out, log in outcomes
         ]
-        statements += [(end, (*how, run)) for run, how in ended.items()]
+        statements += [(end, (*how, run, how[0])) for run, how in ended.items()]
         self._write(statements, patience=patience)
 
     def run(self, run: str) -> RunRow | None:

@@ -179,6 +179,16 @@ def test_a_run_that_is_known_and_told_again_with_its_end_only_ends(ledger: Ledge
     )
 
 
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_client_that_lost_a_run_does_not_hide_its_end(ledger: Ledger, opened: bool) -> None:
+    ledger.intend("t1", "fit", LOCAL, SPEC)
+    run = ("t1", "r", "f", "single", 1, 5.0)
+    ledger.record(opened=[run], ends=[("r", "cancelled", 6.0, None)])
+    ledger.record(opened=[run] if opened else [], ends=[("r", "lost", 7.0, None)])
+    row = ledger.run("r")
+    assert row is not None and (row.state, row.ended_at) == ("cancelled", 6.0)
+
+
 def test_the_end_of_a_pool_ends_its_runs(ledger: Ledger) -> None:
     ledger.intend("t1", "fit", LOCAL, SPEC)
     for run in ("r1", "r2"):
