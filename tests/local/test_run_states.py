@@ -3,18 +3,50 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 import skyward_core as sky
+from skyward_core.front.past_runs import RunSearch
+from skyward_core.front.session import Session
 from skyward_core.model.outcome import RootCause
+from skyward_core.providers import from_json
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
+from skyward_core.transport.background_loop import submit
+from tests.support.child import read_line
 from tests.support.cli import Cli
 from tests.support.forked_clients import script
 from tests.support.waiting import wait_until
+
+
+class Look(Session):
+    def close(self) -> None:
+        self.detach()
+
+
+def wait_until_gone(name: str) -> None:
+    """Wait for the end of a pool by its lease, which the ledger does not get to know of."""
+    with closing(Ledger()) as ledger:
+        row = ledger.find(name)
+        assert row is not None
+        machines = ledger.machines(row.token)
+
+    def gone() -> bool:
+        seen = submit(from_json(row.provider).describe(name, machines)).result(60)
+        return all(machine.state == "gone" for machine in seen)
+
+    wait_until(gone, what="the end by the lease")
 
 
 class Left:
@@ -56,7 +88,7 @@ class Left:
                 wait_until(lambda: ledger.run(self.run), what="the run's row in the ledger")
             client.kill()
         go.touch()
-        wait_until(lambda: not list(self.home.glob("local/*/node-*")), what="the end by the lease")
+        wait_until_gone("left")
         shutil.copytree(self.home, folder / "as-it-was", symlinks=True)
         self._copy = folder / "as-it-was"
 
@@ -187,3 +219,236 @@ def test_a_failure_that_belongs_to_no_call_is_reported(home: Path) -> None:
         ledger.ended("t", Receipt("p", 0, (), (), 0.0))
     with pytest.raises(sky.RunError, match="f failed: its client is gone, who gave it its items"):
         sky.results("abc")
+
+
+OWNER = """
+    @sky.function
+    def ends(go, how):
+        open(go + ".began", "x").close()
+        while not os.path.exists(go):
+            time.sleep(0.005)
+        if how == "raises":
+            raise KeyError("lost it")
+        return how
+
+    compute = sky.attach("model")
+    future = ends({go!r}, {how!r}) > compute
+    while not os.path.exists({go!r} + ".began"):
+        time.sleep(0.005)
+    print(future.run, flush=True)
+    if {detaches}:
+        compute.detach()
+    error = future.exception()
+    print("KeyError" if isinstance(error, KeyError) else type(error).__name__, flush=True)
+    compute.detach()
+"""
+
+
+@dataclass(eq=False)
+class Modelled:
+    """A run as it should be reported.
+
+    Attributes:
+        owner: The client that waits for it; None once it has left or was killed.
+        state: As the ledger should have it.
+        place: Where its result or exception is: on the "nodes", in "files" of this machine, or "given" to a client.
+    """
+
+    run: str
+    how: str
+    go: Path
+    owner: subprocess.Popen[str] | None
+    state: str = "running"
+    place: str = "nodes"
+
+    @property
+    def end(self) -> str:
+        return "failed" if self.how == "raises" else "done"
+
+
+class RunStates(RuleBasedStateMachine):
+    """A pool with one rank whose clients come, leave and are killed. Its runs follow one another."""
+
+    runs = Bundle("runs")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.folder = Path(tempfile.mkdtemp())
+        self.home = self.folder / "home"
+        self.patch.setenv("SKYWARD_HOME", str(self.home))
+        self.all: list[Modelled] = []
+        self.holder: Session | None = Session()  # as long as it is there, the pool does not end itself
+        options = sky.Options(console=False, grace=0.5, idle_timeout=0.5)
+        spec = sky.PoolSpec(name="model", provider=sky.Local(), nodes=1, options=options)
+        self.key = self.holder.create(spec).result(60).key
+        self.up = True
+
+    def teardown(self) -> None:
+        for each in self.all:
+            self._leaves(each)
+        if self.up:
+            self.down()
+        if self.holder is not None:
+            self.holder.detach()
+        self.patch.undo()
+        shutil.rmtree(self.folder)
+
+    def _leaves(self, run: Modelled) -> None:
+        if run.owner is not None:
+            run.owner.kill()
+            run.owner.communicate()
+            run.owner = None
+
+    @property
+    def running(self) -> Modelled | None:
+        return next((each for each in self.all if each.state == "running"), None)
+
+    @precondition(lambda self: self.up and self.running is None)
+    @rule(target=runs, how=st.sampled_from(["returns", "raises"]), detaches=st.booleans())
+    def start(self, how: str, detaches: bool) -> Modelled:
+        go = self.folder / f"go{len(self.all)}"
+        owner = script(self.home, OWNER.format(go=str(go), how=how, detaches=detaches))
+        run = Modelled(read_line(owner), how, go, owner)
+        self.all.append(run)
+        if detaches:
+            assert read_line(owner) == "PoolError"
+            owner.communicate()
+            run.owner = None
+        return run
+
+    @precondition(lambda self: self.running is not None)
+    @rule()
+    def kill_its_client(self) -> None:
+        assert self.running is not None
+        self._leaves(self.running)
+
+    @precondition(lambda self: self.running is not None)
+    @rule()
+    def finish(self) -> None:
+        run = self.running
+        assert run is not None and self.holder is not None
+        run.go.touch()
+        if run.owner is not None:
+            assert read_line(run.owner) == ("NoneType" if run.how == "returns" else "KeyError")
+            run.owner.communicate()
+            run.owner, run.place = None, "given"
+        self.holder.wait(self.key, run.run).result(60)
+        run.state = run.end
+
+    @precondition(lambda self: self.running is not None)
+    @rule()
+    def cancel(self) -> None:
+        run = self.running
+        assert run is not None and self.holder is not None
+        self.holder.cancel(self.key, run.run).result(60)
+        if run.owner is not None:
+            assert read_line(run.owner) == "Cancelled"
+            run.owner.communicate()
+            run.owner, run.place = None, "given"
+        self.holder.wait(self.key, run.run).result(60)
+        run.state = "cancelled"
+
+    @precondition(lambda self: self.up)
+    @rule()
+    def end_by_its_lease(self) -> None:
+        """The clients are killed or leave; the run that goes on ends while none is there."""
+        assert self.holder is not None
+        running = self.running
+        if running is not None:
+            self._leaves(running)
+        self.holder.detach()
+        self.holder, self.up = None, False
+        if running is not None:
+            running.go.touch()
+            running.state = running.end
+        wait_until_gone("model")
+
+    @precondition(lambda self: self.up)
+    @rule()
+    def down(self) -> None:
+        running = self.running
+        with closing(Look()) as other:
+            assert other.down("model").result(60).ok
+        self.up = False
+        for each in self.all:
+            self._leaves(each)
+            if each.place == "nodes":
+                each.place = "files"
+        if running is not None:
+            running.state = "cancelled"
+
+    @precondition(lambda self: self.up)
+    @rule(run=runs)
+    def wait(self, run: Modelled) -> None:
+        if run.state == "running":
+            return
+        with sky.attach("model") as compute:
+            if run.place == "given":
+                with pytest.raises(sky.PoolError, match=f"the results of run {run.run} have been fetched"):
+                    compute.wait(run.run)
+                return
+            self._check(run, lambda: compute.wait(run.run))
+        if run.place == "nodes":
+            run.place = "given"
+
+    @precondition(lambda self: not self.up)
+    @rule()
+    def attach(self) -> None:
+        with pytest.raises(sky.PoolError, match=r"pool model ended itself|no pool named 'model' is up"):
+            sky.attach("model")
+
+    @rule(run=runs)
+    def results(self, run: Modelled) -> None:
+        if self.up and (run.state == "running" or (run.place == "nodes" and run.state != "cancelled")):
+            with pytest.raises(sky.PoolError, match=r"pool model is up: sky.attach\('model'\).wait"):
+                sky.results(run.run)
+            return
+        if not self.up and run.place == "nodes":
+            run.place = "files"
+        if run.state == "cancelled":
+            with pytest.raises(sky.PoolError, match="did not end well"):
+                sky.results(run.run)
+        elif run.how == "returns" and run.place == "given":
+            with pytest.raises(sky.PoolError, match=f"the results of run {run.run} were given to the client"):
+                sky.results(run.run)
+        else:
+            self._check(run, lambda: sky.results(run.run))
+
+    @rule(run=runs)
+    def fetch(self, run: Modelled) -> None:
+        """As the command ``results`` does."""
+        with closing(Look()) as session:
+            session.look_again().result(60)
+            row = session.ledger.run(run.run)
+            assert row is not None
+            (session.fetch_run(run.run) if self.up else session.fetch(row.token)).result(60)
+        if run.place == "nodes" and run.state not in ("running", "cancelled"):
+            run.place = "files"
+
+    @rule()
+    def history(self) -> None:
+        with closing(Look()) as session:
+            session.look_again().result(60)
+            found = {run.run: run.state for run in session.past_runs(RunSearch()).result(60) if run.run}
+            failed = {run.run for run in session.failures().result(60)}
+        for each in self.all:
+            told = found.pop(each.run)
+            assert told == each.state or (told == "kept" and each.place == "nodes" and not self.up)
+            assert (each.run in failed) == (told == "failed")
+        assert not found
+
+    def _check(self, run: Modelled, values: Callable[[], list[Any]]) -> None:
+        if run.state == "cancelled":
+            with pytest.raises(sky.Cancelled):
+                values()
+        elif run.how == "raises":
+            with pytest.raises(KeyError, match="lost it"):
+                values()
+        else:
+            assert values() == ["returns"]
+
+
+def test_all_clients_tell_the_same_of_a_run_in_every_order(proofs: bool) -> None:
+    count = 100 if proofs else 3
+    run_state_machine_as_test(RunStates, settings=settings(max_examples=count, stateful_step_count=15))
