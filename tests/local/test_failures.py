@@ -306,3 +306,24 @@ def test_without_fail_fast_every_rank_gets_to_its_end(home: Path) -> None:
         with pytest.raises(sky.RunError) as caught:
             sky.function(body)() @ pool
         assert caught.value.results == {1: 1}
+
+
+def test_a_call_that_ends_with_another_of_its_process_was_not_cancelled(world: Path) -> None:
+    def waits() -> None:
+        threading.Event().wait()
+
+    worker = sky.Worker(concurrency=2, executor="thread")
+    with sky.Compute(nodes=1, worker=worker, options=sky.Options(console=False, grace=0.1)) as compute:
+        bystander = sky.function(waits)() > compute
+        late = sky.function(timeout=0.2)(waits)() > compute
+        assert isinstance(late.exception(60), TimeoutError)
+        error = bystander.exception(60)
+        assert isinstance(error, sky.RunError), error
+        assert "its worker was stopped: waits() ran longer than its timeout of 0.2 s" in str(error)
+        bystander = sky.function(waits)() > compute
+        unwanted = sky.function(waits)() > compute
+        wait_until(lambda: len(compute.pool.view.runs[unwanted.run].tasks) == 1, what="its begin")
+        unwanted.cancel()
+        error = bystander.exception(60)
+        assert isinstance(error, sky.RunError), error
+        assert f"its worker was stopped: run {unwanted.run} was cancelled" in str(error)

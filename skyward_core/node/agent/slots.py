@@ -94,7 +94,7 @@ class Slots:
             return
         for slot in self.all:
             if slot.running.get(call.key) is call:
-                slot.stop_process(reason, grace)
+                slot.stop_process(call.why_stopped, grace)
                 return
             if call in slot.queue:
                 slot.queue.remove(call)

@@ -13,9 +13,6 @@ MEANT = (
     "the run was cancelled",
     "the pool is torn down",
     "another rank failed",
-    ": cancel",
-    ": fail-fast",
-    ": timeout",
 )
 
 
