@@ -60,6 +60,28 @@ def endless(number: int) -> None:
         time.sleep(0.01)
 
 
+def test_a_failure_has_all_values_that_were_computed_before_it(home: Path) -> None:
+    def refuses_late(number: int) -> int:
+        if number == 4100:
+            raise LookupError(f"no {number}")
+        return number
+
+    before = {number: number for number in range(4100)}
+    with sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
+        for ordered in (True, False):
+            with pytest.raises(LookupError) as caught:
+                list(compute.map(refuses_late, range(5000), ordered=ordered))
+            assert isinstance(caught.value, sky.RunError)
+            assert caught.value.results.items() >= before.items()
+            assert vars(caught.value.__cause__).keys() == {"__notes__"}
+        got: list[int] = []
+        with pytest.raises(LookupError) as caught:
+            got.extend(compute.map(refuses_late, itertools.count()))
+        assert isinstance(caught.value, sky.RunError)
+        assert set(got).isdisjoint(caught.value.results), "what a loop over endless items has had is not held"
+        assert (dict(enumerate(got)) | caught.value.results).items() >= before.items()
+
+
 def test_values_come_in_the_order_of_the_items_and_it_is_one_run(pool: sky.Compute) -> None:
     before = set(pool.pool.view.runs)
     assert list(pool.map(square, range(3000))) == [number * number for number in range(3000)]
@@ -101,6 +123,11 @@ def test_the_first_failure_ends_it_with_its_cause(pool: sky.Compute) -> None:
     run = pool.pool.view.runs[caught.value.run]
     wait_until(lambda: run.state == "failed", what="its end")
     assert run.root_cause is not None and run.root_cause.type == "LookupError"
+
+    assert got == list(range(len(got)))
+    computed = caught.value.results
+    assert computed.keys() >= set(got) and 40 not in computed
+    assert all(number == value for number, value in computed.items())
 
     def broken() -> Iterator[int]:
         yield 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -220,7 +221,8 @@ class ByDask:
             return
         summary = Summary("list", f"{items:,} values" if items > 1 else "a value")
         background().call_soon_threadsafe(self.run.progress, rank, items, seconds, summary)
-        self.arrivals.put(("values", number, lambda: values, items, seconds))
+        size = sum(map(sys.getsizeof, values))
+        self.arrivals.put(("values", number, lambda: values, items, seconds, size))
         self._release_if_done()
 
     def _lost(self, rank: int) -> None:

@@ -246,7 +246,7 @@ class _Work:
             if arrival[0] == "end":
                 break
             if arrival[0] == "values":
-                _, number, values, _, _ = arrival
+                _, number, values, *_ = arrival
                 self._settle(self._out.pop(number), values)
             self._hand_out(run)
             if not finished and self._closed and not self._waiting:

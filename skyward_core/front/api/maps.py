@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...model.call_check import check_call, name_of
-from ...model.errors import UsageError
+from ...model.errors import RunError, UsageError
 from ...model.function import Function, PendingFunction
 from ...pool.runs.map_run import AHEAD
 from ...tasks.payload import map_function, map_share
@@ -24,6 +25,9 @@ SECONDS = 0.05  # that a call takes at least, while there are items enough
 MOST = 256  # items of a call
 BYTES = 32 << 10  # of a call's items that travel in its frame: of small ones no file is made
 GROWTH = 4  # times that a share is larger than the one before, at most
+HELD = (
+    64 << 20
+)  # bytes of values that the loop has had and that a failure shows again; none of items without an end
 WAITING = 8  # calls per place that have ended, or been sent, and that the reader has not come to
 
 
@@ -72,7 +76,8 @@ class ShareWay(Protocol):
 
     Attributes:
         places: calls that run at the same time.
-        arrivals: ("values", number of the call, what gives its values, how many, seconds that they took), and ("end",).
+        arrivals: ("values", number of the call, what gives its values, how many, seconds that they took, their size in
+            bytes), and ("end",).
     """
 
     places: int
@@ -162,7 +167,14 @@ class Mapped:
         self._read = 0  # items
         self._given = self._over = 0  # calls; of these, how many have ended
         self._exhausted = False
-        self._ready: dict[int, Callable[[], list[Any]]] = {}  # what gives the values, by number of the call
+        self._ready: dict[
+            int, tuple[Callable[[], list[Any]], int]
+        ] = {}  # what gives the values, and their size, by number of the call
+        self._firsts: dict[
+            int, int
+        ] = {}  # number of a call's first item, by the call's; of those not yet given on
+        self._had: dict[int, Any] = {}  # values that the loop has had, by item
+        self._room = HELD if left is not None else 0
 
     def values(self) -> Iterator[Any]:
         """What comes of the items."""
@@ -175,15 +187,34 @@ class Mapped:
                 if number in self._ready:
                     self._give()
                     following += 1
-                    yield from self._ready.pop(number)()
+                    yield from self._next(number)
                 elif ended:
                     if (failure := way.failure()) is not None:
                         raise failure
                     return
                 elif not self._give():
                     ended = self._take(way.arrivals.get())
+        except RunError as error:
+            self._complete(error)
+            raise
         finally:
             way.close()
+
+    def _next(self, number: int) -> list[Any]:
+        """Return a call's values for the loop."""
+        load, size = self._ready.pop(number)
+        first, values = self._firsts.pop(number), load()
+        self._room -= size
+        if self._room >= 0:
+            self._had.update(enumerate(values, first))
+        return values
+
+    def _complete(self, failure: RunError) -> None:
+        """Add all values that were computed to a failure: those that the loop has not had, and those that are held."""
+        failure.results |= self._had
+        for number, (load, _) in self._ready.items():
+            with suppress(RunError):  # of several that cannot be loaded the first one is the failure
+                failure.results.update(enumerate(load(), self._firsts[number]))
 
     def _give(self) -> bool:
         """Hand one more call out, if there are items for it, and if it is time; says whether it was."""
@@ -198,6 +229,7 @@ class Mapped:
         if not self._read:
             check_call(PendingFunction(self._fn, (share[0],)), self._fn)
         self._sizes.sent(len(share), self._way.give(self._read, share))
+        self._firsts[self._given] = self._read
         self._read += len(share)
         self._given += 1
         return True
@@ -214,10 +246,10 @@ class Mapped:
     def _take(self, arrival: Any) -> bool:
         if arrival[0] == "end":
             return True
-        _, number, values, items, seconds = arrival
+        _, number, load, items, seconds, size = arrival
         self._over += 1
         self._sizes.took(items, seconds)
-        self._ready[number] = values
+        self._ready[number] = load, size
         return False
 
 

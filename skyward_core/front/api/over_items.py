@@ -63,7 +63,9 @@ class OverItems(Dispatching):
             TypeError: ``fn`` is no function, or does not take one argument; or there are several series of items.
             ValueError: ``timeout`` is not more than 0.
             UsageError: it is a generator function.
-            RunError: a call failed (while values are taken); its cause is the function's own exception.
+            RunError: a call failed (while values are taken); its cause is the function's own exception. ``results`` has
+                the values that were computed, by item: those that the loop has not had, and of items with a length the
+                first 64 MB of those that it has had.
             NotPicklableError: an item cannot travel (while values are taken).
             Cancelled: the run was cancelled (while values are taken).
             PoolError: the pool is not up.

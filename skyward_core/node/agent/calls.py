@@ -111,16 +111,6 @@ class Call:
         message = reasons.get(self.stop_reason, self.stop_reason)
         return {"kind": "collateral", "error": {"type": "Stopped", "message": message}}
 
-    @property
-    def why_stopped(self) -> str:
-        """The reason why we stopped it, for other runs' calls, which end with the process that they share."""
-        reasons = {
-            "fail-fast": f"run {self.run} failed",
-            "cancel": f"run {self.run} was cancelled",
-            "timeout": f"{self.header['name']}() ran longer than its timeout of {self.timeout or 0:g} s",
-        }
-        return reasons.get(self.stop_reason, self.stop_reason)
-
 
 class Together(Protocol):
     """The parts of a call that runs on a block of ranks; see :class:`.team.Team`."""

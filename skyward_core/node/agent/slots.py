@@ -94,7 +94,10 @@ class Slots:
             return
         for slot in self.all:
             if slot.running.get(call.key) is call:
-                slot.stop_process(call.why_stopped, grace)
+                # Calls of other runs may end with it: nobody has cancelled those.
+                error = call.stopped()["error"]
+                said = f"a call in it {error['message']} (run {call.run})" if error else reason
+                slot.stop_process(said, grace)
                 return
             if call in slot.queue:
                 slot.queue.remove(call)

@@ -88,7 +88,7 @@ class MapRun(Run):
     """See the module.
 
     Its reader gets by ``arrivals`` ("values", number of the call, what loads its values, how many, seconds that they
-    took), and ("end",).
+    took, bytes of their pickle), and ("end",).
 
     Args:
         task: its function, without arguments.
@@ -238,9 +238,9 @@ class MapRun(Run):
         tally.add(share.items, outcome, log)
         if outcome.kind == "returned":
             self._tell_progress(outcome.rank, tally)
-            self.arrivals.put(
-                ("values", number, MapValues(self, outcome, value), share.items, outcome.seconds)
-            )
+            size = len(value) if isinstance(value, bytes) else value.size
+            values = MapValues(self, outcome, value)
+            self.arrivals.put(("values", number, values, share.items, outcome.seconds, size))
         else:
             self._note_failure(outcome)
             self.values[number] = value

@@ -15,7 +15,7 @@ from ...model.outcome import ErrorInfo, Outcome, RootCause
 from ...model.states import RunKind, RunStatus
 from ...tasks.value_code import tried, words_of
 from ...transport.incoming_result import Landing
-from ...wire.frames import SHORT
+from ...wire.frames import SHORT, VALUES_BEFORE
 from ..pool_end import PoolEnd
 
 Value = bytes | Landing
@@ -197,11 +197,19 @@ def caused(error: RunError, culprit: Outcome, value: Value | None) -> RunError:
     from ...model.caused_error import of_cause  # few runs fail
 
     cause = rebuild(culprit, value)
+    error.results |= tried(lambda: _values_before(cause))[0] or {}
     made, _ = tried(lambda: of_cause(error, cause))
     if made is None:  # its class runs code where others have attributes
         made = error
         made.__cause__ = cause
     return made
+
+
+def _values_before(cause: BaseException) -> dict[int, Any]:
+    """Take the values out of a map's exception that its call had computed before; returns them by item."""
+    attributes = cause.attributes if isinstance(cause, RemoteError) else vars(cause)
+    first, data = attributes.pop(VALUES_BEFORE, (0, b""))
+    return dict(enumerate(pickle.loads(data), first)) if data else {}
 
 
 def rebuild(outcome: Outcome, value: Value | None) -> BaseException:
