@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -180,6 +180,21 @@ def test_an_async_generator_gives_its_values_and_is_closed(pool: sky.Compute, tm
     assert next(values) == 0
     values.close()
     wait_until(told.exists, what="the generator's finally block has run")
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda call, pool: call > pool,
+        lambda call, pool: call.on(pool),
+        lambda call, pool: call.on_all(pool),
+        lambda call, pool: pool.run_async(call),
+    ],
+    ids=[">", "on", "on_all", "run_async"],
+)
+def test_a_generator_function_has_no_future(pool: sky.Compute, begin: Callable[[Any, Any], Any]) -> None:
+    with pytest.raises(sky.UsageError, match="counted is a generator function, and a future has one value"):
+        begin(counted(3), pool)
 
 
 @pytest.mark.proof("5 s of a processor", after=1)

@@ -120,9 +120,11 @@ class Dispatching(PoolFace, RightSide):
             A future of its value, which also names the run, and what its ranks write. To cancel it cancels the run.
 
         Raises:
+            UsageError: It is the call of a generator function.
             NotPicklableError: an argument cannot travel.
             PoolError: the pool is not up.
         """
+        _refuse_generator(pending, ">>")
         return self._future(self._dispatch("single", [self._task(pending)]), lambda run: run.results()[0])
 
     def submit_all(self, pending: PendingFunction[Any]) -> RunFuture[list[Any]]:
@@ -134,6 +136,7 @@ class Dispatching(PoolFace, RightSide):
         Returns:
             A future of the values in rank order.
         """
+        _refuse_generator(pending, "@")
         return self._future(self._dispatch("broadcast", [self._task(pending)]), lambda run: run.results())
 
     def submit_group(self, group: PendingGroup[Any]) -> RunFuture[Any]:
@@ -450,6 +453,15 @@ class Dispatching(PoolFace, RightSide):
                     yield run.value(following - 1)
         finally:
             self._cancel(run)
+
+
+def _refuse_generator(pending: PendingFunction[Any], operator: str) -> None:
+    """Raise UsageError for a generator function's call: its values come one by one."""
+    if pending.streams:
+        raise UsageError(
+            f"{pending.name} is a generator function, and a future has one value: iterate over {pending.name}(...) "
+            f"{operator} compute"
+        )
 
 
 def _finished(future: Future[Run]) -> Future[Run]:
