@@ -88,8 +88,8 @@ class Image(CheckedValue):
         apt: Debian packages.
         env: environment variables of the ranks.
         setup: shell commands, run once per environment.
-        workdir: folder that travels to the nodes, and that ranks work in; None for the current one, or the
-            script's own where the script lies elsewhere.
+        workdir: Folder that is sent to the nodes, and that ranks work in. A relative path begins in the current
+            folder. If None, the current one, or the script's own if the script is elsewhere.
         includes: glob patterns of files of the working folder to take along although ignored.
         excludes: glob patterns of files of the working folder to leave out.
         outputs: patterns of files that ranks write there and that are brought to ``outputs/RUN/`` here, during the run

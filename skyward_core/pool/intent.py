@@ -16,6 +16,7 @@ from ..model.value import Value, value
 from ..providers import from_json
 from ..providers.base import Provider
 from ..store.ledger import Ledger
+from ..store.working_folder import named
 from ..tasks.own_interpreter import own
 from ..transport.base import check_python, image_elsewhere
 from ..wire.redact import each_text, for_keeping
@@ -54,11 +55,14 @@ async def write(spec: PoolSpec, ledger: Ledger, cwd: str) -> Intent:
 
     Raises:
         PoolExistsError: a pool of that name is up.
-        UsageError, PluginError: a plugin, or the script's interpreter, cannot be used so.
+        UsageError, PluginError: a plugin, or the script's interpreter, cannot be used so; or the image's working folder
+            is not there.
     """
     token = secrets.token_hex(8)
     provider: Provider = spec.provider
     image = whole_image(spec)
+    if image.workdir:
+        image = replace(image, workdir=named(image.workdir))
     python = spec.interpreter or own()
     folder = str(image.workdir or cwd)
     packages = await _packages(image, folder, python)

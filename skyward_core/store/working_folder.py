@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
-from ..model.errors import UsageError
+from ..model.errors import SpecError, UsageError
 
 SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/sys",
           "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/local/lib", "/var",
@@ -40,6 +41,22 @@ def here() -> Path:
             f"the folder that this was started in{name} is not there any more; start it again in one that is"
         )
     return folder
+
+
+def named(folder: str | os.PathLike[str]) -> str:
+    """Return the path of a working folder that the user named, from the current one or from a home (``~``).
+
+    Raises:
+        SpecError: It is not a folder.
+    """
+    path, is_there = Path(folder), False
+    with suppress(OSError, RuntimeError):  # a name that is too long, a user who does not exist
+        path = path.expanduser()
+        path = path if path.is_absolute() else here() / path
+        is_there = path.is_dir()
+    if not is_there:
+        raise SpecError(f"{path} is not a folder: name one that exists", "workdir")
+    return str(path)
 
 
 def workdir(path: Path) -> str | None:

@@ -272,3 +272,30 @@ def test_a_client_that_is_killed_half_way_leaves_nothing_half(home: Path, tmp_pa
     (tmp_path / "go").touch()
     with pool(setup=[steps]) as compute:
         assert executable() @ compute == [sys.executable] * 2
+
+
+@sky.function
+def where() -> str:
+    return str(Path.cwd())
+
+
+@pytest.mark.parametrize("folder", ["sub", "~/sub", Path("sub")], ids=["relative", "home", "path"])
+def test_ranks_work_in_a_folder_that_is_named_as_in_a_shell(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str | Path
+) -> None:
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with sky.Compute(image=sky.Image(workdir=folder), options=QUIET) as compute:
+        assert where() >> compute == str(tmp_path / "sub")
+
+
+@pytest.mark.parametrize("folder", ["nowhere", "~nouser/x", "file", "a\0b", "a" * 300])
+def test_a_working_folder_that_is_not_there_is_refused_before_the_start(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(sky.UsageError, match=r"workdir: .* is not a folder"):
+        sky.Compute(image=sky.Image(workdir=folder), options=QUIET).__enter__()
+    assert not list(home.glob("pools/*"))
