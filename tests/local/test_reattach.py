@@ -33,7 +33,7 @@ def train():
     while not (folder / "end").exists():
         time.sleep(0.01)
 
-with sky.Compute(name="shared", options=sky.Options(console=False)) as compute:
+with sky.Compute(name="shared", nodes=1, options=sky.Options(console=False)) as compute:
     for value in train() >> compute:
         print(value, flush=True)
 """

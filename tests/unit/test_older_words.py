@@ -326,5 +326,6 @@ def test_a_name_alone_is_a_table_of_the_settings(tmp_path, monkeypatch):
         ),
         ("grows", "begins with some machines"),
     ]:
-        with pytest.raises(sky.UsageError, match=why):
-            sky.Compute(name=name)
+        for more in ({}, {"options": sky.Options()}):
+            with pytest.raises(sky.UsageError, match=why):
+                sky.Compute(name=name, **more)

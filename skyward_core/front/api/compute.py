@@ -75,8 +75,8 @@ class Compute(OverItems):
         plugins: frameworks to set up, in order of entry.
         worker: how each node runs what it is given; a ``Worker()`` when None.
         options: everything else; ``Options()`` when None.
-        name: the pool's name; made up when None. With nothing of machines beside it, it names the table
-            ``[pools.NAME]`` of ``skyward.toml``, which says all that.
+        name: The pool's name; made up if None. Alone, or with only ``options`` beside it, it names the table
+            ``[pools.NAME]`` of ``skyward.toml``, which says all else.
         ttl: as of ``Options``, for either to say; 0 for no limit.
         **older: what older generations take besides (``older_arguments.py`` lists it): heeded, said to go unheeded, or
             refused in words.
@@ -123,19 +123,15 @@ class Compute(OverItems):
             said = (provider, nodes, accelerator, vcpus, memory_gb, architecture, region, max_hourly_cost, disk_gb,
                     allocation, selection, image, worker, ttl)  # fmt: skip
             if all(each is None for each in said):
-                from .named_pool import is_named, named_pool  # most pools are said where they are wanted
+                from .named_pool import named_pool  # most pools are said where they are wanted
 
-                # With options, and no such table, it is a pool of this machine that is to be called so.
-                if options is None or is_named(name):
-                    table = named_pool(name)
-                    if options is not None:
-                        if "options" in table:
-                            raise UsageError(
-                                f"options= beside [pools.{name}] of skyward.toml, which says them"
-                            )
-                        table["options"] = options
-                    self.__init__(**table)  # type: ignore[misc]  # the same pool, said in full
-                    return
+                table = named_pool(name)
+                if options is not None:
+                    if "options" in table:
+                        raise UsageError(f"options= beside [pools.{name}] of skyward.toml, which says them")
+                    table["options"] = options
+                self.__init__(**table)  # type: ignore[misc]  # the same pool, said in full
+                return
         words = taken(older, Compute.__init__.__kwdefaults__ or ()) if older else {}
         machines = {
             "provider": provider, "accelerator": accelerator, "vcpus": words.pop("vcpus", vcpus),

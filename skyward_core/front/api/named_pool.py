@@ -22,12 +22,6 @@ _PLAIN = (
 _OF_OPTIONS = frozenset({each.name for each in fields(Options)} | Options.older_words()) - {*_PLAIN, "worker"}
 
 
-def is_named(name: str) -> bool:
-    """Whether there is a pool of that name in ``skyward.toml``."""
-    pools, _ = home.pool_tables()
-    return isinstance(pools.get(name), Mapping)
-
-
 def named_pool(name: str) -> dict[str, Any]:
     """What ``Compute`` is to be given for a pool of that name.
 
@@ -44,7 +38,7 @@ def named_pool(name: str) -> dict[str, Any]:
         near = get_close_matches(name, pools, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(pools) or 'none'};"
         raise UsageError(
-            f"sky.Compute(name={name!r}) alone asks for [pools.{name}] of a skyward.toml, and neither the one here nor "
+            f"sky.Compute(name={name!r}) asks for [pools.{name}] of a skyward.toml, and neither the one here nor "
             f"{home.home() / home.SETTINGS} has it: {hint} a pool that is to be called {name!r} says where its "
             f"machines come from, sky.Compute(provider=sky.Local(), name={name!r})"
         )
