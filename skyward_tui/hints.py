@@ -6,7 +6,7 @@ import shlex
 from typing import Protocol
 
 from skyward_core.model.errors import hint_of, what_of, with_advice
-from skyward_core.model.hint import Hint
+from skyward_core.model.hint import Hint, in_commands
 
 
 class Detailed(Protocol):
@@ -37,22 +37,12 @@ def advice(hint: Hint) -> str:
     """What to do, by commands of this program."""
     name = shlex.quote(hint.subject)
     match hint.action:
-        case "list":
-            return "skyward-tui ls shows those that are up"
-        case "list-all":
-            return "skyward-tui ls --all shows pools and their runs"
         case "attach":
             return f"use it (skyward-tui attach {name}), end it (skyward-tui down {name}), or choose another name"
-        case "down":
-            return f"end it: skyward-tui down {name}"
-        case "results":
-            return f"skyward-tui results {name} shows what they were"
         case "trust-host-key":
             also = f" --known-hosts {shlex.quote(hint.path)}" if hint.path else ""
             return f"accept it with: skyward-tui trust {name}{also}"
         case "upgrade":
             return "a newer release can read it: pip install -U skyward-tui"
-        case "blocks":
-            return "skyward-tui offers --block 24 lists what is sold now"
-        case "purchases":
-            return "skyward-tui capacity ls looks what was bought"
+        case _:
+            return in_commands(hint)

@@ -30,30 +30,32 @@ class Hint(Value):
 
 
 def in_python(hint: Hint) -> str:
-    """The hint in words of this library, for people who write scripts."""
+    """Return the hint for people who write scripts: in words of this library, if its API has something for it."""
     name = hint.subject
     match hint.action:
-        case "list":
-            return f"{_SESSION}.refresh().result() gives those that are up"
-        case "list-all":
-            return f"{_SESSION}.refresh(over=True).result() gives pools and their runs"
         case "attach":
             return (
                 f"use it (sky.attach({name!r})), end it (sky.attach({name!r}).down()), or choose another name"
             )
-        case "down":
-            return f"end it: {_SESSION}.down({name!r}).result()"
-        case "results":
-            return f"skyward_core.store.ledger.Ledger().outcomes({name!r}) tells what they were"
         case "trust-host-key":
             more = f", known_hosts={hint.path!r}" if hint.path else ""
             return f"accept it with: sky.SSH([{name!r}]{more}, host_keys='accept-new')"
         case "upgrade":
             return "a newer release of this library can read it"
-        case "blocks":
-            return "skyward_core.front.offers.blocks(...) lists what is sold now"
-        case "purchases":
-            return "skyward_core.front.capacity.purchases() looks what was bought"
+        case _:
+            return in_commands(hint)
 
 
-_SESSION = "skyward_core.front.session.Session()"
+def in_commands(hint: Hint) -> str:
+    """Return a hint for which there is nothing but a command."""
+    from shlex import quote  # few errors are shown
+
+    name = quote(hint.subject)
+    return {
+        "list": "skyward-tui ls shows those that are up",
+        "list-all": "skyward-tui ls --all shows pools and their runs",
+        "down": f"end it: skyward-tui down {name}",
+        "results": f"skyward-tui results {name} shows what they were",
+        "blocks": "skyward-tui offers --block 24 lists what is sold now",
+        "purchases": "skyward-tui capacity ls looks what was bought",
+    }[hint.action]
