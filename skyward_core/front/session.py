@@ -231,11 +231,12 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
 
         async def look() -> list[PoolView]:
             rows = [row for row in self.ledger.live() if not pools or row.key in pools]
-            looks = [asyncio.create_task(self._look_at(row)) for row in rows if row.token not in self._pools]
-            if looks:
-                _, late = await asyncio.wait(looks, timeout=LOOK)
-                for each in late:
-                    each.cancel()
+            new = [row for row in rows if row.token not in self._pools]
+            looks = {asyncio.create_task(self._look_at(row)): row for row in new}
+            _, late = await asyncio.wait(looks, timeout=LOOK) if looks else ((), ())
+            for each in late:
+                each.cancel()
+                self._list_unreached(looks[each], "unreachable", f"no answer within {LOOK:g} s")
             await write_down()
             return [self._unreachable[row.token] for row in rows if row.token in self._unreachable]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 import skyward_core as sky
+from skyward_core.front import session as session_module
 from skyward_core.front.past_runs import RunSearch
 from skyward_core.front.session import Session
 from skyward_core.model.outcome import RootCause
@@ -219,6 +222,23 @@ def test_a_failure_that_belongs_to_no_call_is_reported(home: Path) -> None:
         ledger.ended("t", Receipt("p", 0, (), (), 0.0))
     with pytest.raises(sky.RunError, match="f failed: its client is gone, who gave it its items"):
         sky.results("abc")
+
+
+def test_a_pool_that_does_not_answer_holds_up_nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "LOOK", 0.1)
+    options = sky.Options(console=False)
+    with (
+        sky.Compute(nodes=1, name="stands", options=options) as stands,
+        sky.Compute(nodes=1, name="fine", options=options),
+    ):
+        agent = stands.pool.links[0].welcome["pid"]
+        os.kill(agent, signal.SIGSTOP)
+        try:
+            with closing(Look()) as session:
+                (view,) = session.look_again().result(60)
+        finally:
+            os.kill(agent, signal.SIGCONT)
+    assert (view.name, view.state, view.detail) == ("stands", "unreachable", "no answer within 0.1 s")
 
 
 OWNER = """
@@ -450,5 +470,5 @@ class RunStates(RuleBasedStateMachine):
 
 
 def test_all_clients_tell_the_same_of_a_run_in_every_order(proofs: bool) -> None:
-    count = 100 if proofs else 3
+    count = 60 if proofs else 3
     run_state_machine_as_test(RunStates, settings=settings(max_examples=count, stateful_step_count=15))
