@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
@@ -471,4 +471,8 @@ class RunStates(RuleBasedStateMachine):
 
 def test_all_clients_tell_the_same_of_a_run_in_every_order(proofs: bool) -> None:
     count = 60 if proofs else 3
-    run_state_machine_as_test(RunStates, settings=settings(max_examples=count, stateful_step_count=15))
+    # An example takes half a second: a failure is shown as it was found.
+    phases = (Phase.reuse, Phase.generate)
+    run_state_machine_as_test(
+        RunStates, settings=settings(max_examples=count, stateful_step_count=15, phases=phases)
+    )
