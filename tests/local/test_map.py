@@ -82,6 +82,21 @@ def test_a_failure_has_all_values_that_were_computed_before_it(home: Path) -> No
         assert (dict(enumerate(got)) | caught.value.results).items() >= before.items()
 
 
+def test_a_failure_has_the_values_behind_an_item_that_was_stopped(home: Path) -> None:
+    def waits_first(number: int) -> int:
+        while number == 0:
+            time.sleep(0.01)
+        if number == 2:
+            raise LookupError("no 2")
+        return number
+
+    options = sky.Options(console=False, grace=0.1)
+    pool = sky.Compute(nodes=1, worker=sky.Worker(ranks_per_node=2), options=options)
+    with pool as compute, pytest.raises(LookupError) as caught:
+        list(compute.map(waits_first, range(3), timeout=60))
+    assert isinstance(caught.value, sky.RunError) and caught.value.results == {1: 1}
+
+
 def test_values_come_in_the_order_of_the_items_and_it_is_one_run(pool: sky.Compute) -> None:
     before = set(pool.pool.view.runs)
     assert list(pool.map(square, range(3000))) == [number * number for number in range(3000)]
