@@ -30,7 +30,7 @@ class Hint(Value):
 
 
 def in_python(hint: Hint) -> str:
-    """Return the hint for people who write scripts: in words of this library, if its API has something for it."""
+    """Return the hint in words of this library, if its API has something for it."""
     name = hint.subject
     match hint.action:
         case "attach":
@@ -47,8 +47,8 @@ def in_python(hint: Hint) -> str:
 
 
 def in_commands(hint: Hint) -> str:
-    """Return a hint for which there is nothing but a command."""
-    from shlex import quote  # few errors are shown
+    """Return a hint that names a command."""
+    from shlex import quote
 
     name = quote(hint.subject)
     return {

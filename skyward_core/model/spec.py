@@ -88,8 +88,8 @@ class Image(CheckedValue):
         apt: Debian packages.
         env: environment variables of the ranks.
         setup: shell commands, run once per environment.
-        workdir: Folder that is sent to the nodes, and that ranks work in. A relative path begins in the current
-            folder. If None, the current one, or the script's own if the script is elsewhere.
+        workdir: folder that travels to the nodes, and that ranks work in, seen from the current one; None for that, or
+            the script's own where the script lies elsewhere.
         includes: glob patterns of files of the working folder to take along although ignored.
         excludes: glob patterns of files of the working folder to leave out.
         outputs: patterns of files that ranks write there and that are brought to ``outputs/RUN/`` here, during the run

@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ..wire.frames import VALUES_BEFORE
-
-KEPT = 1 << 20  # bytes; the exception is sent in a frame
+VALUES_BEFORE = "_values_before"  # of an exception: the first item's number, pickled values
 
 
 class EachOf:
@@ -48,13 +46,7 @@ class EachOf:
             except BaseException as error:
                 with suppress(BaseException):  # its class may have notes of its own
                     error.add_note(f"while it worked on item {first + len(values):,} of the map")
-                _keep(error, first, values)
+                    if values and len(data := pickle.dumps(values, 5)) < 1 << 20:
+                        vars(error)[VALUES_BEFORE] = first, data
                 raise
         return values
-
-
-def _keep(error: BaseException, first: int, values: list[Any]) -> None:
-    """Have an exception carry the values before it, if they are small and a plain pickle can hold them."""
-    with suppress(BaseException):  # any reducer may raise anything
-        if values and len(data := pickle.dumps(values, 5)) <= KEPT:
-            vars(error)[VALUES_BEFORE] = first, data

@@ -24,8 +24,6 @@ PLUGINS = 64 << 20  # bytes of a pool's pickled plugins
 WORDS = struct.Struct("!I4s")
 WORDS_SIGN = b"argv"
 
-# Attribute of an exception of a map: number of the first item of its call, and a pickle of the values before it.
-VALUES_BEFORE = "_values_before"
 WINDOW = 16  # values that a generator may be ahead of its reader
 # Outcomes that are somebody's work; the others tell of what did not come about.
 WORK = ("returned", "raised", "exited")

@@ -95,9 +95,7 @@ class Slots:
         for slot in self.all:
             if slot.running.get(call.key) is call:
                 # Calls of other runs may end with it: nobody has cancelled those.
-                error = call.stopped()["error"]
-                said = f"a call in it {error['message']} (run {call.run})" if error else reason
-                slot.stop_process(said, grace)
+                slot.stop_process(f"{reason} of run {call.run}", grace)
                 return
             if call in slot.queue:
                 slot.queue.remove(call)

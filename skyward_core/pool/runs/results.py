@@ -13,9 +13,10 @@ from ...model.errors import Cancelled, PoolError, RankExit, RemoteError, RemoteT
 from ...model.hint import Hint
 from ...model.outcome import ErrorInfo, Outcome, RootCause
 from ...model.states import RunKind, RunStatus
+from ...runtime.map_items import VALUES_BEFORE
 from ...tasks.value_code import tried, words_of
 from ...transport.incoming_result import Landing
-from ...wire.frames import SHORT, VALUES_BEFORE
+from ...wire.frames import SHORT
 from ..pool_end import PoolEnd
 
 Value = bytes | Landing
