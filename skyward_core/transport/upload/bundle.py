@@ -181,7 +181,7 @@ REST = (
         for name in ("front", "pool", "providers", "store", "tasks", "transport", "views")
     ),
 )
-LEVEL = 1  # of compression: more would take longer than it saves, but on the slowest of lines
+LEVEL = 2  # of compression: 1 ms more than level 1, once per release, for 2 % fewer bytes on each line
 REST_LEVEL = 9  # nobody waits for that
 # What only app and command line use; what scripts use of the same folder lies in one of its own.
 STAYS = "skyward_core/front"
