@@ -59,6 +59,8 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = Fal
         *(_used(pool) if isinstance(pool, PoolView) else _created(plan, pool, may_remember, as_options)),
         ("runs", f"{_call(plan)} {'' if plan.sheet is not None else 'on '}{where}{streams}"),
     ]
+    if plan.sheet is not None or plan.one:
+        told.append(("world", _world(plan)))
     if plan.values.get("torchrun"):
         told.append(("torchrun", "the script finds torchrun's variables, be there one rank or many"))
     if plan.timeout is not None:
@@ -264,6 +266,20 @@ def _each(plan: LaunchPlan) -> str:
     if not sheet.gang:
         return f"{many}, each on one rank"
     return f"{many}, {gang_words(sheet.nodes, plan.most_nodes)}"
+
+
+def _world(plan: LaunchPlan) -> str:
+    """Return how many ranks meet in each trial, or in a call on one rank."""
+    sheet, spec = plan.sheet, plan.spec
+    ranks = 1
+    if sheet is not None and sheet.ranks > 1:
+        ranks = sheet.ranks
+    elif sheet is not None and sheet.gang:
+        varies = spec is not None and not sheet.nodes and spec.least_nodes < spec.most_nodes
+        if varies or (spec is not None and spec.worker.ranks_per_node == "gpu"):
+            return "each trial: all ranks that its nodes have then"
+        ranks = (sheet.nodes or plan.most_nodes) * plan.pool.ranks_per_node
+    return f"{'' if sheet is None else 'each trial: '}{count(ranks, 'rank')}, world size {ranks:,}"
 
 
 def _outputs(spec: PoolSpec) -> tuple[str, str]:
