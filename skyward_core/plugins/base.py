@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..model.errors import SkywardError, UsageError
 from ..model.misuse import KnowsItsWords
-from ..runtime.info import instance_info
+from ..runtime.info import instance_info, place_in_pool
 
 if TYPE_CHECKING:
     from ..model.spec import Image, PoolSpec
@@ -61,6 +61,15 @@ class Plugin(KnowsItsWords):
     conflicts: ClassVar[Sequence[str]] = ()
     gang: ClassVar[bool] = True
     needs_peers: str = ""
+
+    @property
+    def joins(self) -> bool:
+        """Whether ``around_process`` makes one world of the gang's ranks, such as a process group.
+
+        Tasks then run in another process of their rank, which enters the plugin with a world of one rank. By default,
+        plugins with ``gang`` and ``needs_peers`` do.
+        """
+        return self.gang and bool(self.needs_peers)
 
     @staticmethod
     def create(name: str) -> Any:
@@ -224,8 +233,14 @@ def has_app(plugins: Iterable[Plugin]) -> bool:
     return any(getattr(plugin.around_app, "__func__", None) is not Plugin.around_app for plugin in plugins)
 
 
-def enter_process(plugins: Iterable[Plugin], info: InstanceInfo) -> ExitStack:
+def enter_process(
+    plugins: Iterable[Plugin], info: InstanceInfo, own: InstanceInfo | None = None
+) -> ExitStack:
     """Enter every plugin's ``around_process``, in order.
+
+    Args:
+        info: The rank's place in its pool.
+        own: Its place in a world of one rank, in a process for tasks; plugins that join ranks get it.
 
     Returns:
         The stack that leaves them, in reverse, when it is closed.
@@ -233,33 +248,39 @@ def enter_process(plugins: Iterable[Plugin], info: InstanceInfo) -> ExitStack:
     Raises:
         PluginError: names the plugin that raised; those entered before it have been left.
     """
-    return _entered(plugins, "around_process", lambda plugin: plugin.around_process(info))
+    return _entered(
+        plugins, "around_process", lambda plugin: plugin.around_process(own if own and plugin.joins else info)
+    )
 
 
 def enter_late(plugins: Sequence[Plugin]) -> None:
-    """Enter the ``around_process`` of plugins that a function brings along, once per worker.
+    """Enter the ``around_process`` of plugins that a function brings along, once per worker; of plugins that join
+    ranks, once for broadcasts and once for tasks, which have a world of one rank.
 
     They are left by :func:`leave_late`.
 
     Raises:
-        UsageError: one needs peers, and this rank stands alone.
+        UsageError: one needs peers, and this rank stands alone, or runs a task.
         PluginError: names the plugin that raised.
     """
     from ..runtime.torchrun import together  # late: most workers enter what the pool has, and no more
 
-    info = instance_info()
-    if info.stands_alone and info.world_size > 1:
+    world, info = instance_info(), place_in_pool()
+    if world.stands_alone and world.world_size > 1:
         check_standalone(plugins)
     with _late_lock:
         for plugin in plugins:
-            if plugin.name not in _late_names:
-                if plugin.needs_peers and info.world_size > 1 and not together():
+            key = (plugin.name, plugin.joins and together())
+            if key not in _late_names:
+                if plugin.needs_peers and not plugin.joins and info.world_size > 1 and not together():
                     raise UsageError(
                         f"plugin {plugin.name} joins all {info.world_size} ranks, for {plugin.needs_peers}, and this "
                         "call runs on one of them: send it to all, function() @ pool"
                     )
-                _late.enter_context(_around(plugin, "around_process", lambda p: p.around_process(info)))
-                _late_names.add(plugin.name)
+                place = world if plugin.joins else info
+                context = _around(plugin, "around_process", lambda p, place=place: p.around_process(place))  # type: ignore[misc]
+                _late.enter_context(context)
+                _late_names.add(key)
 
 
 def leave_late() -> None:
@@ -270,7 +291,7 @@ def leave_late() -> None:
 
 
 _late = ExitStack()
-_late_names: set[str] = set()
+_late_names: set[tuple[str, bool]] = set()
 _late_lock = threading.Lock()
 
 

@@ -92,10 +92,11 @@ class SetupKnowledge:
                 self._know_env(answer["env"])
             self.know_secrets(answer["secrets"])
             if self.keeper is not None and not self.keeper.knows_plugins and answer["known"]:
-                self.keeper.learn(plugins, answer["secrets"], apps=answer["apps"])
+                told = {"apps": answer["apps"], "joins": answer.get("joins", False)}
+                self.keeper.learn(plugins, answer["secrets"], **told)
         spec = self._context.row.spec
         if self.keeper is not None and not self.keeper.knows_plugins and not spec["plugins"]:
-            self.keeper.learn(b"", self.secrets, apps=False)
+            self.keeper.learn(b"", self.secrets, apps=False, joins=False)
         names = spec.get("variables", [])
         if not self.known and names and not self._complained:
             self._complained = True

@@ -436,6 +436,7 @@ def _hostname() -> str:
 
 
 _current: InstanceInfo | None = None
+_in_pool: InstanceInfo | None = None
 _of_task: ContextVar[using | None] = ContextVar("skyward_instance_info", default=None)
 
 
@@ -479,18 +480,28 @@ def set_current(info: InstanceInfo) -> None:
     _current = info
 
 
-def set_place(place: dict[str, Any]) -> None:
-    """Tell this process and its children where it stands; a worker does, before user code.
+def place_in_pool() -> InstanceInfo:
+    """Return the place of this rank among all of its pool or gang, also during a task, which has a world of its own."""
+    return _in_pool or instance_info()
+
+
+def set_place(place: dict[str, Any], *, own: bool = False) -> InstanceInfo:
+    """Tell this process and its children where it stands, and return that; a worker does, before user code.
 
     Args:
         place: the fields of an :class:`InstanceInfo`, as JSON has them.
+        own: The place is that of a task.
     """
+    global _in_pool
     text = json.dumps(place)
     info = InstanceInfo.from_json(text)
     set_current(info)
+    if not own:
+        _in_pool = info
     if len(text) > LONGEST:
         text = json.dumps(place | {"peers": [{"node": p.node, "address": p.address} for p in info.peers]})
     os.environ[VARIABLE] = text
+    return info
 
 
 class using:

@@ -50,14 +50,14 @@ def configure() -> None:
         jax.config.update("jax_enable_preemption_service", False)
 
 
-def share_with_scripts(distributed: Any, place: Callable[[], Mapping[str, Any] | None]) -> None:
+def share_with_scripts(distributed: Any, place: Callable[[], Mapping[str, Any]]) -> None:
     """From now on ``jax.distributed.initialize()`` takes what it is not given from this rank's place. Where the runtime
     is up, it is left as it is, if what is asked for agrees with it; where ``shutdown()`` ends it, the process is not
     used any more.
 
     Args:
         distributed: the module ``jax.distributed``.
-        place: gives all arguments that make a rank of this pool; None where nobody would answer the call.
+        place: gives all arguments that make a rank of this pool.
     """
     import functools
     import inspect
@@ -72,9 +72,6 @@ def share_with_scripts(distributed: Any, place: Callable[[], Mapping[str, Any] |
         given = signature.bind_partial(*args, **kwargs).arguments
         asked = {name: value for name, value in given.items() if value is not None}
         here = place()
-        if here is None:
-            initialize(**asked)
-            return
         if not distributed.is_initialized():
             configure()
             missing = {} if asked.keys() & set(PLACE) else dict(here)
@@ -104,7 +101,7 @@ def share_with_scripts(distributed: Any, place: Callable[[], Mapping[str, Any] |
     distributed.initialize, distributed.shutdown = initialize_once, shut_down
 
 
-def share_once_imported(place: Callable[[], Mapping[str, Any] | None]) -> None:
+def share_once_imported(place: Callable[[], Mapping[str, Any]]) -> None:
     """The same, as soon as somebody imports JAX; nothing where a plugin has done it.
 
     Args:
@@ -121,7 +118,7 @@ def share_once_imported(place: Callable[[], Mapping[str, Any] | None]) -> None:
 class _JaxFinder:
     """Finds the one module as the finders behind it do."""
 
-    def __init__(self, place: Callable[[], Mapping[str, Any] | None]) -> None:
+    def __init__(self, place: Callable[[], Mapping[str, Any]]) -> None:
         self._place = place
 
     def find_spec(
@@ -139,7 +136,7 @@ class _JaxFinder:
 class _JaxLoader:
     """Loads the module as its own loader does, which it has again afterwards."""
 
-    def __init__(self, own: Any, place: Callable[[], Mapping[str, Any] | None]) -> None:
+    def __init__(self, own: Any, place: Callable[[], Mapping[str, Any]]) -> None:
         self._own, self._place = own, place
 
     def __getattr__(self, name: str) -> Any:

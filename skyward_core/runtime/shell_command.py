@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from .info import InstanceInfo
 
+TORCHRUN = "skyward_core.runtime.torchrun"
 SHELLS = ("bash", "sh")  # the first that a node has
 
 
@@ -71,6 +72,7 @@ class ShellCommand:
         import subprocess
         import tempfile
 
+        unset = () if together else getattr(sys.modules.get(TORCHRUN), "of_task", ())
         here = os.path.join(os.getcwd(), os.path.expanduser(self.cwd))  # noqa: PTH109, PTH111, PTH118  no pathlib here
         if not os.path.isdir(here):  # noqa: PTH112
             raise NotADirectoryError(f"{self.__name__}: this node has no folder {here}")
@@ -83,7 +85,7 @@ class ShellCommand:
             child = subprocess.Popen(
                 [shell, f"/dev/fd/{number}"],
                 cwd=here,
-                env=os.environ
+                env={name: value for name, value in os.environ.items() if name not in unset}
                 | _of_python(self.__skyward_programs__)
                 | self._places(info, together=together)
                 | self.env,

@@ -1,8 +1,7 @@
 """What torchrun tells a process of its place, for code that was written for it.
 
-The names are those of https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables. A rank has them
-while it runs a part of a broadcast, and not while it runs a task of its own: there, whoever waited for all of
-``WORLD_SIZE`` would wait for ever.
+The names are those of https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables. In a task they
+describe a world of one rank: code that waited for other ranks there would wait for ever.
 """
 
 from __future__ import annotations
@@ -26,7 +25,10 @@ ADVICE = (
     "alone. Call torch.distributed.init_process_group() in it, or give the pool the plugin torch\n"
 )
 
-_set_by_plugin = False
+_by_plugin: dict[str, str] = {}
+of_task: dict[
+    str, str
+] = {}  # as functions and scripts find them in tasks; commands, which may be launchers, do not
 _together = True  # whether all ranks run the call in progress; so it is where nobody has said
 
 
@@ -62,15 +64,14 @@ def variables(info: InstanceInfo, port: int) -> dict[str, str]:
 
 def set_for_good(info: InstanceInfo) -> None:
     """Set the variables for all that this process runs, as plugins do which bring the group itself."""
-    global _set_by_plugin
-    _set_by_plugin = True
-    os.environ.update(variables(info, claim_port(info)))
+    _by_plugin.update(variables(info, claim_port(info)))
+    os.environ.update(_by_plugin)
     _limit(info)
 
 
 def set_alone(info: InstanceInfo) -> None:
     """Set the variables, where torchrun would have started this process and no other, and nobody has set them yet."""
-    if _set_by_plugin or info.world_size > 1:
+    if _by_plugin or info.world_size > 1:
         return
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -92,21 +93,21 @@ def together() -> bool:
 
 
 class ForCalls:
-    """Has a rank's calls find the variables, or not.
+    """Has a rank's calls find the variables.
 
     Args:
-        info: the rank's place.
+        info: the rank's place in broadcasts.
+        own: its place in tasks.
         error_file: where code may leave the cause of its end (``torch.distributed.elastic``'s ``@record`` does).
     """
 
-    def __init__(self, info: InstanceInfo, error_file: str) -> None:
+    def __init__(self, info: InstanceInfo, own: InstanceInfo, error_file: str) -> None:
         os.environ["TORCHELASTIC_ERROR_FILE"] = error_file
-        self._info = info
+        self._info, self._own = info, own
         self._ours: dict[str, str] = {}
         self._ports: deque[str] = deque()
-        self._before: dict[str, str] | None = None  # what stood in their places; None while they are not set
-        self._together = False
-        self._jax: dict[str, Any] | None = None
+        self._together: bool | None = None
+        self._jax: dict[InstanceInfo, dict[str, Any]] = {}
         share_once_imported(self._place_in_jax)
 
     def begin(self, together: bool) -> None:
@@ -116,26 +117,22 @@ class ForCalls:
             together: whether all ranks run it.
         """
         global _together
+        if self._together is not together:
+            os.environ.update(self._variables(together))
         self._together = _together = together
-        if _set_by_plugin:
-            return
-        if together:
-            self._set()
+        if together and not _by_plugin:
             self._next_port()
-        elif self._before is not None:
-            for name in self._ours:
-                os.environ.pop(name, None)
-            os.environ.update(self._before)
-            self._before = None
 
-    def _set(self) -> None:
-        if self._before is None:
-            if not self._ours:
-                self._ports.extend(str(claim_port(self._info)) for _ in range(TURNS))
-                self._ours = variables(self._info, int(self._ports[-1]))
-                _limit(self._info)
-            self._before = {name: os.environ[name] for name in self._ours if name in os.environ}
-            os.environ.update(self._ours)
+    def _variables(self, together: bool) -> dict[str, str]:
+        if not together:
+            if not of_task:
+                of_task.update(variables(self._own, claim_port(self._own)))
+            return of_task
+        if not (_by_plugin or self._ours):
+            self._ports.extend(str(claim_port(self._info)) for _ in range(TURNS))
+            self._ours = variables(self._info, int(self._ports[-1]))
+            _limit(self._info)
+        return _by_plugin or self._ours
 
     def _next_port(self) -> None:
         """A rank may begin its part while another is still at its part of the broadcast before: what that one has made
@@ -146,16 +143,18 @@ class ForCalls:
         if os.environ.get("MASTER_PORT") == before:  # else code has said another, for what it runs later
             os.environ["MASTER_PORT"] = self._ours["MASTER_PORT"]
 
-    def _place_in_jax(self) -> dict[str, Any] | None:
-        """What JAX has to be told; None where the others do not take part."""
-        if self._together and self._jax is None:
-            self._jax = place_of(self._info, claim_port(self._info))
-        return self._jax if self._together else None
+    def _place_in_jax(self) -> dict[str, Any]:
+        """What JAX has to be told."""
+        info = self._info if self._together else self._own
+        if info not in self._jax:
+            self._jax[info] = place_of(info, claim_port(info))
+        return self._jax[info]
 
     def end(self, fn: Callable[..., Any]) -> None:
         """A call has ended: say so if it meant to work with the others and did not."""
         if (
-            self._before is not None
+            self._together
+            and not _by_plugin
             and self._info.rank == 0
             and (group := sys.modules.get("torch.distributed.distributed_c10d")) is not None
             and not made_groups(group)

@@ -229,6 +229,7 @@ class AgentKnown(TypedDict):
     error: NotRequired[str]
     unreachable: NotRequired[bool]
     forgotten: NotRequired[bool]
+    joins: NotRequired[bool]  # to "setup"; agents of earlier releases leave it out
 
 
 class AgentFormed(TypedDict):

@@ -201,6 +201,7 @@ class ClientGang(TypedDict):
     info: Place
     hooks: NotRequired[bool]
     apps: NotRequired[bool]
+    joins: NotRequired[bool]
     alone: NotRequired[bool]
     secrets: NotRequired[list[str]]
     fresh: NotRequired[bool]

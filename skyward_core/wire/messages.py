@@ -58,7 +58,9 @@ _IS_ERROR = made_of({"type": is_text, "message": is_text}, {"traceback": is_text
 _IS_PLUGIN_ERROR = made_of(
     {"type": is_text, "message": is_text}, {"traceback": is_text, "plugin": is_text}, only=True
 )
-_OF_PLUGINS: Checks = {"hooks": is_flag, "apps": is_flag, "alone": is_flag, "secrets": all_of(is_text)}
+_OF_PLUGINS: Checks = {
+    "hooks": is_flag, "apps": is_flag, "joins": is_flag, "alone": is_flag, "secrets": all_of(is_text),
+}  # fmt: skip
 _SET_UP: Checks = {"epoch": is_count} | _OF_PLUGINS
 _LIFE: Checks = {"life": made_of({"name": is_text, "first": is_count, "width": is_count}, only=True)}
 _SPANS = each_of(names_log, is_span)
@@ -278,7 +280,7 @@ FROM_AGENT: Forms = {
     "known": FrameForm(
         "It answers whatever has an `id` and no answer of its own kind.",
         _ASKED,
-        {"error": is_text, "unreachable": is_flag, "forgotten": is_flag},
+        {"error": is_text, "unreachable": is_flag, "forgotten": is_flag, "joins": is_flag},
         body=PLUGINS,
     ),
     "formed": FrameForm(
@@ -513,9 +515,10 @@ FROM_WORKER: Forms = {
     ),
     "outcome": FrameForm(
         "The call has ended; as from an agent to clients. `unusable` where plugins' contexts could not be entered, "
-        "`ends` says why the worker takes no other one, `left` that code came to its end by `sys.exit(0)`.",
+        "`ends` says why the worker takes no other one, `left` that code came to its end by `sys.exit(0)`, `joined` "
+        "that code has left a process group there.",
         _CALL | _ENDING,
-        {"unusable": is_flag, "ends": is_text, "left": is_flag} | _TOLD,
+        {"unusable": is_flag, "ends": is_text, "left": is_flag, "joined": is_flag} | _TOLD,
         body=FAILURE,
     ),
     "item": FrameForm(
@@ -542,14 +545,25 @@ FROM_WORKER: Forms = {
 TO_WORKER: Forms = {
     "setup": FrameForm(
         "Set the process up for this epoch: its place, and the pool's plugins, which are the body. In a block of some "
-        "ranks of the node: which `life` of that, how many ranks share the machine, and the `devices` of the block.",
+        "ranks of the node: which `life` of that, how many ranks share the machine, and the `devices` of the block. "
+        "`own`: its place in tasks; `apart`: a rank's tasks run in another process than its broadcasts.",
         {"info": is_place},
-        {"gang": is_flag, "failed": _IS_PLUGIN_ERROR, "sharers": is_count, "devices": is_text}
+        {
+            "gang": is_flag,
+            "own": is_place,
+            "apart": is_flag,
+            "failed": _IS_PLUGIN_ERROR,
+            "sharers": is_count,
+            "devices": is_text,
+        }
         | _SET_UP
         | _LIFE,
         body=PLUGINS,
     ),
-    "place": FrameForm("Which rank the process is, where the gang has not been formed.", {"info": is_place}),
+    "place": FrameForm(
+        "Which rank the process is, where the gang has not been formed; `own` as in a set-up.",
+        {"info": is_place, "own": is_place},
+    ),
     "call": FrameForm(
         "Run a function, as a client asked for it.", _ASKED_TO_RUN, _HOW_TO_RUN, body=2 * INLINE
     ),

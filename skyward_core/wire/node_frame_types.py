@@ -123,6 +123,7 @@ class WorkerHello(TypedDict):
     secrets: NotRequired[list[str]]
     hooks: NotRequired[bool]
     apps: NotRequired[bool]
+    joins: NotRequired[bool]
     alone: NotRequired[bool]
     life: NotRequired[LifeKeys]
 
@@ -140,6 +141,7 @@ class WorkerOutcome(Told):
     unusable: NotRequired[bool]
     ends: NotRequired[str]
     left: NotRequired[bool]
+    joined: NotRequired[bool]
 
 
 class WorkerItem(Told):
@@ -185,9 +187,12 @@ class ToWorkerSetup(TypedDict):
     t: Literal["setup"]
     info: Place
     epoch: NotRequired[int]
+    own: NotRequired[Place]
     gang: NotRequired[bool]
+    apart: NotRequired[bool]
     hooks: NotRequired[bool]
     apps: NotRequired[bool]
+    joins: NotRequired[bool]
     alone: NotRequired[bool]
     secrets: NotRequired[list[str]]
     failed: NotRequired[PluginErrorWords]
@@ -199,6 +204,7 @@ class ToWorkerSetup(TypedDict):
 class ToWorkerPlace(TypedDict):
     t: Literal["place"]
     info: Place
+    own: Place
 
 
 class ToWorkerCall(CallKeys): ...

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import skyward_core as sky
+from tests.support.task_places import pool_rank
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,11 @@ def say(token: str, lines: int) -> str:
 @sky.function
 def work(token: str, value: int, lines: int, seconds: float) -> Printed:
     """A rank's part of a run, or a task."""
-    info = sky.instance_info()
+    info, rank = sky.instance_info(), pool_rank()
     digest = say(token, lines)
     time.sleep(seconds)
     sys.stdout.flush()
-    return Printed(token, value * value + info.rank, info.run, info.rank, digest)
+    return Printed(token, value * value + rank, info.run, rank, digest)
 
 
 @sky.function

@@ -109,13 +109,14 @@ def test_the_configuration_of_accelerate():
 
 def test_what_joins_all_ranks_refuses_a_call_of_one(monkeypatch):
     monkeypatch.setattr(torchrun, "_together", False)
+    monkeypatch.setattr(place, "_in_pool", None)  # another test of this process may have set it
     with (
         place.using(sky.InstanceInfo(total_nodes=2, world_size=2, pool="p")),
         pytest.raises(
-            sky.UsageError, match=r"plugin tensorflow joins all 2 ranks, .* this call runs on one of them"
+            sky.UsageError, match=r"plugin shared joins all 2 ranks, .* this call runs on one of them"
         ),
     ):
-        enter_late((sky.plugins.tensorflow(),))
+        enter_late((sky.plugins.shared(),))
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -53,6 +53,10 @@ def test_an_accelerator_finds_the_pool(pool):
     assert first == second
     assert (first["precision"], first["batches"]) == ("bf16", 4)
     assert first["losses"][-1] < first["losses"][0]
+    alone = accelerated() >> pool
+    assert (alone["world"], alone["batches"], alone["precision"]) == ([1, 0, 0], 8, "bf16")
+    trials = sky.gather(*[accelerated() for _ in range(3)]) >> pool
+    assert [trial["hash"] for trial in trials] == [alone["hash"]] * 3
 
 
 @sky.function

@@ -74,6 +74,10 @@ def test_the_trainer_finds_the_pool(pool):
     assert first["losses"][-1] < first["losses"][0]
     assert first["hash"] == second["hash"]
     assert first["token"] == second["token"] == hashlib.sha256(TOKEN.encode()).hexdigest()
+    alone = list(sky.gather(finetune(), finetune(), finetune()) >> pool)
+    assert [(each["world"], each["rank"], each["steps"]) for each in alone] == [(1, 0, 64 // 8 * 4)] * 3
+    assert len({each["hash"] for each in alone}) == 1
+    assert (finetune() @ pool)[0]["hash"] == first["hash"]
 
 
 @pytest.mark.proof("8 s of a processor")

@@ -48,6 +48,20 @@ def test_every_device_is_in_one_world(pool):
 
 
 @sky.function
+def processes() -> tuple[int, bool]:
+    import jax
+
+    return jax.process_count(), len(jax.devices()) == jax.local_device_count()
+
+
+@pytest.mark.proof("4 s of a processor")
+def test_a_task_sees_the_devices_of_its_own_process_alone(pool):
+    assert processes() @ pool == [(2, False)] * 2
+    assert list(sky.gather(processes(), processes()) >> pool) == [(1, True)] * 2
+    assert processes() @ pool == [(2, False)] * 2
+
+
+@sky.function
 def descend(steps: int) -> list[float]:
     """Linear regression by shard_map over all devices; on one rank, over the one there is."""
     import jax

@@ -198,6 +198,21 @@ def test_jax_finds_the_other_ranks_without_a_plugin(bare):
         assert own_runtime() @ bare == [2, 2]
     with pytest.raises(sky.RunError, match=r"num_processes=5.*num_processes=2"):
         own_runtime(num_processes=5) @ bare
-    # The other rank does not take part: that is said, and nobody waits for it.
-    with pytest.raises(sky.RunError, match="coordinator_address should be defined"):
-        own_runtime() >> bare
+    assert own_runtime() >> bare == 1
+
+
+@sky.function
+def left_group() -> tuple[int, float]:
+    """Make a process group, if there is none, and leave it."""
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    return dist.get_world_size(), summed()
+
+
+@pytest.mark.proof("6 s of a processor")
+def test_a_group_that_code_leaves_is_for_broadcasts_or_for_tasks(bare):
+    for _ in range(2):
+        assert left_group() @ bare == [(2, 3.0)] * 2
+        assert list(sky.gather(*[left_group() for _ in range(4)]) >> bare) == [(1, 1.0)] * 4

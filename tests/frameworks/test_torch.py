@@ -1,5 +1,6 @@
 """PyTorch across real ranks: the process group, data parallel training, what happens when a rank fails."""
 
+import json
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.front.session import Session
 from skyward_core.views.stacks import verdict
+from tests.support.cli import call as by_cli
 from tests.support.fates import gone, listening, pids
 from tests.support.hangs import hang_told
 from tests.support.pool_logs import last_run, log_of, settled
@@ -23,6 +25,7 @@ from tests.support.waiting import wait_until
 
 NOT_INSTALLED = "torch._dynamo"  # what training uses of it has a stand-in
 PLUGINS = [sky.plugins.torch()]
+ONE_RANK = Path(__file__).parent / "scripts" / "one_rank.py"
 
 
 def parallel(model: Any, together: bool) -> tuple[Any, Callable[[Any], None]]:
@@ -117,6 +120,26 @@ def searched_for_garbage() -> tuple[bool, bool]:
 
 def test_pytorch_is_loaded_and_stays_out_of_the_search_for_garbage(pool):
     assert searched_for_garbage() @ pool == [(True, False)] * 2
+
+
+def test_a_task_trains_as_a_plain_process_does(pool):
+    from tests.frameworks.scripts.one_rank import descend
+
+    rates = [0.1, 0.05, 0.02]
+    command = [sys.executable, str(ONE_RANK), *map(str, rates)]
+    plain = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    together = train(1, by_hand=True) @ pool
+    alone = [1, "0", "0", "0", "1", "1"]
+    expected = [[loss, *alone] for loss in plain]
+    assert descend(rates[0]) >> pool == expected[0]
+    # More trials than ranks, and a number of them that is no multiple of these.
+    assert [trial.value for trial in sky.sweep(descend, lr=rates) >> pool] == expected
+    assert [*(sky.gather(*map(descend, rates)) >> pool)] == expected
+    words = ["run", f"{ONE_RANK}:descend", "--one", "--pool", pool.name, "-a", f"lr={rates[1]}", "--json"]
+    by_command = by_cli(words, os.environ)
+    assert json.dumps(expected[1]) in by_command.stdout, by_command
+    again = train(1, by_hand=True) @ pool
+    assert [r["pid"] for r in again] == [r["pid"] for r in together], "the group lives on"
 
 
 def test_the_process_group_lives_as_long_as_the_worker(pool):

@@ -11,6 +11,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.pool.links import blobs
+from tests.support.task_places import pool_rank
 from tests.support.waiting import wait_until
 
 SIZE = 200_000
@@ -23,7 +24,7 @@ def size(data: bytes) -> int:
 
 @sky.function
 def wait(data: bytes, folder: str) -> int:
-    rank = sky.instance_info().rank
+    rank = pool_rank()
     Path(folder, f"begun-{rank}").touch()
     Path(folder, f"gate-{rank}").read_bytes()
     return len(data)

@@ -21,6 +21,7 @@ from tests.support import one_host as ssh
 from tests.support.faults import on_loop
 from tests.support.loss import lose, wait_for
 from tests.support.sshd import Host
+from tests.support.task_places import pool_rank
 
 COMPILER = shutil.which("cc")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler for the driver's stand-in")
@@ -60,13 +61,41 @@ def place() -> tuple[object, ...]:
     )
 
 
+@sky.function
+def task_sees(folder: str) -> tuple[int, str, int]:
+    """Which devices a task has that runs on each rank of two."""
+    Path(folder, str(pool_rank())).touch()
+    while len(list(Path(folder).iterdir())) < 2:
+        time.sleep(0.01)
+    return pool_rank(), os.environ.get("CUDA_VISIBLE_DEVICES", "all"), sky.instance_info().accelerators
+
+
+@sky.function
+def seen_by_all() -> str:
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+
+
+def test_a_task_sees_the_share_of_its_rank_where_ranks_see_all_devices(
+    driver: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    driver.setenv("FAKE_GPUS", "wnwn")
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    with sky.Compute(nodes=1, worker=sky.Worker(ranks_per_node=2), options=QUIET) as compute:
+        assert seen_by_all() @ compute == ["all", "all"]
+        told = sky.gather(task_sees(str(begun)), task_sees(str(begun))) >> compute
+        assert sorted(told) == [(0, "0,1", 2), (1, "2,3", 2)]
+        assert seen_by_all() @ compute == ["all", "all"]
+
+
 def test_each_rank_sees_its_own_device(driver: pytest.MonkeyPatch) -> None:
     driver.setenv("FAKE_GPUS", "wn")
     with sky.Compute(name="per-gpu", nodes=2, worker=PER_GPU, options=QUIET) as compute:
         expected = [(r, r % 2, r // 2, 2, 4, 2, f"GPU-{r % 2}") for r in range(4)]
         assert place() @ compute == expected
         assert compute.pool.view.world_size == 4
-        assert place() >> compute in expected
+        alone = [place(), place(), place(), place()]
+        assert set(sky.gather(*alone) >> compute) <= {(0, 0, 0, 1, 1, 1, f"GPU-{n}") for n in range(2)}
         other = Session()
         assert other.attach("per-gpu").result(timeout=90).world_size == 4
         other.detach()
@@ -142,7 +171,7 @@ def test_each_process_of_a_rank_has_a_slice_of_its_own(driver: pytest.MonkeyPatc
         devices = sorted(str(call.result(timeout=90)) for call in calls)
         assert devices == ["MIG-0-0", "MIG-0-1", "MIG-1-0", "MIG-1-1"]
         told = seen() >> compute
-    assert told["gpus"][:3] == (4, 4, "NVIDIA H100 80GB HBM3 MIG 3g.40gb")
+    assert told["gpus"][:3] == (2, 2, "NVIDIA H100 80GB HBM3 MIG 3g.40gb"), "the share of its rank"
     assert told["jax"] == 1
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import skyward_core as sky
+from tests.support.task_places import pool_rank
 from tests.support.waiting import wait_until
 
 
@@ -40,7 +41,7 @@ def leaves(number: int) -> int:
 @sky.function
 def where(number: int) -> int:
     print("item", number)
-    return sky.instance_info().rank
+    return pool_rank()
 
 
 @sky.function

@@ -11,6 +11,7 @@ import pytest
 import skyward_core as sky
 from tests.support.faults import agent_pids, on_loop
 from tests.support.processes import descendants
+from tests.support.task_places import pool_rank
 from tests.support.waiting import wait_until
 
 
@@ -18,6 +19,11 @@ from tests.support.waiting import wait_until
 def place() -> tuple[int, int, int, int]:
     info = sky.instance_info()
     return info.rank, info.node, info.world_size, os.getpid()
+
+
+@sky.function
+def task_place() -> tuple[int, tuple[int, int, int], int]:
+    return pool_rank(), place.local()[:3], os.getpid()
 
 
 @sky.function
@@ -38,12 +44,12 @@ def test_a_task_after_a_death_knows_its_rank(home: Path, agents: bool) -> None:
                 os.kill(pid, signal.SIGKILL)
         links = compute.pool.links
         wait_until(lambda: any(link.broken or not link.up for link in links), what="the news of it")
-        found = sky.gather(*[place() for _ in range(60)]) >> compute
+        found = sky.gather(*[task_place() for _ in range(60)]) >> compute
         on_loop(compute.pool.background.catch_up)
         run = list(compute.pool.view.runs.values())[-1]
         told = [outcome.rank for outcome in run.outcomes()]
         assert [rank for rank, *_ in found] == told
-        assert {(rank, node, world) for rank, node, world, _ in found} <= {(n, n, 3) for n in range(3)}
+        assert {own for _, own, _ in found} == {(0, 0, 1)}, "each task has a world of one rank"
         assert {pid for *_, pid in found} - {pid for *_, pid in before}, "new workers had a part in it"
         assert set(niceness() @ compute) == {3}
 
@@ -54,7 +60,7 @@ def test_a_task_after_a_run_on_some_nodes_knows_its_rank_in_the_pool(home: Path)
         for nodes in ([2], [1, 2]):
             told = [p[:3] for p in place().with_nodes(nodes) @ compute]
             assert told == [(n, n, len(nodes)) for n in range(len(nodes))]
-            found = sky.gather(*[place() for _ in range(9)]) >> compute
-            assert {p[:3] for p in found} == {(n, n, 3) for n in range(3)}
+            found = sky.gather(*[task_place() for _ in range(9)]) >> compute
+            assert {p[:2] for p in found} == {(n, (0, 0, 1)) for n in range(3)}
             # The gang is as it was.
             assert [p[:3] for p in place().with_nodes(nodes) @ compute] == told

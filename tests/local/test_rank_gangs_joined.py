@@ -44,7 +44,7 @@ def world_of(n: int = 0) -> tuple[int, list[int]]:
     return n, joined
 
 
-TWO, ALL = [2], [8]
+ONE, TWO, ALL = [1], [2], [8]
 
 
 def swept(nodes: sky.Compute, many: int = 8) -> list[Any]:
@@ -57,9 +57,9 @@ def test_a_gang_has_the_contexts_of_its_own_world(nodes: sky.Compute) -> None:
     assert swept(nodes) == [(n, TWO) for n in range(8)]
     assert nodes.pool.links[0].epoch == epoch, "a sweep has the gang of all ranks formed for nothing"
     assert world_of() @ nodes == [(0, ALL)] * 8
-    assert world_of() >> nodes == (0, ALL)
+    assert world_of() >> nodes == (0, ONE)
     assert swept(nodes, 1) == [(0, TWO)]
-    assert world_of() >> nodes == (0, ALL)
+    assert world_of() >> nodes == (0, ONE)
     assert joined == []
 
 
@@ -84,7 +84,7 @@ def test_broadcasts_tasks_and_sweeps_at_once_all_end(nodes: sky.Compute) -> None
         thread.join(80)
         assert not thread.is_alive(), got
     assert got["sweep"] == got["another"] == [(n, TWO) for n in range(12)]
-    assert got["broadcasts"] == [[(0, ALL)] * 8] * 3 and got["task"] == [(0, ALL)] * 2
+    assert got["broadcasts"] == [[(0, ALL)] * 8] * 3 and got["task"] == [(0, ONE)] * 2
 
 
 @pytest.mark.proof("1 s of a processor", after=1)

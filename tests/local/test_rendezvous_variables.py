@@ -72,8 +72,12 @@ def test_ranks_have_the_variables_of_torchrun_and_a_port_that_is_theirs(pool):
     # Another one for each broadcast: ranks that are done with one begin the next while others are still at it.
     others, _ = listens() @ pool
     assert port < others < port + 4
-    # A task of its own has nobody to wait for; and it takes nothing from those that come after it.
-    assert list(found() >> pool) == ["TORCHELASTIC_ERROR_FILE"]
+    # A task has a world of one rank, and takes nothing from those that come after it.
+    alone = found() >> pool
+    assert sorted(alone) == sorted(OF_TORCHRUN)
+    sizes = {name: alone[name] for name in OF_TORCHRUN if name.endswith(("RANK", "SIZE"))}
+    assert sizes == {name: "1" if name.endswith("SIZE") else "0" for name in sizes}
+    assert not port <= int(alone["MASTER_PORT"]) < port + 4
     third = str(port + 2)
     assert found() @ pool == [each | {"MASTER_PORT": third} for each in (first, second)]
 

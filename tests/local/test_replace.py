@@ -27,6 +27,7 @@ from tests.support.faults import agent_pids
 from tests.support.forked_clients import script
 from tests.support.loss import REPLACE, Provider, lose, wait_for
 from tests.support.processes import descendants
+from tests.support.task_places import pool_rank
 from tests.support.waiting import wait_until
 
 NOT_INSTALLED = "torch._dynamo"  # what training uses of it has a stand-in
@@ -34,7 +35,7 @@ NOT_INSTALLED = "torch._dynamo"  # what training uses of it has a stand-in
 
 @sky.function
 def rank() -> int:
-    return sky.instance_info().rank
+    return pool_rank()
 
 
 @sky.function

@@ -54,7 +54,7 @@ def test_each_rank_runs_it_and_knows_its_place(pool: sky.Compute) -> None:
         assert said(pool, rank, "err") == f"{rank} of 2, {rank} of 2\n"
 
 
-def test_who_runs_it_alone_is_told_of_no_others(pool: sky.Compute) -> None:
+def test_a_command_on_one_rank_has_a_world_of_its_own(pool: sky.Compute) -> None:
     sky.shell("echo $SKYPILOT_NODE_RANK/$SKYPILOT_NUM_NODES $SKYPILOT_NODE_IPS ${RANK-none}") >> pool
     assert "0/1 127.0.0.1 none\n" in (said(pool, 0), said(pool, 1))
 

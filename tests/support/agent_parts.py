@@ -89,6 +89,7 @@ class Node:
         self.phases = Phases(self.audience.broadcast)
         self.desk = CallDesk(self.state, self.audience)
         self.slots = Slots(self.state, self.audience, self.desk, self.phases)
+        self.places = [slot for slot in self.slots.all if not slot.lone]
 
     def call(self, index: int, **header: Any) -> Call:
         told: Any = header

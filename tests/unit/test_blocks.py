@@ -31,7 +31,7 @@ class Ranks(Node):
         self.state.learn_gang(Gang(epoch=1))
         self._calls = 0
         self.hears = True  # the client says so at once
-        for slot in self.slots.all:
+        for slot in self.places:
             self.have_process(slot)
 
     def have_process(self, slot: Slot, epoch: int | None = None) -> Process:
@@ -57,18 +57,18 @@ class Ranks(Node):
 
     def running(self) -> list[int | None]:
         """By rank, the index of what it runs."""
-        return [next((call.index for call in slot.running.values()), None) for slot in self.slots.all]
+        return [next((call.index for call in slot.running.values()), None) for slot in self.places]
 
     def end(self, rank: int, kind: str = "returned", **more: Any) -> None:
         """A rank's process tells what came of its call."""
-        slot = self.slots.all[rank]
+        slot = self.places[rank]
         (call,) = slot.running.values()
         told: Any = {"t": "outcome", "run": call.run, "i": call.index, "kind": kind, "seconds": 1.0}
         body = str(rank).encode()
         slot.outcome(call, told | {"summary": NONE_SUMMARY, "size": 0} | more, body)
 
     def dies(self, rank: int) -> None:
-        self.slots.all[rank].ended(9)
+        self.places[rank].ended(9)
 
     def outcomes(self) -> list[tuple[int, str, int]]:
         """Index, kind and rank of all that the client has been told."""
@@ -77,7 +77,7 @@ class Ranks(Node):
         ]
 
     def told_to(self, rank: int) -> list[Header]:
-        process = self.slots.all[rank].process
+        process = self.places[rank].process
         assert process is not None and isinstance(process.connection, Peer)
         return process.connection.told
 
@@ -150,7 +150,7 @@ async def test_ranks_that_see_their_own_gpu_are_told_of_no_other(tmp_path: Path)
 
 async def test_a_broadcast_that_came_before_goes_first_on_all_ranks(ranks: Ranks) -> None:
     """Though its parts come one by one, and the call for a block between them."""
-    for slot in ranks.slots.all:
+    for slot in ranks.places:
         ranks.have_process(slot, 1)
     of_gang = {"gang": True, "epoch": 1, "kind": "broadcast"}
     ranks.send("b", rank=4, **of_gang)
@@ -161,12 +161,12 @@ async def test_a_broadcast_that_came_before_goes_first_on_all_ranks(ranks: Ranks
     assert any(told.get("spent") for told in ranks.peer.told), "what comes next is for another gang"
     for rank in (0, 2, 3):
         ranks.end(rank)
-        assert 1 not in ranks.running() and not ranks.slots.all[3].process.killed  # type: ignore[union-attr]
+        assert 1 not in ranks.running() and not ranks.places[3].process.killed  # type: ignore[union-attr]
     ranks.end(1)
     for rank in (2, 3):  # those had least to do when it came; they have left the gang
-        assert ranks.slots.all[rank].process.killed  # type: ignore[union-attr]
-        ranks.slots.all[rank].ended(0)
-        ranks.have_process(ranks.slots.all[rank])
+        assert ranks.places[rank].process.killed  # type: ignore[union-attr]
+        ranks.places[rank].ended(0)
+        ranks.have_process(ranks.places[rank])
     ranks.slots.pump()
     assert ranks.running() == [None, None, 1, 1]
     assert not ranks.state.gang.broken, "ranks of other nodes may be at the broadcast still"
@@ -174,7 +174,7 @@ async def test_a_broadcast_that_came_before_goes_first_on_all_ranks(ranks: Ranks
 
 async def test_until_all_clients_know_that_the_gang_is_spent_its_broadcasts_go_first(ranks: Ranks) -> None:
     """Else some ranks would begin one that was on its way, and others would have left its gang."""
-    for slot in ranks.slots.all:
+    for slot in ranks.places:
         ranks.have_process(slot, 1)
     ranks.hears = False
     ranks.audience.join(other := Peer())
@@ -188,9 +188,9 @@ async def test_until_all_clients_know_that_the_gang_is_spent_its_broadcasts_go_f
     assert ranks.running() == [1, 2, 3, 4]
     ranks.slots.knows(other, 1)
     for rank in range(4):
-        assert not any(slot.process.killed for slot in ranks.slots.all if slot.process)
+        assert not any(slot.process.killed for slot in ranks.places if slot.process)
         ranks.end(rank)
-    left = [slot.rank - 4 for slot in ranks.slots.all if slot.process and slot.process.killed]
+    left = [slot.rank - 4 for slot in ranks.places if slot.process and slot.process.killed]
     assert len(left) == 2, "they are taken for the block now"
 
 
@@ -210,15 +210,15 @@ async def test_a_client_that_says_nothing_is_waited_for_while_it_is_there_and_no
 async def test_what_waits_in_a_block_waits_once_more_where_a_client_forms_another_gang(ranks: Ranks) -> None:
     task = ranks.send("r0", rank=7)
     first, late = ranks.send(width=2), ranks.send(width=2)
-    assert ranks.running()[:2] == [1, 1] and ranks.slots.all[2].head is late.parts[0]
+    assert ranks.running()[:2] == [1, 1] and ranks.places[2].head is late.parts[0]
     ranks.hears = False
     ranks.state.learn_gang(Gang(epoch=2))
     ranks.slots.another_gang()
-    assert first.parts and not late.parts and ranks.slots.all[2].head is None
+    assert first.parts and not late.parts and ranks.places[2].head is None
     asked = [told["epoch"] for told in ranks.peer.told if told.get("ask")]
-    assert asked == [1, 2] and ranks.slots.all[3].load == 1, task
+    assert asked == [1, 2] and ranks.places[3].load == 1, task
     ranks.slots.knows(ranks.peer, 2)
-    assert late.parts and ranks.slots.all[2].head is late.parts[0]
+    assert late.parts and ranks.places[2].head is late.parts[0]
 
 
 async def test_a_broadcast_that_came_after_waits_and_so_do_blocks_behind_it(ranks: Ranks) -> None:
@@ -227,7 +227,7 @@ async def test_a_broadcast_that_came_after_waits_and_so_do_blocks_behind_it(rank
     for rank in range(4, 8):
         ranks.send("b", rank=rank, gang=True, epoch=2, kind="broadcast")
     late = ranks.send(width=2)
-    assert ranks.running()[:2] == [0, 0] and not any(late.key in slot.running for slot in ranks.slots.all)
+    assert ranks.running()[:2] == [0, 0] and not any(late.key in slot.running for slot in ranks.places)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ async def test_a_rank_that_fails_has_the_others_stopped(ranks: Ranks) -> None:
     ranks.send(width=2)
     ranks.send(width=2)
     ranks.end(1, "raised", error={"type": "ValueError", "message": "bad"})
-    processes = [slot.process for slot in ranks.slots.all]
+    processes = [slot.process for slot in ranks.places]
     assert [process.killed for process in processes if process] == [
         "fail-fast",
         "its gang was replaced",
@@ -272,7 +272,7 @@ async def test_a_rank_that_fails_has_the_others_stopped(ranks: Ranks) -> None:
 async def test_a_rank_that_dies_has_the_others_stopped(ranks: Ranks) -> None:
     ranks.send(width=2)
     ranks.dies(0)
-    assert ranks.slots.all[1].process.killed == "fail-fast"  # type: ignore[union-attr]
+    assert ranks.places[1].process.killed == "fail-fast"  # type: ignore[union-attr]
     ranks.dies(1)
     assert ranks.outcomes() == [(0, "exited", 0)]
 
@@ -282,7 +282,7 @@ async def test_stopping_a_call_stops_all_of_its_ranks_or_takes_it_out(ranks: Ran
     ranks.slots.stop(calls[3], "cancel", 1.0)
     assert ranks.outcomes() == [(3, "collateral", -1 - 4)], "it waited for a block"
     ranks.slots.stop_run("r1", "cancel", 1.0, breaks=False)
-    assert all(slot.process and slot.process.killed == "cancel" for slot in ranks.slots.all)
+    assert all(slot.process and slot.process.killed == "cancel" for slot in ranks.places)
     for rank in range(4):
         ranks.dies(rank)
     assert [told[:2] for told in sorted(ranks.outcomes())] == [(n, "collateral") for n in range(4)]
@@ -300,22 +300,22 @@ async def test_a_process_that_dies_between_two_calls_takes_its_block_with_it(ran
     ranks.end(0)
     ranks.end(1)
     ranks.dies(0)
-    assert ranks.slots.all[1].process.killed == "its gang was replaced"  # type: ignore[union-attr]
-    assert not any(slot.process.killed for slot in ranks.slots.all[2:])  # type: ignore[union-attr]
+    assert ranks.places[1].process.killed == "its gang was replaced"  # type: ignore[union-attr]
+    assert not any(slot.process.killed for slot in ranks.places[2:])  # type: ignore[union-attr]
 
 
 async def test_processes_in_which_a_call_failed_take_no_other(ranks: Ranks) -> None:
     ranks.send(width=2)
     ranks.end(0)
     ranks.end(1, "raised", error={"type": "ValueError", "message": "bad"})
-    assert [slot.process.killed for slot in ranks.slots.all[:2]] == ["its gang was replaced"] * 2  # type: ignore[union-attr]
+    assert [slot.process.killed for slot in ranks.places[:2]] == ["its gang was replaced"] * 2  # type: ignore[union-attr]
 
 
 async def test_tasks_that_want_the_whole_gangs_contexts_give_way(ranks: Ranks) -> None:
     """There is no whole gang while some of its ranks are in blocks."""
     ranks.state.gang.hooks = True
     ranks.state.gang.spent = "so"
-    for slot in ranks.slots.all:
+    for slot in ranks.places:
         slot.left = 1
         ranks.send("task", rank=slot.rank)
     ranks.send(width=2)

@@ -416,7 +416,7 @@ def test_frames_of_ours_are_left_out_of_what_users_see(
         "class Mine(WorkerProcess):\n"
         "    def __init__(self): pass\n"
         "    def _load(self, header, body): return (lambda: 1 / 0), ((), {})\n"
-        "try: Mine()._run({'run': 'r', 'i': 0}, b'')\n"
+        "try: Mine()._run({'run': 'r', 'i': 0}, b'', None)\n"
         "except ZeroDivisionError as error:\n"
         "    error = error.with_traceback(error.__traceback__.tb_next)\n"
         "    print(describe_error(error)[0]['traceback'])\n"

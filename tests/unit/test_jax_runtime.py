@@ -35,7 +35,8 @@ from skyward_core.runtime import used_up
 from skyward_core.runtime.info import InstanceInfo
 from skyward_core.runtime.torchrun import ForCalls
 
-calls = ForCalls(InstanceInfo(rank=1, world_size=2, head_addr="192.0.2.1", head_port=5), "unused")
+OWN = InstanceInfo(head_addr="192.0.2.2", head_port=9)
+calls = ForCalls(InstanceInfo(rank=1, world_size=2, head_addr="192.0.2.1", head_port=5), OWN, "unused")
 if sys.argv[1] == "late":
     importlib.util.find_spec("jax.distributed")  # who only looks changes nothing
 import jax

@@ -212,7 +212,8 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "failed": {"run": "r", "epoch": 1, "node": 0, "signature": "ab"}, "heard": {"kept": False},
     },
     "to worker": {
-        "setup": {"info": {}}, "place": {"info": {}}, "credit": ONE | {"next": 1}, "exit": {}, "fed": ONE | FEED,
+        "setup": {"info": {}}, "place": {"info": {}, "own": {}}, "credit": ONE | {"next": 1}, "exit": {},
+        "fed": ONE | FEED,
         "call": {key: CALL[key] for key in messages.TO_WORKER["call"].needs},
     },
 }  # fmt: skip

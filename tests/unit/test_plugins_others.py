@@ -128,6 +128,32 @@ def test_tf_config_is_set_on_every_rank(name):
     assert seen[0]["cluster"] == {"worker": [f"127.0.0.1:{peer.ports[0]}" for peer in infos[0].peers]}
 
 
+JOINING = {
+    "torch": "torch()", "torch without init": "torch(init=False)", "jax": "jax()", "tensorflow": "tensorflow()",
+    "accelerate": "accelerate()", "keras on torch": "keras(backend='torch')",
+    "keras on tensorflow": "keras(backend='tensorflow')",
+}  # fmt: skip
+
+
+def test_plugins_join_nothing_in_a_world_of_one_rank():
+    made = ", ".join(f"[plugins.{make}]" for make in JOINING.values())
+    (report,) = run_gang(
+        f"""
+        from skyward_core.runtime.info import InstanceInfo
+        words = ("RANK", "SIZE", "MASTER_", "JAX_", "TF_CONFIG", "ACCELERATE_USE_CPU")
+        told = []
+        for each in [{made}]:
+            before = set(os.environ)
+            with enter_process(each, info, InstanceInfo()):
+                told.append([name for name in set(os.environ) - before if any(word in name for word in words)])
+        told.append([name for name in ("torch", "jax", "tensorflow") if name in sys.modules])
+        print(json.dumps([told, [each[0].joins for each in [{made}]]]))
+        """,
+        places(2)[:1],
+    )
+    assert report == [[[]] * (len(JOINING) + 1), [True] * len(JOINING)]
+
+
 def test_tensorflow_itself_reads_it():
     pytest.importorskip("tensorflow", reason="tensorflow is not installed")
     seen = run_gang(

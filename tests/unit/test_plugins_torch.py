@@ -131,6 +131,6 @@ def test_collectives_are_remembered_unless_the_person_says_otherwise(given, set_
     # The plugin sets a rank's variables for good, and this process goes on with other tests.
     kept = {name: value for name, value in os.environ.items() if name not in RECORDED}
     monkeypatch.setattr(os, "environ", kept | given)
-    monkeypatch.setattr(torchrun, "_set_by_plugin", False)
+    monkeypatch.setattr(torchrun, "_by_plugin", {})
     with plugins.torch(init=False).around_process(places(2, 1)[0]):
         assert {name: os.environ[name] for name in RECORDED if name in os.environ} == set_to

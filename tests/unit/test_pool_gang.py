@@ -69,7 +69,7 @@ class Gang:
     async def ask(self) -> None:
         self.asked += 1
         if self.told:
-            self.keeper.learn(self.told, ["known to a node"], apps=True)
+            self.keeper.learn(self.told, ["known to a node"], apps=True, joins=True)
 
     @property
     def head(self) -> Any:
@@ -126,7 +126,7 @@ async def test_a_broken_gang_is_formed_anew_before_the_start(gang: Gang) -> None
     info = {"head_addr": "a", "head_port": 99, "peers": peers, "total_accelerators": 0}
     for link in gang.links:
         (header,) = link.of("gang")
-        hooks = {"hooks": True, "apps": False, "secrets": ["hush"]}
+        hooks = {"hooks": True, "apps": False, "joins": False, "secrets": ["hush"]}
         line = header["line"]
         assert line["nodes"] == [(node, f"10.0.0.{node}", 300) for node in range(3)]
         assert len(bytes.fromhex(line["key"])) == 32

@@ -30,13 +30,26 @@ class Place:
     process: Process | None = None
     failed_starts: int = 0
     left: int = -1
+    lone: bool = False
+    waits_for_twin: bool = False
+
+    @property
+    def has_turn(self) -> bool:
+        return not self.waits_for_twin and len(self.running) < self.capacity
 
 
 class Node:
     def __init__(
-        self, gang: Gang, *, closing: bool = False, informed: bool = True, in_blocks: bool = False
+        self,
+        gang: Gang,
+        *,
+        closing: bool = False,
+        informed: bool = True,
+        in_blocks: bool = False,
+        apart: bool = False,
     ) -> None:
         self.gang = gang
+        self.apart = apart
         self.closing = closing
         self.in_blocks = in_blocks
         self.informed, self.gpus_known = asyncio.Event(), asyncio.Event()
@@ -107,6 +120,7 @@ APPS = Gang(epoch=2, apps=True)
 LIFE, OVER, OTHER = (SharedLife(name, 1, 0, 2) for name in "123")
 OVER.broken = "a rank ended"
 HOOKS = Gang(epoch=1, hooks=True)
+LONE: dict[str, Any] = {"number": 1, "lone": True}
 SPENT, SPENT_HOOKED = Gang(epoch=1, spent="a script ran"), Gang(epoch=1, spent="a script ran", hooks=True)
 
 ROWS: dict[str, tuple[Step, Place, Node, Apps]] = {
@@ -159,7 +173,32 @@ ROWS: dict[str, tuple[Step, Place, Node, Apps]] = {
     "a task, the gang is broken": ("hand over", place(task(), process=process(None)), Node(BROKEN), Apps()),
     "a task, the gang with plugins is broken": ("wait", place(task(), process=process(None)), Node(HOOKED), Apps()),
     "the same, it is no rank's first": (
-        "hand over", place(task(), process=process(None), number=1), Node(HOOKED), Apps(),
+        "set up", place(task(), process=process(None), number=1), Node(HOOKED), Apps(),
+    ),
+    "tasks have another process": ("wait", place(process=process(None)), Node(HOOKS, apart=True), Apps()),
+    "the same, a broadcast waits": (
+        "set up", place(of_gang(1), process=process(None)), Node(HOOKS, apart=True), Apps(),
+    ),
+    "the other process of the rank has its turn": (
+        "wait", place(of_gang(1), process=process(), waits_for_twin=True), Node(HOOKS, apart=True), Apps(),
+    ),
+    "the process for tasks, there is no task": ("wait", place(**LONE), Node(HOOKS, apart=True), Apps()),
+    "the process for tasks, there is one": ("start", place(task(), **LONE), Node(HOOKS, apart=True), Apps()),
+    "the same, it is fresh": ("set up", place(task(), process=process(None), **LONE), Node(HOOKED, apart=True), Apps()),
+    "the same, nobody knows the plugins": (
+        "wait", place(task(), process=process(None), **LONE), Node(NONE, apart=True), Apps(),
+    ),
+    "the same, the gang has broken since": (
+        "hand over", place(task(), process=process(1), **LONE), Node(HOOKED, apart=True), Apps(),
+    ),
+    "the same, there is another gang": (
+        "hand over", place(task(), process=process(1), **LONE), Node(Gang(epoch=2, hooks=True), apart=True), Apps(),
+    ),
+    "the same, all processes are to be new": (
+        "replace", place(task(), process=process(1), **LONE), Node(Gang(epoch=2, renewed=2), apart=True), Apps(),
+    ),
+    "the same, ranks are in blocks": (
+        "set up", place(task(), process=process(None), **LONE), Node(HOOKS, apart=True, in_blocks=True), Apps(),
     ),
 }  # fmt: skip
 

@@ -39,11 +39,29 @@ async def test_tasks_go_to_the_slot_with_the_least_to_do(node: Node) -> None:
     for index in range(8):
         call = node.call(index)
         node.slots.pick(call).give(call)
-    assert [slot.load for slot in node.slots.all] == [2, 2, 2, 2]
+    assert [slot.load for slot in node.places] == [2, 2, 2, 2]
+
+
+async def test_tasks_move_to_another_process_of_the_rank_when_plugins_join_the_ranks(tmp_path: Path) -> None:
+    node = Node(tmp_path, concurrency=1)
+    task, run = node.call(0, rank=2), node.call(1, rank=2, gang=True)
+    task.order, run.order = 1, 2
+    first, lone = node.slots.all[0], node.slots.all[1]
+    for call in (task, run):
+        node.slots.pick(call).give(call)
+    assert list(first.queue) == [task, run] and (first.twin, lone.twin) == (lone, first)
+    node.state.learn_gang(Gang(epoch=1, hooks=True, joins=True))
+    node.slots.another_gang()
+    assert (list(first.queue), list(lone.queue)) == ([run], [task])
+    assert node.slots.task_for(first) is None, "the gang's process takes no task"
+    assert (lone.has_turn, first.has_turn) == (True, False), "the call that came first"
+    late = node.call(2)
+    node.slots.pick(late).give(late)
+    assert late in node.slots.all[3].queue, "of the rank with less to do"
 
 
 async def test_an_idle_slot_takes_only_what_any_slot_can_run(node: Node) -> None:
-    busy, idle = node.slots.all[0], node.slots.all[3]
+    busy, idle = node.places[0], node.places[3]
     for call in (node.call(0, gang=True, rank=2), node.call(1, rank=2), node.call(2)):
         busy.give(call)
     taken = node.slots.task_for(idle)
@@ -52,7 +70,7 @@ async def test_an_idle_slot_takes_only_what_any_slot_can_run(node: Node) -> None
 
 
 async def test_a_call_waits_for_a_worker_that_has_not_greeted(node: Node) -> None:
-    slot, worker = node.slots.all[1], Peer()
+    slot, worker = node.places[1], Peer()
     node.state.learn_gang(Gang(epoch=7))
     slot.process = Process(0)  # no process's id: nothing is ever sent a signal here
     slot.process.epoch = 7
@@ -65,12 +83,12 @@ async def test_a_call_waits_for_a_worker_that_has_not_greeted(node: Node) -> Non
 
 async def test_a_call_that_waits_is_stopped_once(node: Node) -> None:
     call = node.call(0)
-    node.slots.all[1].give(call)
+    node.places[1].give(call)
     node.slots.stop(call, "cancel", 1.0)
     node.slots.stop(call, "fail-fast", 1.0)
     (told,) = node.peer.told
     assert told["kind"] == "collateral" and "cancelled" in told["error"]["message"]
-    assert not node.slots.all[1].queue and not told["begun"]
+    assert not node.places[1].queue and not told["begun"]
 
 
 async def test_a_gang_breaks_once_and_only_where_there_is_one(node: Node) -> None:
@@ -87,7 +105,7 @@ async def test_a_gang_breaks_once_and_only_where_there_is_one(node: Node) -> Non
 
 def at_work(node: Node, **header: Any) -> tuple[Slot, Call]:
     """A slot whose worker runs a call, in a gang."""
-    slot = node.slots.all[0]
+    slot = node.places[0]
     node.state.learn_gang(Gang(epoch=7))
     slot.logs.open()
     slot.process = Process(0)  # no process's id: nothing is ever sent a signal here

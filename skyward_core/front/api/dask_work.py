@@ -85,7 +85,7 @@ class DaskWork:
             ) from error
         from ...plugins.support.dask_cluster import security
 
-        self.pool.run_all(PendingFunction(dask_carrier.joined))  # what keeps ranks from it is told by this
+        self._have_workers()
         pool = self.pool.pool
         host, port = self._way_to(pool.context.links[0].welcome["address"], self._port)
         made: Any = distributed.Client  # which is not typed
@@ -94,6 +94,21 @@ class DaskWork:
             return made(at, security=security(self.plugin), timeout=PATIENCE)
         except OSError as error:
             raise PoolError(f"Dask's scheduler of pool {pool.name} does not answer: {error}") from error
+
+    def _have_workers(self) -> None:
+        """Start a worker in each rank.
+
+        Raises:
+            RunError: If a rank cannot have one.
+        """
+        run = self.pool._start_carried(make_task(PendingFunction(dask_carrier.joined)), new_id())
+        while run.state == "running" and run.standing():
+            time.sleep(LOOK)
+        background().call_soon_threadsafe(run.finish)
+        while run.arrivals.get() != ("end",):
+            pass
+        if run.state != "done":
+            raise run.error()
 
     def dashboard(self) -> str:
         """Its dashboard's address here.

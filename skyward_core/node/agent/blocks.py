@@ -13,7 +13,6 @@ is whole, and goes first.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -250,7 +249,7 @@ class Blocks:
 
     def _header(self, life: SharedLife, ports: Sequence[Port], place: int) -> Header:
         state = self._state
-        config, devices = state.config, self._devices(life)
+        config, devices = state.config, state.devices(life.first, life.width)
         peer = {"node": 0, "address": config.address, "ports": [port.number for port in ports[1:]]}
         of_node = config.accelerators or 0
         own = of_node * life.width // config.ranks_per_node if config.devices else of_node
@@ -270,26 +269,8 @@ class Blocks:
             "total_accelerators": gpus,
         }
         info.pop("members", None)
-        here = sum(each.get("address") == config.address for each in state.gang.info.get("peers", ())) or 1
         header = {"t": "setup", "epoch": life.epoch, "info": info, "gang": True, "life": life.told()}
-        return (
-            header
-            | {"sharers": here * config.ranks_per_node}
-            | ({"devices": ",".join(devices)} if devices else {})
-        )
-
-    def _devices(self, life: SharedLife) -> list[str]:
-        """A block's share of the GPUs, where ranks see all that the node has; else none."""
-        config = self._state.config
-        count, blocks = config.accelerators or 0, config.ranks_per_node // life.width
-        if config.devices or count < 2:
-            return []
-        seen = (os.environ | config.env).get("CUDA_VISIBLE_DEVICES", "")
-        names = [name for name in seen.split(",") if name] or [str(number) for number in range(count)]
-        at = life.first // life.width
-        if len(names) < blocks:
-            return [names[at % len(names)]]
-        return names[at * len(names) // blocks : (at + 1) * len(names) // blocks]
+        return header | state.share(life.first, life.width)
 
     # -- how it ends -------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ class Gang:
         hooks: whether plugins enter contexts in its workers.
         apps: whether one of them has an ``around_app``, too.
         secrets: those of the plugins.
+        joins: whether a plugin makes one world of the gang's ranks; tasks run in other processes then.
         alone: whether its ranks are no gang but stand alone: none of them breaks it, and its epoch is this node's own.
         spent: why some of its processes take no other call; it is whole for calls that it has been given.
         renewed: the last epoch for which all processes had to be fresh, whatever they are in it.
@@ -46,7 +47,7 @@ class Gang:
 
     def __init__(
         self, epoch: int = 0, info: Header | None = None, plugins: bytes = b"", *, hooks: bool = False,
-        apps: bool = False, secrets: Sequence[str] = (), alone: bool = False,
+        apps: bool = False, joins: bool = False, secrets: Sequence[str] = (), alone: bool = False,
         broken: str = "", spent: str = "", renewed: int = 0,
     ) -> None:  # fmt: skip
         self.epoch = epoch
@@ -54,6 +55,7 @@ class Gang:
         self.plugins = plugins
         self.hooks = hooks
         self.apps = apps
+        self.joins = joins
         self.secrets = list(secrets)
         self.alone = alone
         self.broken = broken
@@ -69,6 +71,7 @@ class Gang:
             plugins,
             hooks=bool(header.get("hooks")),
             apps=bool(header.get("apps")),
+            joins=bool(header.get("joins")),
             secrets=header.get("secrets", []),
             alone=bool(header.get("alone")),
         )
@@ -87,22 +90,17 @@ class Gang:
         said |= {"members": self.members} if self.members else {}
         return said | {"spent": True} if self.spent and not self.broken else said
 
-    def place(self, config: AgentConfig, rank: int, *, of_all: bool = False) -> Header:
-        """The :class:`InstanceInfo` of a rank of this node, as JSON; it knows no peers before the first epoch.
-
-        Args:
-            of_all: among all of the pool's ranks, of which a gang of some nodes knows no peers.
-        """
+    def place(self, config: AgentConfig, rank: int) -> Header:
+        """The :class:`InstanceInfo` of a rank of this node, as JSON; it knows no peers before the first epoch."""
         world = {"total_nodes": config.nodes, "world_size": config.nodes * config.ranks_per_node}
         unknown: Header = {"head_addr": "", "head_port": 0, "peers": []}
         gpus = config.accelerators or 0
         local = rank - config.node * config.ranks_per_node
-        info = {} if of_all else self.info
-        members = list(info.get("members", ()))
+        members = self.members
         node = members.index(config.node) if config.node in members else config.node
         return (
             {"total_accelerators": gpus}
-            | (info or world | unknown)
+            | (self.info or world | unknown)
             | {
                 "node": node,
                 "rank": node * config.ranks_per_node + local,

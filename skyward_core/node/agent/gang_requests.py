@@ -180,6 +180,7 @@ class GangRequests:
             "known": bool(gang.epoch) and (bool(gang.plugins) or not gang.hooks),
             "secrets": [*config.secrets, *gang.secrets],
             "apps": gang.apps,
+            "joins": gang.joins,
         }
         connection.send({"t": "known", "id": header["id"]} | told, gang.plugins)
 

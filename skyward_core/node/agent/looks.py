@@ -51,7 +51,11 @@ class LookDesk:
 
     async def _stacks(self, connection: Connection, header: ClientStacks) -> None:
         wanted = header.get("ranks")
-        slots = [slot for slot in self._slots.all if wanted is None or slot.rank in wanted]
+        slots = [
+            slot
+            for slot in self._slots.all
+            if (wanted is None or slot.rank in wanted) and not _is_beside(slot)
+        ]
         program = await asyncio.to_thread(py_spy.find, self._state.config.python)
         until = asyncio.get_running_loop().time() + LONGEST
         told = await asyncio.gather(
@@ -86,9 +90,10 @@ class LookDesk:
         from ..stacks.profiling import record
 
         paths, told, data = self._state.config.paths, {}, b""
-        slot = next(
-            (each for each in self._slots.all if each.rank == header["rank"] and not each.number), None
-        )
+        of_rank = (each for each in self._slots.all if each.rank == header["rank"] and not each.number)
+        slot = next(of_rank, None)
+        if slot is not None and slot.twin is not None and slot.twin.running:
+            slot = slot.twin
         process = slot.process if slot is not None else None
         if process is None or process.connection is None:
             told = {"error": f"rank {header['rank']} has no process that could be looked at"}
@@ -107,6 +112,11 @@ class LookDesk:
         connection.send(
             {"t": "known", "id": header["id"]} | told, self._state.redactor.data(self._places.in_raw(data))
         )
+
+
+def _is_beside(slot: Slot) -> bool:
+    """Check whether the rank's other process is the one to show, of those that take turns."""
+    return slot.twin is not None and not slot.running and (slot.lone or bool(slot.twin.running))
 
 
 def _at(slot: Slot) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from .connection import Connection
 
@@ -47,7 +47,7 @@ class Process:
         self.life: SharedLife | None = None  # that it has with others of a block, in place of the gang's
         self.used = False  # it may have run user code
         self.joins_until = 0.0  # how long it has to join the gang, where a block of ranks waits for it
-        self.placed: Literal["", "gang", "pool"] = ""  # among whom it knows its rank
+        self.placed = False  # it knows which rank it is
         self.ready = False  # its plugins' contexts are entered (or failed to be)
         self.killed = ""  # why we ended it, when we did
         self.is_script = False  # a whole script's, which may end it as it likes

@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ...wire.frames import encoded
@@ -18,7 +19,7 @@ from .around_app import Apps
 from .call_desk import CallDesk
 from .calls import Call, Key, Together
 from .connection import Connection
-from .gang import Gang
+from .gang import Gang, Port
 from .node_state import NodeState
 from .phases import Phases
 from .process import Process, SharedLife, exit_words
@@ -46,6 +47,7 @@ class Node(Protocol):
     """What :func:`decide` asks of the node; see :class:`.node_state.NodeState`."""
 
     closing: bool
+    apart: bool
     in_blocks: bool
     gang: Gang
     informed: Any
@@ -62,6 +64,10 @@ class Place(Protocol):
     process: Process | None
     failed_starts: int
     left: int
+    lone: bool
+
+    @property
+    def has_turn(self) -> bool: ...
 
 
 class Around(Protocol):
@@ -102,7 +108,7 @@ def decide(slot: Place, node: Node, apps: Around, blocks: Waits | None = None) -
     if process is None:
         idle = node.closing or (slot.failed_starts and not slot.queue) or not node.informed.is_set()
         # First the end of what the last one ran is told: else who adopts the next takes it for its work.
-        return "wait" if idle or slot.running else "start"
+        return "wait" if idle or slot.running or (slot.lone and not slot.queue) else "start"
     if process.connection is None or process.killed:
         return "wait"
     if process.unusable:
@@ -114,13 +120,17 @@ def decide(slot: Place, node: Node, apps: Around, blocks: Waits | None = None) -
     if epoch != gang.epoch or gang.broken:
         if epoch is not None and (slot.number == 0 or epoch < gang.renewed):
             return "wait" if slot.running else "replace"
-        if epoch != gang.epoch and gang.epoch and not gang.broken and not has_left:
+        # A process for tasks needs the plugins alone, and those of a lone slot once.
+        fits = epoch is None if slot.lone else not gang.broken or (slot.number and epoch is None)
+        if epoch != gang.epoch and gang.epoch and fits and not has_left:
+            if node.apart and not slot.number and not slot.queue:
+                return "wait"  # ranks join one another for a broadcast only
             # What plugins have around the whole node comes first; and ranks that are at work in blocks would join late.
-            late = node.in_blocks and gang.hooks
+            late = node.in_blocks and gang.hooks and not slot.number
             return "set up" if not late and (not gang.apps or apps.settled) else "wait"
     if not slot.queue:
         return "wait" if slot.running else "look around"
-    if len(slot.running) >= slot.capacity:
+    if not slot.has_turn:
         return "wait"
     call = slot.queue[0]
     if not gang.epoch and not (call.header.get("headless") and node.gpus_known.is_set()):
@@ -138,7 +148,7 @@ def decide(slot: Place, node: Node, apps: Around, blocks: Waits | None = None) -
 def _decide_in_block(slot: Place, process: Process, node: Node, blocks: Waits) -> Step:
     """The same where a part of a block's call is next, or the process is in a block's life. It changes sides only
     between two calls, and as a new process."""
-    if slot.running:
+    if slot.running or (slot.queue and not slot.has_turn):
         return "wait"
     gang, life = node.gang, process.life
     call = slot.queue[0] if slot.queue else None
@@ -193,6 +203,8 @@ class Others(Protocol):
 
     def one_less(self) -> None: ...
 
+    def part(self) -> None: ...
+
 
 class Slot:
     """A worker's place.
@@ -201,6 +213,8 @@ class Slot:
         place: its rank, and its number within the rank; 0 is the gang's.
 
     Attributes:
+        lone: its process runs the rank's tasks in place of the gang's, where that has joined other ranks.
+        twin: the other one of these two, which take turns.
         queue: calls that wait for it.
         running: calls that its process has been given.
         left: the latest epoch whose process here has taken its last call.
@@ -217,6 +231,9 @@ class Slot:
         place: tuple[int, int],
     ) -> None:
         self.rank, self.number = place
+        self.lone = self.number == state.config.slots
+        self.twin: Slot | None = None
+        self._port: Port | None = None
         self.capacity = state.config.capacity
         self.queue: deque[Call] = deque()
         self.running: dict[Key, Call] = {}
@@ -225,6 +242,16 @@ class Slot:
         self.left = SPENT
         self.logs = RankLogs(state.config, self.rank, self.number, self.running, desk.complain)
         self._state, self._desk, self._apps, self._phases, self._others = state, desk, apps, phases, others
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether the first call of the queue may begin, as far as the rank's other calls are concerned."""
+        running, twin = len(self.running), self.twin
+        if twin is not None:
+            running += len(twin.running)
+            if twin.queue and self.queue and twin.queue[0].order < self.queue[0].order:
+                return False
+        return running < self.capacity
 
     @property
     def load(self) -> int:
@@ -244,7 +271,7 @@ class Slot:
         """Have a call wait for its turn: by when it came, as parts of a block's call come into the queue later. Tasks
         that want the contexts of the whole gang give way to those parts, for which there is no gang meanwhile."""
         call.rank = self.rank
-        place, hooks = len(self.queue), self._state.gang.hooks
+        place, hooks = len(self.queue), self._state.gang.hooks and not self._state.apart
         while place and _goes_ahead(call, self.queue[place - 1], hooks):
             place -= 1
         self.queue.insert(place, call)
@@ -342,7 +369,7 @@ class Slot:
         self.failed_starts = 0
         self.enter(header.get("phase", ""), header.get("age", 0.0))
         if "epoch" in header and process.epoch is None:
-            process.epoch, process.ready = header["epoch"], True
+            process.epoch, process.ready, process.placed = header["epoch"], True, True
             gang = Gang.told(header, plugins)
             if "life" in header:
                 process.life = self._others.life_of(header["life"], header["epoch"])
@@ -368,7 +395,7 @@ class Slot:
     def enter(self, phase: str, age: float = 0.0) -> None:
         """Its process is at that since so many seconds; a rank's further workers are nobody's news."""
         self._others.stand(self, phase == "paused")
-        if self.number == 0:
+        if self.number == 0 or self.lone:
             self._phases.enter(self.rank, phase, age)
 
     def set_up_in(self, life: SharedLife, header: Header) -> None:
@@ -376,7 +403,7 @@ class Slot:
         process, gang = self.process, self._state.gang
         if process is None or process.connection is None:
             return
-        process.epoch, process.life, process.ready, process.placed = life.epoch, life, False, "gang"
+        process.epoch, process.life, process.ready, process.placed = life.epoch, life, False, True
         how = {"hooks": gang.hooks, "apps": gang.apps, "secrets": gang.secrets, "alone": False}
         process.connection.send(header | how, gang.plugins)
 
@@ -389,15 +416,28 @@ class Slot:
     def _set_up(self, process: Process, connection: Connection) -> None:
         gang = self._state.gang
         process.epoch = gang.epoch
-        process.ready, process.placed = False, "gang"
-        info = self._state.place(self.rank, self.number)
-        header = {"t": "setup", "epoch": gang.epoch, "info": info, "gang": self.number == 0}
+        process.ready, process.placed = False, True
+        info = self._state.place(self.rank, self._worker)
+        header = {"t": "setup", "epoch": gang.epoch, "info": info, "own": self._own_place()}
+        header |= {"gang": self.number == 0, "apart": self._state.apart, "joins": gang.joins}
+        if self.number and self._state.apart:
+            header |= self._state.share(self.rank % self._state.config.ranks_per_node, 1)
         header |= {"hooks": gang.hooks, "apps": gang.apps, "secrets": gang.secrets, "alone": gang.alone}
         if gang.apps and self._apps.failure is not None:
             error, data = self._apps.failure
             connection.send(header | {"failed": error}, data)
         else:
             connection.send(header, gang.plugins)
+
+    @property
+    def _worker(self) -> int:
+        return 0 if self.lone else self.number
+
+    def _own_place(self) -> Header:
+        """Return the place of the rank in tasks, with a port that the agent keeps free for it."""
+        with suppress(OSError):
+            self._port = self._port or Port(self._state.config.address)
+        return self._state.own_place(self.rank, self._worker, self._port.number if self._port else 0)
 
     def set_up_done(self) -> None:
         """Its process has entered its plugins' contexts, or failed to."""
@@ -497,8 +537,13 @@ class Slot:
             for call in waiting:
                 self._desk.died(call, process, status, self.logs)
         if not self._state.closing:
-            self.pump()
-            self._others.moved()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self.pump()
+        if self.twin is not None:
+            self.twin.pump()
+        self._others.moved()
 
     # -- its calls ---------------------------------------------------------------------------------------
 
@@ -509,12 +554,10 @@ class Slot:
         call.slot, call.worker = self.number, connection
         process.is_script = bool(call.header.get("script"))
         call.log_start = self.logs.ends
-        of_all = not call.gang and bool(self._state.gang.members)
-        place: Literal["gang", "pool"] = "pool" if of_all else "gang"
-        if process.placed != place and process.life is None:
-            # It runs tasks of a gang that broke, until there is the next one; or tasks after a gang of some nodes.
-            process.placed = place
-            connection.send({"t": "place", "info": self._state.place(self.rank, self.number, of_all=of_all)})
+        if not process.placed:  # it runs tasks of a gang that broke, until there is the next one
+            process.placed = True
+            info = self._state.place(self.rank, self._worker)
+            connection.send({"t": "place", "info": info, "own": self._own_place()})
         text = encoded(call.header)
         connection.reply(text, call.body)
         self._desk.given(call, text)
@@ -558,6 +601,10 @@ class Slot:
         if header.pop("unusable", False) and process is not None:
             process.unusable = True
             self._gang_lost(process, UNUSABLE)
+        if header.pop("joined", False):
+            if process is not None and not call.gang:
+                self._gang_spent(process, "a task has left a process group in its process")
+            self._others.part()
         left = header.pop("left", False)
         stopped = left and self._state.is_taken_back
         if left or (process is not None and process.is_script):
@@ -584,8 +631,7 @@ class Slot:
     def _finish(self, call: Call, header: WorkerOutcome, body: bytes) -> None:
         self._desk.finish(call, header, body, self.logs, more=bool(self.queue))
         self.running.pop(call.key, None)
-        self.pump()
-        self._others.moved()
+        self._go_on()
 
 
 def _goes_ahead(call: Call, before: Call, hooks: bool) -> bool:

@@ -48,8 +48,12 @@ class Slots:
         self.all = [
             Slot(state, desk, self.apps, phases, self, (first + local, number))
             for local in range(config.ranks_per_node)
-            for number in range(config.slots)
+            for number in range(config.slots + (config.nodes * config.ranks_per_node > 1))
         ]
+        for slot in self.all:
+            if slot.lone:
+                first_of_rank = self.all[self.all.index(slot) - config.slots]
+                slot.twin, first_of_rank.twin = first_of_rank, slot
 
     @property
     def some_live(self) -> bool:
@@ -67,13 +71,25 @@ class Slots:
         if call.gang or rank is not None:
             found = [slot for slot in self.all if slot.rank == rank and slot.number == 0]
             if found:
-                return found[0]
+                twin = found[0].twin
+                return twin if twin is not None and self._state.apart and not call.gang else found[0]
             raise WireError(f"node {self._state.config.node} has no rank {rank}")
-        return min(self.all, key=lambda slot: slot.load)
+        return min(filter(self._takes_tasks, self.all), key=lambda slot: slot.load)
+
+    def _takes_tasks(self, slot: Slot) -> bool:
+        return slot.number > 0 if self._state.apart else not slot.lone
+
+    def part(self) -> None:
+        """Run tasks in other processes of the ranks than the gang's from now on."""
+        self._state.apart = True
+        for slot in self.all:
+            for call in [each for each in slot.queue if slot.number == 0 and not each.gang]:
+                slot.queue.remove(call)
+                self.pick(call).give(call)
 
     def task_for(self, idle: Slot) -> Call | None:
         """Take a task that any slot can run out of the queue of one that is busy, or still starting."""
-        for slot in self.all:
+        for slot in self.all if self._takes_tasks(idle) else ():
             for call in slot.queue if slot is not idle else ():
                 if not call.gang and call.header.get("rank") is None:
                     slot.queue.remove(call)
@@ -142,6 +158,8 @@ class Slots:
 
     def another_gang(self) -> None:
         """A client has formed one."""
+        if self._state.apart:
+            self.part()
         if self.waits is not None:
             self.waits.withdraw()
 

@@ -136,8 +136,10 @@ def _reads_nothing(file: Any) -> bool:
 def rank_in_pool(info: InstanceInfo) -> int:
     """What a rank is called outside its gang, which may be of some of the pool's nodes only."""
     with suppress(ValueError, TypeError, KeyError, IndexError):  # the variable may be anybody's by now
-        members = json.loads(os.environ[VARIABLE])["members"]
-        return int(members[info.node]) * info.ranks_per_node + info.local_rank
+        place = json.loads(os.environ[VARIABLE])
+        if "pool_rank" in place:  # during a task
+            return int(place["pool_rank"])
+        return int(place["members"][info.node]) * info.ranks_per_node + info.local_rank
     return info.rank
 
 

@@ -20,7 +20,7 @@ from time import monotonic, perf_counter  # user code may put something else in 
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...runtime import large_imports, metrics, older_import, preempt
-from ...runtime.info import instance_info, set_place, using
+from ...runtime.info import set_place, using
 from ...runtime.phase import loading, on_enter
 from ...wire.frames import INLINE, WINDOW, Header, Heard
 from ...wire.node_paths import MARKS, METRICS, NodePaths, log_stem
@@ -35,8 +35,9 @@ from .stop_signal import Stopped, StopSignal, write_stacks
 
 if TYPE_CHECKING:
     from ...runtime.fed import FedItems
+    from ...runtime.info import InstanceInfo
     from ...runtime.torchrun import ForCalls
-    from ...wire.frame_types import SummaryWords
+    from ...wire.frame_types import Place, SummaryWords
     from ...wire.node_frame_types import (
         PluginErrorWords,
         Started,
@@ -119,6 +120,10 @@ class WorkerProcess:
         self._functions: dict[str, Loaded] = {}
         self._script = ScriptNames(paths.folder, (paths.sources, *orders.folders), together=capacity > 1)
         self._contexts = ExitStack()
+        self._places: dict[bool, Place] = {}  # in broadcasts, and in tasks
+        self._infos: dict[bool, InstanceInfo] = {}
+        self._stands: bool | None = None  # which of them is known to children
+        self._serves_both = False  # in a pool of several ranks
         self._entered = False
         self._setup_error: BaseException | None = None
         self._windows: dict[tuple[str, int], _Window] = {}
@@ -169,7 +174,8 @@ class WorkerProcess:
                     self._windows[header["run"], header["i"]] = _Window()
                     tasks.put(header, body)
             elif header["t"] == "place":
-                set_place(header["info"])
+                self._places = {True: header["info"], False: header["own"]}
+                self._stand(True)
             elif header["t"] == "setup":
                 self._set_up(header, body)
             elif header["t"] == "exit":
@@ -209,10 +215,14 @@ class WorkerProcess:
     # -- plugins -----------------------------------------------------------------------------------------
 
     def _set_up(self, header: ToWorkerSetup, body: bytes) -> None:
-        set_place(header["info"])
-        info = instance_info()
         self._setup_error = None
-        if "life" in header and (body or self._rendezvous):
+        gang, apart = header.get("gang", False), header.get("apart", False)
+        self._places = {True: header["info"], False: header.get("own", header["info"])}
+        self._stands = None
+        own, info = self._stand(False), self._stand(True)
+        if apart and not gang:
+            self._stand(False)
+        if "sharers" in header and (body or self._rendezvous):
             from ...runtime.network import share_machine
 
             share_machine(header["sharers"], header.get("devices", ""))
@@ -227,10 +237,10 @@ class WorkerProcess:
                 with self._stop:
                     self._enter("importing")
                     plugins = pickle.loads(body)
-                    if not header["gang"]:
+                    if not (gang or apart):
                         plugins = [plugin for plugin in plugins if not plugin.gang]
                     self._enter("joining")
-                    self._contexts = enter_process(plugins, info)
+                    self._contexts = enter_process(plugins, info, None if gang else own)
                     self._stop.keep()
                     self._entered = True
             except Stopped:
@@ -244,12 +254,13 @@ class WorkerProcess:
                     self._setup_error = PluginError(said)
                     self._setup_error.__cause__ = error
         others = info.world_size > 1 or "members" in header["info"]  # which it would have with more nodes
-        if self._rendezvous and header["gang"] and others and not info.stands_alone:
+        if self._rendezvous and others and not info.stands_alone and self._torchrun is None:
             from ...runtime.torchrun import ForCalls
 
-            self._torchrun = ForCalls(info, self._paths.error_file(os.getpid()))
+            self._torchrun = ForCalls(info, own, self._paths.error_file(os.getpid()))
+        self._serves_both = gang and others and not apart and "life" not in header
         self._flush()
-        kept = ("epoch", "info", "secrets", "hooks", "apps", "alone", "life")
+        kept = ("epoch", "info", "secrets", "hooks", "apps", "joins", "alone", "life")
         self._plugins = b"" if "failed" in header else body
         told: Heard = header
         self._setup = {key: told[key] for key in kept if key in told}
@@ -266,14 +277,16 @@ class WorkerProcess:
         self._used = True
         self._streams.begin(run)
         self._modules.look()
-        preempt.begin(bool(header.get("gang")))
+        gang = bool(header.get("gang"))
+        preempt.begin(gang)
+        place = self._stand(gang)
         started = perf_counter()
         try:
             if self._setup_error is not None:
                 answer["unusable"] = True
                 raise self._setup_error
             with self._stop:
-                value = self._run(header, body)
+                value = self._run(header, body, place)
             self._not_forked()
             result = pickle_result(value, f"{header.get('name', 'the function')}()", self._spill(header))
             if header.get("script") and self._stop.was_taken and preempt.announced_here():
@@ -304,6 +317,10 @@ class WorkerProcess:
             answer["error"] = words | {"traceback": self._script.as_clients_know(words["traceback"])}
         if self._channel.forked:
             _end_child(answer)
+        if self._serves_both and has_group():
+            self._serves_both = False
+            self._setup |= {"joins": True}
+            answer["joined"] = True
         if self._stop.ending:
             exit_code = 128 + signal.SIGTERM if exit_code is None else exit_code
         elif exit_code is None and (used := sys.modules.get("skyward_core.runtime.used_up")) and used.why():
@@ -329,7 +346,14 @@ class WorkerProcess:
                 signal.pthread_kill(main_thread, signal.SIGTERM)  # it waits for calls
             sys.exit(exit_code)
 
-    def _run(self, header: ToWorkerCall, body: bytes) -> Any:
+    def _stand(self, gang: bool) -> InstanceInfo:
+        """Take the rank's place in broadcasts or in tasks, and return it."""
+        if self._stands is not gang:
+            self._stands = gang
+            self._infos[gang] = set_place(self._places[gang], own=not gang)
+        return self._infos[gang]
+
+    def _run(self, header: ToWorkerCall, body: bytes, place: InstanceInfo) -> Any:
         made: list[FedItems] = []
         if header.get("fed"):
             from ...runtime.fed import collect  # few calls have such an argument
@@ -347,7 +371,7 @@ class WorkerProcess:
         if secrets := getattr(fn, "__skyward_secrets__", ()):  # of a command; ahead of all that it prints
             self._channel.send({"t": "secrets", "values": list(secrets)})
         try:
-            with using(instance_info(), header["run"], header["i"]):
+            with using(place, header["run"], header["i"]):
                 value = fn(*args, **kwargs)
                 if header.get("stream") and isinstance(value, Generator):
                     return self._stream(header, value)
@@ -557,6 +581,12 @@ class _Threads:
     def _serve(self) -> None:
         while True:
             self._call(*self._calls.get())
+
+
+def has_group() -> bool:
+    """Check whether code has joined other processes here, or made a group of this one, and has not left it."""
+    of_torch, of_jax = map(sys.modules.get, ("torch.distributed.distributed_c10d", "jax.distributed"))
+    return any(getattr(module, "is_initialized", bool)() for module in (of_torch, of_jax))
 
 
 def _failed_app(told: PluginErrorWords, data: bytes) -> BaseException:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from ...model.errors import UsageError
+from ...runtime.info import place_in_pool
 from ..base import Plugin
 from ..support.requirements import requirement, with_pip
 from ..support.tls_papers import papers
@@ -98,9 +99,13 @@ class Dask(Plugin):
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
-        from ..support.dask_cluster import worker
+        from ..support.dask_cluster import settings_of_clients, worker
 
-        with worker(self, info, f"tls://{info.head_addr}:{self.port_of(info.pool)}"):
+        pool = place_in_pool()
+        at = f"tls://{pool.head_addr}:{self.port_of(pool.pool)}"
+        # Dask's tasks run on one rank each: in the rank's process for tasks, if it has one, and there once.
+        works = pool.world_size == 1 or (info.world_size == 1 and not info.worker)
+        with worker(self, pool, at) if works else settings_of_clients(self, at):
             yield
 
     def dashboard_at(self, pool: str) -> tuple[int, str] | None:

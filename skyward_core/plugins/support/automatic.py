@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from functools import wraps
 from typing import Any, ClassVar
 
 from ...runtime.info import instance_info
-from ...runtime.torchrun import mentions, together
+from ...runtime.torchrun import mentions
 from ..base import Plugin, enter_late
 from ..built_in.torch import Torch
 
@@ -48,22 +47,9 @@ class Automatic(Plugin):
 
 @contextmanager
 def _in_its_group() -> Iterator[None]:
-    """The group of all ranks for what all of them run; none for a call of one, which would wait for the others."""
+    """The group of all ranks for broadcasts; none for a task, which has a world of one rank."""
     if instance_info().world_size < 2:
         yield
         return
-    if together():
-        enter_late((Torch(),))
-        yield
-        return
-    c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
-    made = None if c10d is None else c10d.GroupMember.WORLD
-    if made is None:
-        yield
-        return
-    c10d.GroupMember.WORLD = None
-    try:
-        yield
-    finally:
-        if c10d.GroupMember.WORLD is None:
-            c10d.GroupMember.WORLD = made
+    enter_late((Torch(),))
+    yield

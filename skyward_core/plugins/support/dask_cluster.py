@@ -125,6 +125,14 @@ def worker(plugin: DaskWishes, info: InstanceInfo, at: str) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def settings_of_clients(plugin: DaskWishes, at: str) -> Iterator[None]:
+    """Let ``distributed.Client()`` in this process find the cluster, whose scheduler is there."""
+    with _settings() as had:
+        had.set({"scheduler-address": at, **_found_by_clients(plugin)})
+        yield
+
+
 def _found_by_clients(plugin: DaskWishes) -> dict[str, Any]:
     """What has ``distributed.Client()`` in a rank find the cluster, and be let in."""
     authority, certificate, key = plugin.papers

@@ -98,7 +98,7 @@ class SharedState:
         info = instance_info()
         if not info.run:
             raise UsageError("ranks meet at a barrier within a call of a run, and this is none")
-        if parties is None and info.world_size > 1 and not together():
+        if parties is None and not together():
             raise UsageError(
                 "this call runs on one rank: say how many meet at the barrier, sky.barrier(name, parties)"
             )

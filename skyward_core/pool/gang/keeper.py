@@ -27,6 +27,7 @@ class Keeper(ABC):
         plugins: the pickled plugins; None for a client that did not make the pool and has not asked yet.
         secrets: what the agents blank.
         apps: whether one of the plugins has an ``around_app``.
+        joins: whether one of them makes one world of the ranks.
         fail_fast: whether a rank's failure stops the others of its gang.
         tell: told what runs wait for, and "" when they do not any more.
         ask: has the nodes asked for the plugins; what they know comes by :meth:`learn`.
@@ -40,6 +41,7 @@ class Keeper(ABC):
         secrets: Sequence[str] = (),
         *,
         apps: bool = False,
+        joins: bool = False,
         fail_fast: bool = True,
         tell: Callable[[str], None] = lambda words: None,
         ask: Callable[[], Awaitable[None]] | None = None,
@@ -48,7 +50,7 @@ class Keeper(ABC):
         self._facts = facts
         self._plugins = plugins
         self._secrets = list(secrets)
-        self._apps = apps
+        self._apps, self._joins = apps, joins
         self._fail_fast = fail_fast
         self._tell = tell
         self._ask = ask
@@ -67,14 +69,14 @@ class Keeper(ABC):
         """They, pickled, as far as is known here; empty where there are none."""
         return self._plugins or b""
 
-    def learn(self, plugins: bytes, secrets: Sequence[str], *, apps: bool) -> None:
+    def learn(self, plugins: bytes, secrets: Sequence[str], *, apps: bool, joins: bool) -> None:
         """What the pool's plugins are, as one of its agents has told."""
-        self._plugins, self._secrets, self._apps = plugins, list(secrets), apps
+        self._plugins, self._secrets, self._apps, self._joins = plugins, list(secrets), apps, joins
 
     def _setup(self, epoch: int, info: Place, *, fresh: bool = False) -> tuple[ClientGang, bytes]:
         """The frame that sets a node's ranks up; ``fresh``: in processes that have run nothing before."""
         header: ClientGang = {"t": "gang", "epoch": epoch, "info": info, "hooks": bool(self._plugins)}
-        header["apps"] = self._apps
+        header["apps"], header["joins"] = self._apps, self._joins
         if fresh:
             header["fresh"] = True
         if self._secrets:

@@ -54,6 +54,7 @@ class Upkeep:
         kind = Standalone if self._context.alone else GangKeeper
         self.keeper = known.keeper = kind(
             self._context.links, self._facts(), blob, values, apps=has_app(plugins or ()),
+            joins=any(plugin.joins for plugin in plugins or ()),
             fail_fast=self._context.options.fail_fast,
             tell=lambda words: self._news.complain(words) if words else self._roster.tell(), ask=known.learn,
         )  # fmt: skip

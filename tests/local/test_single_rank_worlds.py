@@ -1,0 +1,160 @@
+"""Tasks on one rank have a world of one rank, also on pools whose plugins or functions join the ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from tests.support.faults import agent_pids
+from tests.support.joining_plugin import Joins
+from tests.support.task_places import pool_rank
+from tests.support.waiting import wait_until
+
+C10D = "torch.distributed.distributed_c10d"
+QUIET = sky.Options(console=False, grace=1.0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("joins")
+
+
+@pytest.fixture(scope="module")
+def pool(world: Path, folder: Path) -> Iterator[sky.Compute]:
+    with sky.Compute(nodes=2, plugins=[Joins(str(folder))], options=QUIET) as compute:
+        yield compute
+    assert compute.receipt is not None and compute.receipt.ok
+
+
+@sky.function
+def world_of(n: int = 0) -> tuple[list[int], int, int]:
+    from tests.support.joining_plugin import joined
+
+    return joined, sky.instance_info().world_size, os.getpid()
+
+
+@sky.function
+def alone(folder: str, name: str, number: int = 0) -> list[int]:
+    """Fail if another call runs on the rank at the same time."""
+    from tests.support.joining_plugin import joined
+
+    rank = sky.instance_info().rank if sky.instance_info().world_size > 1 else pool_rank()
+    mark = Path(folder, f"busy.{rank}")
+    mark.touch(exist_ok=False)
+    if name:
+        wait_until(Path(folder, name).exists)
+    mark.unlink()
+    return joined
+
+
+def worlds(told: Any) -> list[tuple[list[int], int]]:
+    return [(joined, size) for joined, size, _ in told]
+
+
+def test_tasks_of_every_kind_stay_out_of_the_gang(pool: sky.Compute, folder: Path) -> None:
+    first = world_of() >> pool
+    assert first[:2] == ([1], 1)
+    assert not list(folder.glob("enters.2.*")), "tasks need no gang"
+    gang = world_of() @ pool
+    assert worlds(gang) == [([2], 2)] * 2
+    trials = sky.sweep(world_of, n=range(5)) >> pool
+    with sky.Executor(pool) as executor:
+        submitted = executor.submit(world_of.__wrapped__).result(60)  # type: ignore[attr-defined]
+    told = [
+        *(sky.gather(*[world_of() for _ in range(5)]) >> pool),
+        *(trial.value for trial in trials),
+        *pool.map(world_of, range(5)),
+        submitted,
+        (world_of() > pool).result(60),
+    ]
+    assert worlds(told) == [([1], 1)] * len(told)
+    assert {pid for *_, pid in told}.isdisjoint(pid for *_, pid in gang)
+    assert world_of() @ pool == gang, "the gang lives on"
+
+
+def test_calls_of_a_rank_take_turns_in_the_order_in_which_they_came(
+    pool: sky.Compute, folder: Path, tmp_path: Path
+) -> None:
+    tasks = [alone(str(tmp_path), "go") > pool for _ in range(2)]
+    wait_until(lambda: len(list(tmp_path.glob("busy.*"))) == 2)
+    runs = [alone(str(tmp_path), "").on_all(pool)]
+    late = [alone(str(tmp_path), "") > pool for _ in range(6)]
+    runs += [alone(str(tmp_path), "").on_all(pool) for _ in range(2)]
+    futures: list[Any] = [*runs, *late]
+    assert not any(each.done() for each in futures)
+    # Each rank has two processes, and the one is shown that works.
+    told = pool.stacks().ranks
+    assert sorted((each.rank, each.at) for each in told) == [(0, "running"), (1, "running")]
+    (tmp_path / "go").touch()
+    assert [each.result(60) for each in tasks + late] == [[1]] * 8
+    assert [each.result(60) for each in runs] == [[[2], [2]]] * 3
+
+
+def test_a_task_that_is_cancelled_or_killed_takes_no_gang_with_it(pool: sky.Compute, tmp_path: Path) -> None:
+    @sky.function
+    def waits(how: str) -> None:
+        Path(tmp_path, "here").touch()
+        if how == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause()
+
+    cancelled = waits("waits") > pool
+    wait_until((tmp_path / "here").exists)
+    cancelled.cancel()
+    with pytest.raises(sky.RunError, match="SIGKILL"):
+        waits("dies") >> pool
+    assert worlds([world_of() >> pool, *(world_of() @ pool)]) == [([1], 1), ([2], 2), ([2], 2)]
+
+
+def test_the_next_agent_keeps_tasks_out_of_the_gang(world: Path, tmp_path: Path) -> None:
+    plugins = [Joins(str(tmp_path))]
+    with sky.Compute(nodes=2, plugins=plugins, options=QUIET) as compute:
+        gang = world_of() @ compute
+        tasks = [alone(str(tmp_path), "go") > compute for _ in range(2)]
+        wait_until(lambda: len(list(tmp_path.glob("busy.*"))) == 2)
+        for pid in agent_pids(compute):
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not any(link.up for link in compute.pool.links))
+        (tmp_path / "go").touch()
+        assert [each.result(60) for each in tasks] == [[1], [1]]
+        assert worlds([world_of() >> compute for _ in range(2)]) == [([1], 1)] * 2
+        assert world_of() @ compute == gang
+
+
+@pytest.mark.parametrize("executor", ["process", "thread"])
+def test_several_tasks_of_a_rank_stay_out_of_the_gang(world: Path, tmp_path: Path, executor: Any) -> None:
+    worker = sky.Worker(ranks_per_node=2, concurrency=2, executor=executor)
+    with sky.Compute(nodes=1, worker=worker, plugins=[Joins(str(tmp_path))], options=QUIET) as compute:
+        assert worlds(world_of() @ compute) == [([2], 2)] * 2
+        told = sky.gather(*[world_of() for _ in range(12)]) >> compute
+        assert worlds(told) == [([1], 1)] * 12
+
+
+@sky.function
+def group(leaves: bool = False) -> tuple[bool, int]:
+    """Whether this process has a process group; leave one behind, as code without a plugin may do."""
+    found = C10D in sys.modules
+    if leaves:
+        sys.modules[C10D] = SimpleNamespace(is_initialized=lambda: True)  # type: ignore[assignment]
+    return found, os.getpid()
+
+
+def test_a_group_that_a_function_leaves_is_met_by_no_call_of_the_other_kind(world: Path) -> None:
+    with sky.Compute(nodes=2, options=QUIET) as compute:
+        shared = [pid for _, pid in group() @ compute]
+        assert (group() >> compute)[1] in shared, "one process runs both kinds of calls"
+        group(leaves=True) @ compute
+        assert not any(found for found, _ in sky.gather(*[group() for _ in range(4)]) >> compute)
+        assert group() @ compute == [(True, pid) for pid in shared]
+    with sky.Compute(nodes=2, options=QUIET) as compute:
+        shared = [pid for _, pid in group() @ compute]
+        assert (group(leaves=True) >> compute)[1] in shared
+        assert [found for found, _ in group() @ compute] == [False, False]
