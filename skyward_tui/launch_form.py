@@ -391,14 +391,17 @@ def fields_of(provider: str) -> Mapping[str, Setting]:
     return choice.fields if choice else {}
 
 
-def check(form: Form, pools: Collection[PoolView]) -> LaunchPlan:
+def check(form: Form, pools: Collection[PoolView], *, launching: bool = False) -> LaunchPlan:
     """Turn the form into a launch.
+
+    Args:
+        launching: as of :meth:`~skyward_core.front.launch_request.LaunchRequest.plan`.
 
     Raises:
         FieldError: names the first field that is wrong.
     """
     try:
-        return _checked(form, {pool.name: pool for pool in pools if pool.is_live})
+        return _checked(form, {pool.name: pool for pool in pools if pool.is_live}, launching=launching)
     except SkywardError as error:
         id = _id_of(error.field, form)
         message = error.reason if isinstance(error, SpecError) else str(error)
@@ -406,7 +409,7 @@ def check(form: Form, pools: Collection[PoolView]) -> LaunchPlan:
         raise FieldError(id, said, error.field.partition("arguments.")[2]) from error
 
 
-def _checked(form: Form, live: Mapping[str, PoolView]) -> LaunchPlan:
+def _checked(form: Form, live: Mapping[str, PoolView], *, launching: bool) -> LaunchPlan:
     form = _with_what_runs(form)
     _check_words("arguments", shlex.split, form.arguments)
     request_of(form).call()  # first what stands above the pool
@@ -415,7 +418,7 @@ def _checked(form: Form, live: Mapping[str, PoolView]) -> LaunchPlan:
         if used is None:
             name = _name_of(form.pool)
             raise FieldError("pool", f"pool {name} is not up any more; choose another or a new one")
-        return request_of(form).plan().on(used).with_gangs()
+        return request_of(form).plan(launching=launching).on(used).with_gangs()
     if not form.name.strip():
         form = replace(form, name=free_name(path_of(form.script), live))
     elif form.name.strip() in live:
@@ -428,7 +431,7 @@ def _checked(form: Form, live: Mapping[str, PoolView]) -> LaunchPlan:
             raise FieldError(id, (look and look.missing) or f"{setting.name} is needed: {setting.help}")
     _check_words("image-fields", shlex.split, form.image)
     _check_words("outputs", patterns_of, form.outputs)
-    plan = request_of(form).plan().asking().giving_way()
+    plan = request_of(form).plan(launching=launching).asking().giving_way()
     _check_numbers(form, plan)
     return plan.with_gangs()
 

@@ -28,7 +28,7 @@ ATTEMPTS_SHOWN = 5
 
 
 def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = False) -> list[tuple[str, str]]:
-    """What will happen, as (heading, text). Asks the script's interpreter what it has, which may take its time.
+    """What will happen, as (heading, text); may ask the provider.
 
     Args:
         may_remember: whether what a provider said a minute ago will do.
@@ -74,7 +74,7 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = Fal
         told += _image(plan.spec)
     if plan.interpreter.chosen:
         told.append(("python", str(plan.interpreter)))
-    if plan.spec is not None and isinstance(plan.spec.provider, NeedsPython):
+    if plan.spec is not None and plan.interpreter.minor and isinstance(plan.spec.provider, NeedsPython):
         told.append(("needs", plan.spec.provider.needs_python(plan.interpreter.minor)))
     if plan.packages is not None:
         told.append(("packages", str(plan.packages)))

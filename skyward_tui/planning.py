@@ -1,4 +1,4 @@
-"""What the launch form has worked out beside the app: a Python that is asked what it is may take its time, or hang."""
+"""Planning of the launch form beside the app: a launch runs the script's Python, which may hang."""
 
 from __future__ import annotations
 
@@ -38,12 +38,16 @@ class Planned:
     job: JobPlan | None = None  # of a job file, in place of the plan
 
 
-def planned(form: Form, pools: Collection[PoolView]) -> Planned:
-    """Work a form out; waits for the Python that it means."""
+def planned(form: Form, pools: Collection[PoolView], *, launching: bool = False) -> Planned:
+    """Work a form out.
+
+    Args:
+        launching: whether the launch has begun: only then the Python that it means is run, to learn its version.
+    """
     if is_job(form.script):
         return _of_job(form, pools)
     try:
-        plan = check(form, pools)
+        plan = check(form, pools, launching=launching)
     except FieldError as error:
         return Planned(form, error=error)
     return Planned(form, plan, rows(plan, may_remember=True), script=python_script(form, pools))

@@ -96,7 +96,7 @@ class LaunchPlan:
         """How its Python differs from the one of an earlier launch, in words; "" where it does not, or nobody knows."""
         now = self.interpreter
         same = before is None or (
-            before.minor == now.minor
+            now.minor in ("", before.minor)
             and before.chosen == now.chosen
             and (before.prefix == now.prefix or not now.chosen)
         )
@@ -253,7 +253,7 @@ class LaunchPlan:
         """Frameworks that the script imports and that are not installed where it is loaded.
 
         Raises:
-            ScriptError: the interpreter does not say what it has.
+            ScriptError: The script cannot be read any more.
         """
         return missing_of(self.script, self.interpreter)
 

@@ -189,8 +189,11 @@ class LaunchRequest:
 
     # -- what it comes to ----------------------------------------------------------------------------------
 
-    def plan(self) -> LaunchPlan:
+    def plan(self, *, launching: bool = False) -> LaunchPlan:
         """What will be run, and on what; nothing of the script is executed.
+
+        Args:
+            launching: whether the launch has begun. Before, its interpreter is not run either.
 
         Raises:
             SkywardError: something makes no sense; its ``field`` says what of this.
@@ -202,7 +205,7 @@ class LaunchRequest:
                 raise UsageError("each combination of a sweep runs on one rank anyway: leave --one out")
         function, values = self.call()
         texts = combinations(self.arguments) if self.sweep else []
-        spec, interpreter, packages = self._spec()
+        spec, interpreter, packages = self._spec(launching)
         return LaunchPlan(
             script=Path(self.script),
             interpreter=interpreter,
@@ -280,9 +283,9 @@ class LaunchRequest:
         Raises:
             SkywardError: a value makes no sense; its ``field`` says which: that of a setting is ``settings.NAME``.
         """
-        return self._spec()[0]
+        return self._spec(launching=False)[0]
 
-    def _spec(self) -> tuple[PoolSpec, Interpreter, Packages | None]:
+    def _spec(self, launching: bool) -> tuple[PoolSpec, Interpreter, Packages | None]:
         """The same, with the interpreter of the script, which is chosen once, and what a file says of its packages."""
         with of_field("provider"):
             provider = self._provider()
@@ -313,7 +316,7 @@ class LaunchRequest:
         if not isinstance(spec.provider, RunsHere):
             with of_field("script"):
                 check_travels(Path(self.script))
-        found, packages = script_python(Path(self.script), self.python, spec)
+        found, packages = script_python(Path(self.script), self.python, spec, launching=launching)
         return replace(spec, interpreter=found if found.chosen else None), found, packages
 
     def _options(self, provider: Any, secrets: Sequence[str]) -> Options | None:

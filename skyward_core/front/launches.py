@@ -16,7 +16,7 @@ from ..store import kept_launches
 from ..store.ledger import Ledger
 from ..store.ledger_rows import RunRow
 from ..store.working_folder import here
-from ..tasks.answers import Silence, answer
+from ..tasks.answers import Silence, answer, git
 from ..wire.redact import Redactor, secret_values, url_secrets
 from ..wire.safe_text import paragraph
 from .launch_request import LaunchRequest
@@ -67,7 +67,8 @@ class ScriptState:
         if not commit:
             return found
         # One look for names and patch. No program that an attribute of a file asks for is run.
-        told = _git(folder, until, _MOST_TOLD, "diff", *_PLAIN, "--raw", "--patch", "-z", "HEAD", "--")
+        look = ("diff", *_PLAIN, "--raw", "--patch", "-z", "HEAD", "--")
+        told = _git(folder, until, _MOST_TOLD, *look, without=_filters(folder, until))
         names, patch = _names_and_patch(told)
         cut = len(told) >= _MOST_TOLD or len(patch) > MOST_DIFF
         if cut:
@@ -293,14 +294,8 @@ _PLAIN = (
     "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=dirty", "--submodule=short",
     "--no-relative", "--src-prefix=a/", "--dst-prefix=b/",
 )  # fmt: skip
-_OF_HOOKS = (
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_PREFIX",
-    "GIT_NAMESPACE",
-)
+_FILTERS = r"^filter\..*\.(clean|smudge|process|required)$"
+_OWN_SCOPES = (b"local", b"worktree")
 _MOST_TOLD = MOST_DIFF + (1 << 16)  # names stand before the patch
 
 
@@ -323,21 +318,18 @@ def _without_secrets(patch: bytes) -> bytes:
     return Redactor(secrets).data(patch)
 
 
-def _git(folder: str, until: float, most: int, *words: str) -> bytes:
+def _filters(folder: str, until: float) -> list[str]:
+    """Return the settings by which a repository, and not its user, has programs run on the files that git compares."""
+    told = _git(
+        folder, until, _MOST_TOLD, "config", "--show-scope", "-z", "--name-only", "--get-regexp", _FILTERS
+    ).split(b"\0")
+    scopes, names = told[::2], told[1::2]
+    return [os.fsdecode(name) for scope, name in zip(scopes, names, strict=False) if scope in _OWN_SCOPES]
+
+
+def _git(folder: str, until: float, most: int, *words: str, without: Sequence[str] = ()) -> bytes:
     """The first that git says of a folder; nothing where it says nothing in time, or there is none."""
-    # What a repository has configured to be run is not run for a look. Who launches from a hook of another one has that
-    # one's variables.
-    command = [
-        "env",
-        *(f"-u{name}" for name in _OF_HOOKS),
-        "git",
-        "--no-optional-locks",
-        "-c",
-        "core.fsmonitor=false",
-        "-C",
-        folder,
-        *words,
-    ]
+    command = git(folder, *words, without=without)
     try:
         done = answer(command, (), patience=max(0.1, until - monotonic()), most=most)
     except (OSError, ValueError, Silence):

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from ..model.spec import Image, PoolSpec
 from ..model.wrong_field import of_field
 from ..plugins.base import transform_image
-from ..tasks.interpreter import base_for, interpreter_of, made_of
+from ..tasks import known_pythons
+from ..tasks.interpreter import Ask, base_for, interpreter_of, made_of
 from ..tasks.known_pythons import own_base
 from ..tasks.own_interpreter import is_own
 from ..tasks.packages.asked import asked, python_asked
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from ..tasks.packages.packages import Packages
 
 
-def script_python(script: Path, python: str | None, spec: PoolSpec) -> tuple[Interpreter, Packages | None]:
+def script_python(
+    script: Path, python: str | None, spec: PoolSpec, *, launching: bool = False
+) -> tuple[Interpreter, Packages | None]:
     """The interpreter of a launch's script, and what a file of the project says that its image names; nothing is made.
 
     Where nobody chose one, or the one that was found is of another version than that file is for, it is that of an
@@ -31,14 +34,15 @@ def script_python(script: Path, python: str | None, spec: PoolSpec) -> tuple[Int
     Args:
         python: what the person says; then it is that one.
         spec: the pool that is asked for.
+        launching: whether the launch has begun. Before, nothing is run to learn a version: it may be a project's.
 
     Raises:
         SkywardError: it cannot be used; ``field`` says who chose it.
     """
     with of_field("script" if python is None else "python"):
-        found = interpreter_of(script, python)
+        found = interpreter_of(script, python, ask=_asks(launching))
     if spec.image.packages_by:
-        return _of_file(found, spec.image, is_said=python is not None)
+        return _of_file(found, spec.image, is_said=python is not None, ask=_asks(launching))
     elsewhere = found.chosen and not is_own(found.prefix)
     if elsewhere or not spec.plugins or not missing_of(script, found):
         return found, None
@@ -50,14 +54,20 @@ def script_python(script: Path, python: str | None, spec: PoolSpec) -> tuple[Int
     return made_of(own_base(), environment, f"plugins of the pool: {names}"), None
 
 
-def _of_file(found: Interpreter, image: Image, *, is_said: bool) -> tuple[Interpreter, Packages | None]:
+def _asks(launching: bool) -> Ask:
+    return known_pythons.ask if launching else known_pythons.read
+
+
+def _of_file(
+    found: Interpreter, image: Image, *, is_said: bool, ask: Ask
+) -> tuple[Interpreter, Packages | None]:
     folder = str(image.workdir or "")
     wanted, source = python_asked(image, folder)
     fits = satisfies(found.version, wanted)
     if found.chosen and (fits or is_said or found.base):
         return found, asked(image, folder, found.version)
     with of_field(image.packages_by):
-        base = base_for(wanted, source)
+        base = base_for(wanted, source, ask=ask)
     packages = asked(image, folder, base.version)
     if packages is None:
         return found, None

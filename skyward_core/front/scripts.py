@@ -16,8 +16,9 @@ from ..tasks.combinations import values_of
 from ..tasks.inline_metadata import inline_metadata
 from ..tasks.interpreter import OfferedPython, interpreter_of, offered
 from ..tasks.known_pythons import NoPython
-from ..tasks.known_pythons import ask as known_python
-from ..tasks.missing_packages import FRAMEWORKS, advice, is_missing, missing_in
+from ..tasks.known_pythons import ask as asked_python
+from ..tasks.known_pythons import read as known_python
+from ..tasks.missing_packages import FRAMEWORKS, advice, has, is_missing, missing_in
 from ..tasks.packages.offered import OfferedPackages, offered_packages
 from ..tasks.parsing import parsed
 from ..tasks.scripts import (
@@ -50,6 +51,7 @@ __all__ = [
     "Text",
     "advice",
     "argument_fields",
+    "asked_python",
     "build_task",
     "build_tasks",
     "commands_of",
@@ -117,7 +119,7 @@ def missing_of(script: Path, interpreter: Interpreter | None = None) -> list[str
         interpreter: None for the one that is chosen for it.
 
     Raises:
-        ScriptError: it cannot be read, or is no Python; or its interpreter does not say what it has.
+        ScriptError: it cannot be read, or is no Python.
     """
     needs = _roots(_run_at_load(parse(script)))
     try:
@@ -128,12 +130,12 @@ def missing_of(script: Path, interpreter: Interpreter | None = None) -> list[str
 
 
 def lacks(interpreter: Interpreter, module: str) -> bool:
-    """Whether an interpreter has no such module; one whose environment is still to be made has none.
+    """Whether an interpreter has no such module, by running it; one whose environment is still to be made has none.
 
     Raises:
         ScriptError: it does not say; tells why.
     """
-    return bool(interpreter.base or missing_in(interpreter, [module]))
+    return bool(interpreter.base) or not has(interpreter, module)
 
 
 def lacking_here(script: Path, *, whole: bool) -> list[str]:

@@ -13,6 +13,18 @@ from time import monotonic
 
 PIECE = 1 << 16
 PATIENCE = 20  # seconds; a disk that has to wake takes some
+# Who starts us from a hook of another repository has that one's variables.
+_OF_HOOKS = (
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_NAMESPACE",
+)
+# A repository may configure programs for these. A missing object would be fetched by a program of its choice, too.
+_NOTHING_RUN = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+_EMPTY = "SKYWARD_EMPTY"
 REMEMBERED = 60  # seconds; who asks again about the same form is not kept waiting again
 
 _asked: set[subprocess.Popen[bytes]] = set()
@@ -73,6 +85,17 @@ def answer(
             _asked.discard(process)
             _kill(process)
     return subprocess.CompletedProcess(command, process.returncode, said, complaint)
+
+
+def git(folder: str, *words: str, without: Sequence[str] = ()) -> list[str]:
+    """Return a command line for git that runs no program which the repository configures.
+
+    Args:
+        without: names of settings that count as empty.
+    """
+    variables = (*(f"-u{name}" for name in _OF_HOOKS), "GIT_NO_LAZY_FETCH=1", f"{_EMPTY}=")
+    emptied = (f"--config-env={name}={_EMPTY}" for name in without)  # -c would split a name that has a "="
+    return ["env", *variables, "git", "--no-optional-locks", *_NOTHING_RUN, *emptied, "-C", folder, *words]
 
 
 def _first(process: subprocess.Popen[bytes], most: int, patience: float) -> bytes:

@@ -20,6 +20,7 @@ from ..model.interpreter import Interpreter
 from ..model.value import Value, value
 from ..node.boot.host import doubt
 from ..store.home import ENVIRONMENTS, home
+from ..store.user_files import exists, expanded, is_dir, resolved
 from . import known_pythons
 from .inline_metadata import InlineMetadata, inline_metadata
 from .known_pythons import KnownPython, NoPython
@@ -33,17 +34,20 @@ VENV = ".venv"
 SHELLS = ("VIRTUAL_ENV", "CONDA_PREFIX")  # variables
 
 
-def interpreter_of(script: Path, python: str | os.PathLike[str] | None = None) -> Interpreter:
+def interpreter_of(
+    script: Path, python: str | os.PathLike[str] | None = None, *, ask: Ask = known_pythons.read
+) -> Interpreter:
     """Choose the interpreter of a script.
 
     Args:
         python: what the person says: the path of an interpreter, or its name in PATH.
+        ask: returns which Python a program is; by default from files alone. A launch runs it.
 
     Raises:
         UsageError: what the person says is no interpreter that could be used.
         ScriptError: what the script, its project or the shell says cannot be used; says why, and what to do.
     """
-    return choose(script, python, os.environ, known_pythons.ask)
+    return choose(script, python, os.environ, ask)
 
 
 def choose(
@@ -109,20 +113,14 @@ def _said(
 ) -> Interpreter:
     if not python.strip():
         raise UsageError("--python names no interpreter: give a path, or a name in PATH")
-    path = Path(python)
-    with suppress(RuntimeError):  # nobody here is called so: there is no such path
-        path = path.expanduser()
-    try:
-        is_folder = path.is_dir()
-    except OSError as error:  # a name that no file can have
-        raise UsageError(f"--python {python:.60} cannot be used: {error.strerror}") from None
-    if is_folder:
+    path = expanded(python)
+    if is_dir(path):
         inside = known_pythons.program_of(path)
         advice = f"name the interpreter in it, {inside}" if inside else "name an interpreter"
         raise UsageError(f"--python {python} is a folder: {advice}")
     if os.sep not in python:
         named = shutil.which(python, path=environ.get("PATH", os.defpath))
-        if named is None and not path.exists():
+        if named is None and not exists(path):
             raise UsageError(
                 f"--python {python}: there is no program of that name in PATH; give {_instead(python, environ, ask)}"
             )
@@ -130,7 +128,7 @@ def _said(
     try:
         known = ask(str(path.absolute()))
     except NoPython as error:
-        raise UsageError(f"--python {python} cannot be used: {error}") from None
+        raise UsageError(f"--python {python:.200} cannot be used: {error}") from None
     notes = (
         (f"the inline metadata of {script.name} is not used, as --python says otherwise",) if metadata else ()
     )
@@ -186,7 +184,7 @@ def base_for(
     wanted: str,
     asks: str,
     environ: Mapping[str, str] = os.environ,
-    ask: Ask = known_pythons.ask,
+    ask: Ask = known_pythons.read,
 ) -> KnownPython:
     """What an environment is made of: our own version where that will do, else the newest that will.
 
@@ -220,7 +218,7 @@ def base_for(
 
 def _of_project(script: Path) -> tuple[Path | None, tuple[str, ...]]:
     """The ``.venv`` beside a script or in a folder above it, up to its project's; and why one was passed over."""
-    for folder in up_to_project(script.resolve().parent):
+    for folder in up_to_project(resolved(script).parent):
         found = folder / VENV
         if not os.path.lexists(found):
             continue
@@ -235,7 +233,7 @@ def _of_shell(environ: Mapping[str, str], notes: tuple[str, ...], ask: Ask) -> I
         said = environ.get(name)
         if not said:
             continue
-        if not Path(said).is_dir():  # of a shell that has outlived it
+        if not is_dir(said):  # of a shell that has outlived it
             notes = (*notes, f"{name} was passed over: there is no folder {said}")
             continue
         if is_own(said):  # the shell is ready for this program, which says nothing of scripts
@@ -251,7 +249,7 @@ def _venv(folder: Path, source: str, notes: tuple[str, ...], ask: Ask) -> Interp
     remedy = "make it anew, or remove it" if source.startswith(VENV) else f"make it anew, or unset {source}"
     if program is None:
         raise ScriptError(f"{folder} ({source}) has no bin/python: {remedy}")
-    if not program.exists():
+    if not exists(program):
         raise ScriptError(
             f"{folder} ({source}) is broken: its bin/{program.name} leads to {os.path.realpath(program)}, which is not "
             f"there: {remedy}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..model.value import Value, value
+from ..store.user_files import exists, expanded, found_by, read_text
 from ..wire.safe_text import field
 from .answers import Silence, answer
 from .python_versions import OLDEST, numbers
@@ -22,11 +24,18 @@ _ASK = (
     "print(json.dumps([sys.executable, sys.prefix, list(sys.version_info[:3]), n]))"
 )
 OURS = "cpython"  # nodes are sent its bytecode
+CONFIG = "pyvenv.cfg"
+_MOST = 1 << 16  # bytes of a file that says a version
+_NAMED = re.compile(r"python(3\.\d+)")
+_FULL = re.compile(r"\d+\.\d+\.\d+")
 
 
 @value
 class KnownPython(Value):
-    """An interpreter: its program, the folder of its environment, and its version, such as "3.12.1"."""
+    """An interpreter: its program, the folder of its environment, and its version, such as "3.12.1".
+
+    A version that only files were read for may lack its last number, or be empty.
+    """
 
     path: str
     prefix: str
@@ -44,18 +53,80 @@ def own_base() -> KnownPython:
 
 
 def ask(path: str) -> KnownPython:
-    """What a program says of itself.
+    """Run a program to learn which Python it is: for launches alone, because it may be a project's.
 
     Raises:
         NoPython: it cannot be run, is no Python, or one that is too old.
     """
+    found = _stat(path)
+    return _ask(path, (found.st_mtime_ns, found.st_ino, found.st_size))
+
+
+def read(path: str) -> KnownPython:
+    """Return what files say about an interpreter; nothing is run, so that a plan executes nothing of a project.
+
+    Raises:
+        NoPython: It cannot be run, is not CPython, or is too old, as far as files say that.
+    """
+    _stat(path)
+    if not os.access(path, os.X_OK):
+        raise NoPython("it cannot be run: Permission denied")
+    environment = _environment_of(path)
+    said = config_of(environment) if environment else {}
+    implementation = said.get("implementation", OURS).lower()
+    real = os.path.realpath(path)
+    known = KnownPython(
+        path, environment or str(Path(real).parent.parent), _version_by_files(path, real, said)
+    )
+    return _usable(known, implementation)
+
+
+def _stat(path: str) -> os.stat_result:
     try:
-        found = os.stat(path)
+        return os.stat(path)
     except OSError as error:
         raise NoPython(error.strerror or str(error)) from None
     except ValueError as error:  # a name that no file can have
         raise NoPython(str(error)) from None
-    return _ask(path, (found.st_mtime_ns, found.st_ino, found.st_size))
+
+
+def config_of(environment: str) -> dict[str, str]:
+    """Return the entries of an environment's ``pyvenv.cfg``."""
+    try:
+        lines = read_text(Path(environment, CONFIG), errors="replace", most=_MOST).splitlines()
+    except OSError:
+        return {}
+    return {name.strip().lower(): text.strip() for name, _, text in (line.partition("=") for line in lines)}
+
+
+def _version_by_files(path: str, real: str, config: Mapping[str, str]) -> str:
+    """Return the version of an interpreter by its environment's configuration, else by names; "" if none says it."""
+    prefix = Path(real).parent.parent
+    # The program decides: an environment whose link leads to another Python keeps its old configuration.
+    minor = next((found[1] for each in (real, path) if (found := _NAMED.fullmatch(Path(each).name))), "")
+    told = (config.get("version", ""), config.get("version_info", ""), prefix.name)
+    for version in (found[0] for each in told if (found := _FULL.search(each))):
+        if not minor or numbers(version)[:2] == numbers(minor):
+            return version
+    if not minor:
+        names = {each.name for each in found_by(prefix, "lib/python3.*") if _NAMED.fullmatch(each.name)}
+        minor = names.pop().removeprefix("python") if len(names) == 1 else ""
+    try:
+        header = read_text(
+            prefix / "include" / f"python{minor}" / "patchlevel.h", errors="replace", most=_MOST
+        )
+    except OSError:
+        return minor
+    exact = re.search(r'PY_VERSION\s+"(\d+\.\d+\.\d+)', header)
+    return exact[1] if exact else minor
+
+
+def _usable(known: KnownPython, implementation: str) -> KnownPython:
+    if implementation != OURS:
+        raise NoPython(f"it is {field(implementation)}, and CPython is needed")
+    if known.version and numbers(known.version) < OLDEST:
+        raise NoPython(f"it is Python {known.version}, and {_text(OLDEST)} or later is needed")
+    return known
 
 
 @lru_cache(maxsize=64)  # a form asks as often as somebody types
@@ -76,11 +147,7 @@ def _ask(path: str, unchanged: tuple[int, ...]) -> KnownPython:
         raise NoPython(
             f"it is no Python that we can use ({said[0] if said else 'it says nothing'})"
         ) from None
-    if implementation != OURS:
-        raise NoPython(f"it is {field(str(implementation))}, and CPython is needed")
-    if numbers(known.version) < OLDEST:
-        raise NoPython(f"it is Python {known.version}, and {_text(OLDEST)} or later is needed")
-    return known
+    return _usable(known, str(implementation))
 
 
 def program_of(environment: Path) -> Path | None:
@@ -99,12 +166,12 @@ def others(environ: Mapping[str, str]) -> Iterator[str]:
     for minor in range(NEWEST, OLDEST[1] - 1, -1):
         if found := shutil.which(f"python3.{minor}", path=search):
             yield os.path.realpath(found) if Path(found).is_symlink() else found
-    folders = [folder for place in _places(environ) for folder in place.glob("*/bin/python3")]
+    folders = [folder for place in _places(environ) for folder in found_by(place, "*/bin/python3")]
     yield from map(str, sorted(folders, key=lambda path: _version_in(path.parents[1].name), reverse=True))
 
 
 def _places(environ: Mapping[str, str]) -> Iterator[Path]:
-    own = Path(environ.get("HOME") or "~").expanduser()
+    own = expanded(environ.get("HOME") or "~")
     yield Path(environ.get("PYENV_ROOT") or own / ".pyenv") / "versions"
     data = Path(environ.get("XDG_DATA_HOME") or own / ".local/share")
     yield Path(environ.get("UV_PYTHON_INSTALL_DIR") or data / "uv/python")
@@ -118,7 +185,7 @@ def _version_in(name: str) -> tuple[int, ...]:
 
 def _environment_of(program: str) -> str:
     folder = Path(program).parent.parent
-    return str(folder) if (folder / "pyvenv.cfg").exists() else ""
+    return str(folder) if exists(folder / CONFIG) else ""
 
 
 def _text(version: object) -> str:

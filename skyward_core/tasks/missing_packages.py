@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
 from ..model.errors import ScriptError
 from ..model.interpreter import Interpreter
+from ..store.user_files import entries, found_by, is_dir, read_text
 from ..wire.module_names import DISTRIBUTIONS
 from .answers import Silence, answer
+from .known_pythons import config_of
 from .own_interpreter import is_own
+from .packages.local_packages import local_packages
 
 FRAMEWORKS = (
     "torch", "jax", "flax", "keras", "tensorflow", "transformers", "accelerate", "datasets", "sklearn", "joblib",
@@ -21,7 +24,9 @@ FRAMEWORKS = (
 from_metadata = False
 """Whether this process runs in the environment that a script's inline metadata asks for."""
 
-_FIND = "import sys; from importlib.util import find_spec; print(*(n for n in sys.argv[1:] if find_spec(n) is None))"
+_FIND = "import sys; from importlib.util import find_spec; print(find_spec(sys.argv[1]) is not None)"
+_SITES = ("lib/python3*/site-packages", "lib64/python3*/site-packages", "lib/python3/dist-packages",
+          "local/lib/python3*/dist-packages")  # fmt: skip
 
 
 def is_missing(module: str) -> bool:
@@ -30,41 +35,65 @@ def is_missing(module: str) -> bool:
 
 
 def missing_in(interpreter: Interpreter, modules: Sequence[str]) -> list[str]:
-    """The modules of these that an interpreter does not have; none where its environment is still to be made.
+    """Return the modules of these that an interpreter does not have, by its folders of packages; nothing is run.
 
-    Raises:
-        ScriptError: it does not say; tells why.
+    None are missing if its environment is still to be made, or if it has no folders of packages that are known.
     """
     if is_own(interpreter.prefix):
         return [name for name in modules if is_missing(name)]
-    if not modules or not Path(interpreter.path).exists():
-        return []
-    return [
-        name for name in modules if name in _missing(interpreter.path, tuple(modules), _stamp(interpreter))
-    ]
+    path = list(_import_path(interpreter)) if modules and not interpreter.base else []
+    return [name for name in modules if path and PathFinder.find_spec(name, path) is None]
 
 
-@lru_cache(maxsize=32)  # a form asks as often as somebody types
-def _missing(python: str, modules: tuple[str, ...], installed_at: tuple[int, ...]) -> frozenset[str]:
+def has(interpreter: Interpreter, module: str) -> bool:
+    """Check whether an interpreter has a module, by running it: for launches alone.
+
+    Raises:
+        ScriptError: It does not answer.
+    """
+    if is_own(interpreter.prefix):
+        return not is_missing(module)
     try:
-        done = answer([python, "-I", "-c", _FIND, *modules], installed_at)
+        done = answer([interpreter.path, "-I", "-c", _FIND, module], ())
     except Silence as error:
         why = str(error)
     except OSError as error:
         why = f"it cannot be run: {error.strerror or error}"
     else:
         if not done.returncode:
-            return frozenset(done.stdout.decode(errors="replace").split())
+            return b"True" in done.stdout
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         why = f"it ended with exit status {done.returncode}" + (f" ({last})" if last else "")
-    raise ScriptError(f"Which packages {python} has is not known: {why}")
+    raise ScriptError(f"Which packages {interpreter.path} has is not known: {why}")
 
 
-def _stamp(interpreter: Interpreter) -> tuple[int, ...]:
-    """What changes as soon as something is installed there."""
-    return tuple(
-        path.stat().st_mtime_ns for path in Path(interpreter.prefix).glob("lib/python3*/site-packages")
-    )
+def _import_path(interpreter: Interpreter) -> Iterator[str]:
+    """Return the folders in which an interpreter finds packages, as files say."""
+    prefix = Path(interpreter.prefix)
+    sites = [site for pattern in _SITES for site in found_by(prefix, pattern)]
+    config = config_of(interpreter.prefix)
+    if config.get("include-system-site-packages") == "true":
+        base = Path(config.get("home", "")).parent
+        sites += [site for pattern in _SITES for site in found_by(base, pattern)]
+    for site in sites:
+        yield str(site)
+        yield from _added(site)
+    for package in local_packages({}, interpreter.prefix, interpreter.minor):
+        yield package.entry
+
+
+def _added(site: Path) -> Iterator[str]:
+    """Return the folders that ``.pth`` files add; their lines of code are not run."""
+    try:
+        files = [each for each in entries(site) if each.suffix == ".pth"]
+    except OSError:
+        return
+    for file in files:
+        try:
+            lines = read_text(file, errors="replace", most=1 << 16).splitlines()
+        except OSError:
+            continue
+        yield from (str(site / line) for line in lines if line.strip() and is_dir(site / line))
 
 
 def advice(module: str, interpreter: Interpreter | None = None) -> str:

@@ -37,7 +37,7 @@ def disagreement(task: Interpreter | None, pool: Interpreter | None, *, here: bo
     task = task or own()
     if pool.source == OWN and not is_own(pool.prefix):
         pool = replace(pool, source="that of the program which made it")
-    if task.minor != pool.minor:
+    if task.minor and task.minor != pool.minor:
         return f"that is {pool}, and this was loaded with {task}: functions travel as bytecode of one version"
     if here and task.chosen and os.path.realpath(task.prefix) != os.path.realpath(pool.prefix):
         return f"that is {pool}, and this was loaded with {task}, which has packages of its own"

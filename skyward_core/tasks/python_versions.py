@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 
 OLDEST = (3, 11)  # that our own code runs on
+MOST_PATCHES = 40
 _CLAUSE = re.compile(r"(===|~=|==|!=|<=|>=|<|>)\s*v?(\d+(?:\.\d+)*)(\.\*)?")
 
 Numbers = tuple[int, ...]
@@ -35,19 +36,26 @@ def satisfies(version: str, wanted: str) -> bool:
     """Whether a version is among those wanted.
 
     Args:
-        version: such as "3.12.1".
+        version: such as "3.12.1"; of one that is known in part, such as "3.12" or "", whether any is.
         wanted: as ``requires-python`` has it: ">=3.12,<3.14"; "" for any.
 
     Raises:
         VersionError: ``wanted`` is no such text.
     """
-    return all(_meets(numbers(version), clause.strip()) for clause in wanted.split(",") if clause.strip())
+    clauses = [clause.strip() for clause in wanted.split(",") if clause.strip()]
+    known = numbers(version)
+    if not known:
+        for clause in clauses:
+            _meets(OLDEST, clause)  # refuses what is not a version
+        return True
+    possible = [known] if len(known) > 2 else [(*known, patch) for patch in range(MOST_PATCHES)]
+    return any(all(_meets(each, clause) for clause in clauses) for each in possible)
 
 
 def is_usable(wanted: str) -> bool:
     """Whether there may be a version that is wanted and that our own code runs on."""
     minors = [*((3, minor) for minor in range(OLDEST[1], 100)), *((4, minor) for minor in range(100))]
-    return any(satisfies(f"{one}.{two}.{patch}", wanted) for one, two in minors for patch in range(40))
+    return any(satisfies(f"{one}.{two}", wanted) for one, two in minors)
 
 
 def _meets(version: Numbers, clause: str) -> bool:

@@ -26,7 +26,7 @@ from ..model.errors import Cancelled, NotPicklableError, ScriptError, ScriptFail
 from ..model.outcome import signal_name
 from ..model.wrong_field import of_field
 from ..wire import safe_text
-from . import import_path
+from . import import_path, known_pythons
 from .annotations import is_known, is_told, many, own_types, source_type
 from .arguments import Text, typed
 from .interpreter import interpreter_of
@@ -267,7 +267,7 @@ def build_tasks(
     """
     from .task import read_tasks
 
-    chosen = interpreter_of(path) if interpreter is None else interpreter
+    chosen = interpreter_of(path, ask=known_pythons.ask) if interpreter is None else interpreter
     tell = said or (_to_standard_error if echo else _nowhere)
     for line in told_of(chosen):
         tell(line)

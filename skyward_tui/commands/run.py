@@ -85,7 +85,7 @@ def run(
                 "--image-set, --lock, --requirements, --project and --output to "
                 f"run on it as it is, end it (skyward-tui down {found.name}), or choose another name"
             )
-        plan = _plan(request)
+        plan = _plan(request, launching=not dry_run)
         if missing is not None:
             plan = replace(plan, sheet=missing)
         if found is not None:
@@ -147,9 +147,9 @@ def _tell(plan: LaunchPlan, console: Console) -> int:
     return exit_status.OK
 
 
-def _plan(request: LaunchRequest) -> LaunchPlan:
+def _plan(request: LaunchRequest, *, launching: bool) -> LaunchPlan:
     try:
-        return request.plan()
+        return request.plan(launching=launching)
     except ScriptError as error:
         if example := meant(Path(request.script)):
             raise ScriptError(f"{error}\nthere is an example of that name: run {example}") from error

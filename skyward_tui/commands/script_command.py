@@ -10,14 +10,14 @@ import click
 from click.core import ParameterSource
 
 from skyward_core.front.launch_options import with_hosts
-from skyward_core.front.scripts import interpreter_of, lacks, split_target
+from skyward_core.front.scripts import asked_python, interpreter_of, lacks, split_target
 from skyward_core.model.errors import UsageError
 
 from ..script_words import OWN_WORDS
 from .console import Console
 
 # Options of ours that mean something there; all else the script says itself.
-HEEDED = ("target", "arguments", "provider", "hosts", "settings", "nodes", "python", "dry_run", "debug")
+HEEDED = ("target", "arguments", "provider", "hosts", "settings", "nodes", "python", "debug")
 LIBRARY = "skyward_core"
 
 
@@ -33,18 +33,22 @@ def run_command(context: click.Context, target: str, commands: Sequence[str], co
     """
     path, command = split_target(target)
     said = context.params
+    if said["dry_run"]:
+        raise UsageError(
+            f"run --dry-run loads nothing, and only running {path} tells which machines its commands have: "
+            f"`python -m {LIBRARY} --dry-run {path}` runs it, and rents nothing"
+        )
     if unheeded := list(_unheeded(context)):
         raise UsageError(
             f"{path} has commands of sky.app ({', '.join(commands)}), which says what machines they have: "
             f"{', '.join(unheeded)} {'is' if len(unheeded) == 1 else 'are'} not for them. --provider, --hosts, --set, "
-            "--nodes, --python and --dry-run are"
+            "--nodes and --python are"
         )
     provider, settings = with_hosts(said["provider"], said["hosts"], said["settings"])
     words = [] if provider is None else ["--provider", provider]
     for name, text in settings.items():
         words += ["--set", f"{name}={text}"]
     words += [] if said["nodes"] is None else ["--nodes", str(said["nodes"])]
-    words += ["--dry-run"] if said["dry_run"] else []
     words += [str(path), *([] if command is None else [command])]
     words += [f"--{each}" for each in said["arguments"]]
     words += [*context.args, *(context.meta[OWN_WORDS] or ())]
@@ -60,7 +64,7 @@ def _python(script: str, asked: str | None, console: Console) -> str:
     Raises:
         UsageError: the one that was asked for has no such library.
     """
-    found = interpreter_of(split_target(script)[0], asked)
+    found = interpreter_of(split_target(script)[0], asked, ask=asked_python)
     if not lacks(found, LIBRARY):
         return found.path
     if asked is not None:

@@ -13,6 +13,7 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from skyward_core.front.scripts import NoPython, OfferedPython, interpreter_of, known_python, offered
+from skyward_core.front.user_files import is_file
 from skyward_core.model.errors import SkywardError
 from skyward_core.wire.safe_text import field
 
@@ -21,7 +22,7 @@ from ..launch_form import expanded
 from ..words import one_line
 from .picker import Picker
 
-AT_ONCE = 4  # programs that are asked; one that hangs is not waited for with the others
+AT_ONCE = 4  # interpreters that are looked up at a time: their disks may be slow
 BY_ITSELF = OfferedPython("", "found for the script")
 
 
@@ -96,7 +97,7 @@ class PythonsScreen(Picker):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         typed = expanded(event.value.strip())
-        if event.value.strip() and typed.is_file():
+        if event.value.strip() and is_file(typed):
             self.dismiss(str(typed))
         else:
             self.query_one(OptionList).action_select()
@@ -106,10 +107,10 @@ class PythonsScreen(Picker):
 
 
 def _ask(script: Path | None, path: str) -> _Told:
-    """What an interpreter says of itself; waits for it."""
+    """Return what files say about an interpreter."""
     try:
         if path:
-            return _Told(known_python(path).version)
+            return _Told(known_python(path).version or "?")
         if script is None:
             return _Told("")
         found = interpreter_of(script)

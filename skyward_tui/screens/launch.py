@@ -300,9 +300,9 @@ class LaunchScreen(BaseScreen[None]):
             self._wait = None
             self._show(found)
 
-    async def _work_out(self, form: Form) -> Planned:
+    async def _work_out(self, form: Form, *, launching: bool = False) -> Planned:
         pools = self.app.pools()
-        return await self._planner.work(form, lambda: planned(form, pools))
+        return await self._planner.work(form, lambda: planned(form, pools, launching=launching))
 
     def _show(self, found: Planned) -> None:
         form, error = found.form, found.error
@@ -373,7 +373,7 @@ class LaunchScreen(BaseScreen[None]):
         before, focus = self._wait, self.focused
         self._at_work(before or Wait("looking for the Python of the script"))
         try:
-            found = await self._work_out(form)
+            found = await self._work_out(form, launching=True)
             if found.job is not None:
                 self._show_plan(found.told, form, script=found.script)
                 await self._begin_job(form, found.job)

@@ -45,7 +45,7 @@ class ProviderChecks:
     def learn(self, form: Form, python: Interpreter) -> None:
         """Hear which Python a form's script is loaded with: machines need that one."""
         self._of = form.script, form.python
-        self._python = python if python.minor != _OURS else None
+        self._python = python if python.minor not in ("", _OURS) else None
         self.look(form)
 
     def look(self, form: Form) -> None:

@@ -98,7 +98,7 @@ async def test_a_provider_is_asked_once_somebody_stops_typing(
 ) -> None:
     asked: list[tuple[str, str]] = []
 
-    def planned(form: Form, pools: Any) -> Planned:
+    def planned(form: Form, pools: Any, *, launching: bool) -> Planned:
         asked.append((form.provider, form.nodes))
         return Planned(form, told=[("creates", f"{form.nodes} machines")])
 

@@ -18,9 +18,10 @@ from skyward_core.providers.local.provider import Local
 from skyward_core.tasks import answers as answers_of_programs
 from skyward_core.tasks import inline_metadata, known_pythons
 from skyward_core.tasks.interpreter import choose, interpreter_of
-from skyward_core.tasks.known_pythons import KnownPython, NoPython, ask
-from skyward_core.tasks.missing_packages import missing_in
+from skyward_core.tasks.known_pythons import KnownPython, NoPython, ask, read
+from skyward_core.tasks.missing_packages import has, missing_in
 from skyward_core.tasks.own_interpreter import OWN, disagreement, is_own, own
+from skyward_core.tasks.python_versions import satisfies
 from skyward_core.views.views import PoolView
 from tests.support.pythons import all_ended, another_python, hanging_python
 from tests.support.waiting import wait_until
@@ -384,14 +385,14 @@ def test_one_that_hangs_is_named_and_killed_with_what_it_started(
     children = hanging_python(project / ".venv")
     for _ in range(4):  # who asks again is not kept waiting again
         with pytest.raises(ScriptError, match=r"bin/python \(\.venv .*has not said its version for 5 s; "):
-            interpreter_of(script(project))
+            interpreter_of(script(project), ask=ask)
     wait_until(lambda: all_ended(children))  # who is killed takes a moment to end
     assert children.read_text().count("\n") == 1
     program = project / ".venv" / "bin" / "python"
     program.unlink()
     program.symlink_to(sys.executable)  # another program is asked anew
     monkeypatch.setattr(answers_of_programs, "PATIENCE", 60)
-    assert interpreter_of(script(project)).path == str(program)
+    assert interpreter_of(script(project), ask=ask).path == str(program)
 
 
 @pytest.mark.parametrize(
@@ -411,7 +412,7 @@ def test_one_that_does_not_tell_its_packages_is_no_one_that_has_them(
     program.write_text(text)
     program.chmod(0o755)
     with pytest.raises(ScriptError, match=f"Which packages {program} has is not known: {why}"):
-        missing_in(Interpreter(str(program), str(tmp_path), "3.12.1", "--python"), ["torch"])
+        has(Interpreter(str(program), str(tmp_path), "3.12.1", "--python"), "torch")
 
 
 @pytest.mark.parametrize("python", ["~nobody-of-that-name/python", "/" + "x" * 300, "a\0b", "/a\0b"])
@@ -433,3 +434,79 @@ def test_what_lies_in_the_folder_that_we_are_in_is_none_of_this_machine_s_python
     away = {"HOME": str(tmp_path / "none")}
     assert list(known_pythons.others({"PATH": ".::bin", **away})) == []
     assert list(known_pythons.others({"PATH": f".:{tmp_path}/bin", **away})) == [f"{tmp_path}/bin/python3.20"]
+
+
+def test_files_say_which_python_it_is(project: Path) -> None:
+    for known in (another_python(), ask(sys.executable)):
+        assert read(known.path) == known
+    venv = environment(project / ".venv")
+    assert read(f"{venv}/bin/python").version.startswith("{}.{}".format(*sys.version_info))
+
+
+@pytest.mark.parametrize(
+    ("config", "link", "version"),
+    [
+        ("version = 3.12.4", "", "3.12.4"),
+        ("version_info = 3.13.1.final.0\nimplementation = CPython", "", "3.13.1"),
+        ("version = 3.12.4", "/nowhere/3/bin/python3.13", "3.13"),  # the link leads to another Python since
+        ("", "/nowhere/3/bin/python3.13", "3.13"),
+        ("", "/nowhere/cpython-3.13.2-linux-x86_64-gnu/bin/python3.13", "3.13.2"),
+        ("version = a\n\0\nhome", "", ""),
+        ("", "", ""),
+    ],
+)
+def test_the_version_of_an_environment_is_read(tmp_path: Path, config: str, link: str, version: str) -> None:
+    (tmp_path / "e" / "bin").mkdir(parents=True)
+    (tmp_path / "e" / "pyvenv.cfg").write_text(config)
+    real = tmp_path / link.lstrip("/") if link else tmp_path / "e" / "bin" / "python"
+    real.parent.mkdir(parents=True, exist_ok=True)
+    program(real, "never run")
+    if link:
+        (tmp_path / "e" / "bin" / "python").symlink_to(real)
+    found = read(f"{tmp_path}/e/bin/python")
+    assert (found.version, found.prefix) == (version, f"{tmp_path}/e")
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ("version = 3.9.1", "it is Python 3.9.1, and 3.11"),
+        ("implementation = PyPy", "it is pypy, and CPython"),
+    ],
+)
+def test_files_say_that_an_interpreter_cannot_be_used(tmp_path: Path, config: str, why: str) -> None:
+    venv = environment(tmp_path / "e")
+    (venv / "bin" / "python").unlink()
+    program(venv / "bin" / "python", "never run")
+    (venv / "pyvenv.cfg").write_text(config)
+    with pytest.raises(NoPython, match=why):
+        read(f"{venv}/bin/python")
+
+
+def test_packages_of_an_environment_are_found_in_its_folders(tmp_path: Path) -> None:
+    site = tmp_path / "e" / "lib" / "python3.12" / "site-packages"
+    (site / "torch").mkdir(parents=True)
+    (site / "torch" / "__init__.py").touch()
+    (site / "jax.py").touch()
+    (tmp_path / "own" / "keras").mkdir(parents=True)
+    (site / "own.pth").write_text(f"import os; os._exit(9)\n{tmp_path}/own\n/nowhere\n")
+    names = ["torch", "jax", "keras", "numpy"]
+    found = Interpreter(str(tmp_path / "e/bin/python"), str(tmp_path / "e"), "3.12.1", "--python")
+    assert missing_in(found, names) == ["numpy"]
+    elsewhere = Interpreter(str(tmp_path / "bin/python"), str(tmp_path / "none"), "", "--python")
+    assert missing_in(elsewhere, names) == [], "nothing is known of it"
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted", "fits"),
+    [
+        ("3.12", "==3.12.4", True),
+        ("3.12", ">=3.13", False),
+        ("", ">=3.13", True),
+        ("3.12", "!=3.12.*", False),
+    ],
+)
+def test_a_version_that_is_known_in_part_fits_if_one_of_it_does(
+    version: str, wanted: str, fits: bool
+) -> None:
+    assert satisfies(version, wanted) is fits

@@ -27,6 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from ...node.boot.working_copy import PIECE, VANISHED, Item, to_json
+from ...tasks.answers import git
 from ...wire.output_names import BY_PRODUCTS
 from .ignored_files import walk
 
@@ -164,7 +165,7 @@ def _listed(folder: Path, excludes: Sequence[str]) -> list[str]:
 
 def _git(folder: Path, *arguments: str) -> bytes | None:
     """What git prints; None where it fails, over its configuration for one."""
-    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False)
+    done = subprocess.run(git(str(folder), *arguments), capture_output=True, check=False)
     return done.stdout if done.returncode == 0 else None
 
 

@@ -1,0 +1,7 @@
+"""Files and paths that users and projects name, for app and command line."""
+
+from __future__ import annotations
+
+from ..store.user_files import entries, exists, expanded, is_dir, is_file, read_bytes, resolved
+
+__all__ = ["entries", "exists", "expanded", "is_dir", "is_file", "read_bytes", "resolved"]

@@ -1,0 +1,185 @@
+"""Files and paths that users, projects and environment variables name.
+
+Text is often not a path: a name of more than 255 bytes, a null character, a lone surrogate, an unknown user, a
+circle of links, a folder that may not be entered. :mod:`pathlib` raises several types of exceptions for these. The
+functions here answer instead. Only regular files of a bounded size are read: a named pipe would block, a device never ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+MOST = 16 << 20  # bytes; the largest locks of real projects have a few megabytes
+DEEPEST = 100  # levels of tables and lists
+NO_PATH = (OSError, ValueError, RuntimeError)  # raised for text that is not a path
+
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+class UnusableFile(OSError):
+    """A file that is not read; ``strerror`` says why, without its name."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+def exists(path: str | Path) -> bool:
+    """Check whether there is something at a path."""
+    try:
+        return Path(path).exists()
+    except NO_PATH:
+        return False
+
+
+def is_file(path: str | Path) -> bool:
+    """Check whether a path leads to a regular file."""
+    try:
+        return Path(path).is_file()
+    except NO_PATH:
+        return False
+
+
+def is_dir(path: str | Path) -> bool:
+    """Check whether a path leads to a folder."""
+    try:
+        return Path(path).is_dir()
+    except NO_PATH:
+        return False
+
+
+def expanded(path: str | Path) -> Path:
+    """Return a path with the home folder in place of ``~``; unchanged if there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except NO_PATH:
+        return Path(path)
+
+
+def resolved(path: str | Path) -> Path:
+    """Return a path without links; if that is not possible, the absolute path."""
+    try:
+        return Path(path).resolve()
+    except NO_PATH:
+        return Path(os.path.normpath(path)).absolute()
+
+
+def found_by(folder: Path, pattern: str) -> list[Path]:
+    """Return the files and folders that a glob pattern names below a folder.
+
+    Raises:
+        ValueError: It is not such a pattern.
+    """
+    try:
+        return list(folder.glob(pattern))
+    except OSError:
+        return []
+    except (NotImplementedError, IndexError, RuntimeError) as error:
+        raise ValueError(str(error)) from error
+
+
+def entries(folder: Path) -> list[Path]:
+    """Return what a folder holds.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    try:
+        return list(folder.iterdir())
+    except ValueError as error:
+        raise UnusableFile(errno.EINVAL, str(error)) from error
+
+
+def read_bytes(path: str | Path, most: int = MOST) -> bytes:
+    """Return the content of a regular file.
+
+    Args:
+        path: It may be a link.
+        most: Bytes; a longer file is refused.
+
+    Raises:
+        OSError: It cannot be read, is too long, or is not a regular file.
+    """
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+                raise UnusableFile(errno.EINVAL, f"it is {kind}, not a regular file")
+            data = file.read(most + 1) or b""
+    except ValueError as error:
+        raise UnusableFile(errno.EINVAL, str(error)) from error
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise UnusableFile(errno.EINVAL, "it is a socket, not a regular file") from error
+        raise
+    if len(data) > most:
+        raise UnusableFile(errno.EFBIG, f"it has more than {most:,} bytes")
+    return data
+
+
+def read_text(path: str | Path, encoding: str = "utf-8", errors: str = "strict", *, most: int = MOST) -> str:
+    """Return the text of a regular file, with newlines as Python reads them.
+
+    Raises:
+        OSError: As :func:`read_bytes`.
+        UnicodeDecodeError: It is not in that encoding.
+    """
+    return io.TextIOWrapper(io.BytesIO(read_bytes(path, most)), encoding, errors).read()
+
+
+def toml_of(text: str) -> dict[str, Any]:
+    """Return what a TOML text says.
+
+    Raises:
+        ValueError: It is not TOML, or nested too deep.
+    """
+    import tomllib  # most starts read no TOML
+
+    try:
+        return _not_deep(tomllib.loads(text))
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+
+
+def json_of(text: str | bytes) -> Any:
+    """Return what a JSON text says.
+
+    Raises:
+        ValueError: It is not JSON, or nested too deep.
+    """
+    try:
+        return _not_deep(json.loads(text))
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+
+
+_TOO_DEEP = f"it is nested more than {DEEPEST} levels deep"
+
+
+def _not_deep(value: Any) -> Any:
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return value
+    raise ValueError(_TOO_DEEP)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)

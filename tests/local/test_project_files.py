@@ -1,0 +1,77 @@
+"""Files of a project from a stranger run nothing before the user launches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skyward_core.front.launches import ScriptState
+from skyward_core.transport.upload.working_folder import manifest
+from tests.support.cli import Cli
+from tests.support.hostile_project import JOB, SCRIPT, hostile_project
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Path:
+    return tmp_path / "mark"
+
+
+@pytest.fixture
+def cli(tmp_path: Path, mark: Path) -> Cli:
+    (tmp_path / "theirs").mkdir()
+    cli = Cli(tmp_path / "theirs")
+    cli.env["SKYWARD_HOME"] = str(tmp_path / "home")
+    cli.env.pop("VIRTUAL_ENV", None)
+    hostile_project(cli.folder, mark)
+    return cli
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", SCRIPT, "--dry-run"),
+        ("run", f"{SCRIPT}:train", "--dry-run", "--python", "./evil.sh"),
+        ("run", "block.py", "--dry-run", "--plugin", "torch"),
+        ("run", SCRIPT, "--dry-run", "--requirements", "requirements.txt"),
+        ("run", SCRIPT, "--dry-run", "--project", "--image-set", "setup=./evil.sh"),
+        ("run", SCRIPT, "--dry-run", "--", "--whole"),
+        ("run", "notebook.ipynb", "--dry-run"),
+        ("launch", JOB, "--dry-run"),
+        ("ls",),
+        ("history",),
+    ],
+    ids=" ".join,
+)
+def test_no_file_of_a_project_is_run_before_a_launch(cli: Cli, mark: Path, words: tuple[str, ...]) -> None:
+    done = cli(*words, status=None)
+    assert "Traceback" not in done.stderr
+    assert not mark.exists(), mark.read_text()
+    assert done.returncode == (2 if "notebook" in words[1:][0:1] else done.returncode)
+
+
+def test_a_dry_run_says_what_files_say_of_the_interpreter(cli: Cli, mark: Path) -> None:
+    assert (
+        f"Python 3.11.7 at {cli.folder}/.venv/bin/python (.venv of project theirs)"
+        in cli("run", SCRIPT, "--dry-run").stdout
+    )
+    told = cli("run", SCRIPT, "--dry-run", "--python", "./evil.sh").stdout
+    assert f"a Python at {cli.folder}/evil.sh (--python)" in told
+    assert not mark.exists(), mark.read_text()
+
+
+def test_git_runs_no_program_that_a_project_configures(
+    cli: Cli, mark: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These calls belong to a launch; there, too, nothing of the repository's configuration is run."""
+    monkeypatch.chdir(cli.folder)
+    listed = {item.path for item in manifest(cli.folder).items}
+    assert {SCRIPT, "block.py", "requirements.txt"} <= listed and "evil.sh" in listed
+    assert ScriptState.of(cli.folder / SCRIPT).changed
+    assert not mark.exists(), mark.read_text()
+
+
+def test_a_launch_runs_the_interpreter_that_it_names(cli: Cli, mark: Path) -> None:
+    done = cli("run", SCRIPT, "--python", "./evil.sh", "--provider", "local", status=2)
+    assert "it is no Python that we can use" in done.stderr
+    assert mark.read_text().startswith("evil.sh -I -S -c")
