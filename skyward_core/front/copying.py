@@ -16,6 +16,7 @@ from typing import Any
 from .. import providers
 from ..model.errors import PoolError, UsageError
 from ..providers.base import ReachedOverSSH
+from ..store.home import is_state, state_of
 from ..store.ledger import Ledger
 from ..store.ledger_rows import PoolRow
 from ..transport.ssh.asyncssh_import import asyncssh
@@ -213,6 +214,10 @@ def _place_here(path: Path, name: str, is_folder: bool) -> Path:
 
 def _entries_here(source: Path) -> list[_Entry]:
     found: list[_Entry] = []
+    if (state := state_of(source)) is not None:
+        raise UsageError(
+            f"{field(str(source))} is not copied: {field(str(state))} is a state folder of skyward, which holds keys"
+        )
 
     def look(path: Path, parts: tuple[str, ...]) -> None:
         try:
@@ -222,6 +227,8 @@ def _entries_here(source: Path) -> list[_Entry]:
             raise UsageError(f"{field(str(path))} cannot be copied: {error.strerror}") from error
         _check_kind(str(path), facts.st_mode, parts)
         is_folder = stat.S_ISDIR(facts.st_mode)
+        if is_folder and is_state(str(path)):
+            return  # never sent
         found.append(_Entry(parts, is_folder, 0 if is_folder else facts.st_size, facts.st_mode))
         for name in names:
             look(path / name, (*parts, name))

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..store import home
 from ..store.debug_log import begin as begin_log
-from ..store.home import own_settings
-from ..store.own_settings import KEYS, SETTINGS, Notify, OwnSetting, OwnSettings
+from ..store.own_settings import KEYS, SETTINGS, Notify, OwnSetting, OwnSettings, own_settings
 
 if TYPE_CHECKING:
     from ..store.edited_toml import TomlValue

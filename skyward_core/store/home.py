@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..model.errors import UsageError
+from ..wire.node_paths import STATE, pools
+from .user_files import resolved
 
 if TYPE_CHECKING:
-    from .own_settings import OwnSettings
     from .settings import Settings
 
 BASE_LIMIT = (
@@ -29,7 +30,7 @@ ENVIRONMENTS = "environments"  # a folder of the home: what images asked for on 
 SETTINGS = "skyward.toml"
 PRUNED = "pruned"  # a file of the home, as old as the last time that room was made in it
 # What else there is in the home.
-OURS = (ENVIRONMENTS, PRUNED, "ledger.db*", "pools", "local", "aws", "slurm", "tasks", "debug", "known_hosts*",
+OURS = (STATE, ENVIRONMENTS, PRUNED, "ledger.db*", "pools", "local", "aws", "slurm", "tasks", "debug", "known_hosts*",
         "ssh_config*", "skyward-*", "empty", SETTINGS, "*.json", "*.json.draft")  # fmt: skip
 PRUNE_EVERY = 86400.0  # seconds between two such times
 
@@ -73,6 +74,9 @@ def home() -> Path:
                 f"{trouble}, and what is there would be believed and run: close it, or set SKYWARD_HOME to a folder "
                 "of your own"
             )
+        if not (mark := path / STATE).exists():
+            with suppress(OSError):  # a full disk; the ledger tells as well what the folder is
+                mark.touch()
     except OSError as error:
         raise UsageError(
             f"cannot make the private folder {path}: {error}; set SKYWARD_HOME to another folder"
@@ -97,6 +101,29 @@ def _made_private(path: Path, *, named: bool) -> str:
     from ..node.boot.host import others_write  # late: most homes are closed
 
     return f"{path} can be written by others" if others_write(found) else ""
+
+
+def is_state(folder: str) -> bool:
+    """Check whether a folder is a state folder of this program: this process's, another one's, or a host's."""
+    there = os.path.exists  # a working folder has many folders, and pathlib takes five times as long
+    # Earlier releases left no mark.
+    return there(f"{folder}/{STATE}") or (there(f"{folder}/ledger.db") and there(pools(folder)))
+
+
+def state_of(path: Path) -> Path | None:
+    """Return the state folder that a path is, or that it is a part of; None if it is not.
+
+    Other files that a user keeps in such a folder are not a part of it.
+    """
+    real = resolved(path)
+    for folder in (real, *real.parents):
+        if is_state(str(folder)) and (folder == real or _is_named_as_ours(folder, real)):
+            return folder
+    return None
+
+
+def _is_named_as_ours(folder: Path, path: Path) -> bool:
+    return any(map(Path(path.relative_to(folder).parts[0]).match, OURS))
 
 
 def prune_is_due() -> bool:
@@ -210,17 +237,6 @@ def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
         if isinstance(below.get(key), dict) and isinstance(value, dict)
     }
     return below | above | both
-
-
-def own_settings() -> OwnSettings:
-    """What the person has set for themselves, of ``skyward.toml`` in :func:`home` alone.
-
-    Raises:
-        UsageError: there is no home.
-    """
-    from .own_settings import read_own  # late, as all that a script can connect without
-
-    return read_own(home() / SETTINGS, Path(SETTINGS))
 
 
 def _settings() -> Iterator[Settings]:

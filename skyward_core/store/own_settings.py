@@ -12,6 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from .home import SETTINGS as SETTINGS_FILE
+from .home import home
+
 KEYS = "keys"  # the table of the app's keys, which knows what they may be
 TABLES = ("app", KEYS, "notify")
 MOST = 1 << 20  # bytes of a file
@@ -101,6 +104,15 @@ class OwnSettings(NamedTuple):
     refused: tuple[str, ...] = ()
     motion: bool = True
     memory_of_logs: float = 64.0
+
+
+def own_settings() -> OwnSettings:
+    """Return what the user has set in the ``skyward.toml`` of the home alone.
+
+    Raises:
+        UsageError: There is no home.
+    """
+    return read_own(home() / SETTINGS_FILE, Path(SETTINGS_FILE))
 
 
 def read_own(own: Path, project: Path) -> OwnSettings:

@@ -2,7 +2,8 @@
 
 Text is often not a path: a name of more than 255 bytes, a null character, a lone surrogate, an unknown user, a
 circle of links, a folder that may not be entered. :mod:`pathlib` raises several types of exceptions for these. The
-functions here answer instead. Only regular files of a bounded size are read: a named pipe would block, a device never ends.
+functions here answer instead. Only regular files of a bounded size are read: a named pipe would block, a device never
+ends.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 MOST = 16 << 20  # bytes; the largest locks of real projects have a few megabytes
 DEEPEST = 100  # levels of tables and lists
@@ -25,6 +26,9 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
+
+
+_Said = TypeVar("_Said")
 
 
 class UnusableFile(OSError):
@@ -167,8 +171,8 @@ def json_of(text: str | bytes) -> Any:
 _TOO_DEEP = f"it is nested more than {DEEPEST} levels deep"
 
 
-def _not_deep(value: Any) -> Any:
-    level = [value]
+def _not_deep(value: _Said) -> _Said:
+    level: list[Any] = [value]
     for _ in range(DEEPEST):
         level = [
             inner

@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..model.errors import SpecError, UsageError
+from .home import is_state
+from .user_files import resolved
 
 SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/sys",
           "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/local/lib", "/var",
@@ -96,4 +98,30 @@ def unfit(folder: Path) -> str:
     temporary = (*TEMPORARY, *(os.environ[name] for name in TEMPORARY_BY if os.environ.get(name)))
     if str(folder) in SYSTEM or any(folder == Path(each).resolve() for each in temporary):
         return f"{folder} is a folder of the system's"
+    if is_state(str(folder)):
+        return f"{folder} is a state folder of skyward (SKYWARD_HOME), which holds keys"
     return ""
+
+
+class StateInside:
+    """Which folders below a working folder hold our state, by paths from there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = resolved(folder)
+        self._known = {"": False}
+
+    def holds(self, path: str) -> bool:
+        """Check whether a file lies in one of them, or a link on its way leads into one."""
+        above = path.rpartition("/")[0]
+        if above not in self._known:
+            self._known[above] = self.holds(above) or self._is_state(above)
+        return self._known[above]
+
+    def _is_state(self, below: str) -> bool:
+        there = f"{self._folder}/{below}"
+        if not os.path.islink(there):  # noqa: PTH114  as of is_state
+            return is_state(there)
+        real = resolved(there)
+        inside = real.is_relative_to(self._folder)  # what the working folder itself lies in says nothing then
+        above = (each for each in (real, *real.parents) if not (inside and self._folder.is_relative_to(each)))
+        return any(is_state(str(each)) for each in above)

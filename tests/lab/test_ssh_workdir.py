@@ -109,3 +109,31 @@ def test_a_folder_that_must_not_travel_is_refused_by_name(pair: Lab, home: Path)
         refused = pytest.raises(PoolError, match=f"{folder} {why}.*Image")
         with refused, pool(pair, nodes=1, image=sky.Image(workdir=str(folder))):
             pass
+
+
+@sky.function
+def seen_below(word: str) -> list[str]:
+    """Write a file, and return the files below the working folder that hold a word."""
+    Path("result.txt").write_text("mine")
+    files = [Path(at, name) for at, _, names in os.walk(".", followlinks=True) for name in names]
+    return sorted(str(each) for each in files if each.is_file() and word.encode() in each.read_bytes())
+
+
+def test_no_state_folder_reaches_a_host(
+    pair: Lab, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(project / "home"))
+    for each in (project / "home", project / "below" / "of-earlier", tmp_path / "elsewhere"):
+        (each / "pools" / "p").mkdir(parents=True, mode=0o700)
+        (each / "pools" / "p" / "events.jsonl").write_text("a word of ours")
+        (each / "ledger.db").touch(mode=0o600)
+    (project / "home" / "ledger.db").unlink()  # the pool's own
+    (project / "link").symlink_to(tmp_path / "elsewhere" / "pools")
+    (project / "data.txt").write_text("a word of ours")
+    image = sky.Image(workdir=str(project), includes=["home", "below", "**/*", "link/p/*"])
+    with pool(pair, nodes=1, image=image) as compute:
+        assert seen_below("a word of ours") >> compute == ["data.txt"]
+        assert seen_below("SQLite format") >> compute == []
+        held = [str(each) for each in pair.hosts[0].home.rglob("ledger.db*")]
+    assert held == []
+    assert compute.receipt is not None and compute.receipt.ok

@@ -34,11 +34,10 @@ async def test_the_form_runs_no_file_of_a_project(
         await until(pilot, lambda: "a Python at" in screen_text(app))
         await pilot.press("ctrl+n")
         await until(pilot, lambda: isinstance(app.screen, PythonsScreen))
-        mine = sys.version.split()[0]
-        for source in (".venv of project theirs", "this program's own"):
-            await until(
-                pilot, lambda source=source: re.search(f"{mine} +{source}", screen_text(app)) is not None
-            )
+        rows = [
+            f"{sys.version.split()[0]} +{source}" for source in (".venv of project", "this program's own")
+        ]
+        await until(pilot, lambda: all(re.search(row, screen_text(app)) for row in rows))
         await pilot.press("escape")
         screen.query_one("#script", Input).value = JOB
         await until(pilot, lambda: "1 line, on all nodes" in screen_text(app))

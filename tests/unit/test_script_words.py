@@ -140,9 +140,9 @@ def test_a_module_is_run_as_python_runs_it(asked):
     assert "goes behind --" in asked("run -m package.train --epochs 3")
     assert "neither package/nothing.py nor" in asked("run -m package.nothing")
     with pytest.raises(ScriptError, match=r"no such script: package\.train; .* run -m package\.train"):
-        run_command._plan(LaunchRequest(script="package.train", script_args=()))
+        run_command._plan(LaunchRequest(script="package.train", script_args=()), launching=False)
     with pytest.raises(ScriptError, match=r"is a folder; name a script in it$"):
-        run_command._plan(LaunchRequest(script="."))
+        run_command._plan(LaunchRequest(script="."), launching=False)
 
 
 def test_torchruns_options(asked):

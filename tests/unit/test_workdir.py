@@ -10,15 +10,22 @@ import random
 import shutil
 import socket
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from skyward_core.front import copying
+from skyward_core.model.errors import JobFileError, UsageError
+from skyward_core.node.agent.outputs import written
 from skyward_core.node.boot import host_tasks, working_copy
 from skyward_core.store import working_folder
+from skyward_core.store.home import home, is_state
+from skyward_core.tasks.job_files.mounts import placing
 from skyward_core.transport.upload import working_folder as workdir
+from skyward_core.wire.node_paths import STATE
 
 
 @pytest.fixture
@@ -575,3 +582,90 @@ async def test_contents_that_cannot_be_unpacked_are_taken_as_well(folder: Path, 
     with pytest.raises(IsADirectoryError):
         host_tasks.do("files", wanted | {"size": len(contents)}, str(tmp_path), channel.read, print)
     assert channel.read() == b"next"
+
+
+def state(folder: Path, *, marked: bool = True) -> Path:
+    """Make a state folder, as this release or an earlier one has it."""
+    for name in ("ledger.db", "pools/p.1/events.jsonl", "aws/p.1/login.key", "known_hosts"):
+        write(folder, name, "ours")
+    if marked:
+        write(folder, STATE, "")
+        (folder / "ledger.db").unlink()
+    return folder
+
+
+@pytest.mark.parametrize("git", [True, False])
+def test_no_state_folder_is_sent(
+    folder: Path, tmp_path: Path, git: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state(folder / "home")
+    state(folder / "lib" / "another name", marked=False)
+    elsewhere = state(tmp_path / "elsewhere")
+    (folder / "link").symlink_to(elsewhere)
+    (folder / "inside").symlink_to(elsewhere / "pools")
+    (folder / "around").symlink_to("home/pools")
+    if git:
+        subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+        subprocess.run(["git", "add", "-f", "."], cwd=folder, check=True)
+    else:
+        monkeypatch.setenv("PATH", "")
+    patterns = [
+        "home",
+        "home/pools/**/*",
+        "lib",
+        "link/*",
+        "link/pools/p.1/*",
+        "inside/*/*",
+        "around/*/*",
+        "**/*",
+    ]
+    for includes in ([], *([pattern] for pattern in patterns)):
+        found = {name for name in names(folder, includes=includes) if not (folder / name).is_symlink()}
+        assert {"train.py", "lib/model.py"} <= found
+        assert not [name for name in found if (folder / name).read_text() == "ours"], includes
+    assert not [name for name in workdir.manifest(folder).withheld if "home" in name]
+
+
+def test_a_project_in_a_state_folder_is_sent_and_the_folder_itself_is_not(tmp_path: Path) -> None:
+    home = state(tmp_path / "home")
+    write(home, "clones/abc/train.py", "x")
+    (home / "clones" / "abc" / "out").symlink_to(home / "pools")
+    assert names(home / "clones" / "abc", includes=["out/*/*"]) == {"train.py", "out"}
+    assert working_folder.unfit(home / "clones" / "abc") == ""
+    assert (
+        working_folder.unfit(home) == f"{home} is a state folder of skyward (SKYWARD_HOME), which holds keys"
+    )
+
+
+def test_a_new_home_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "new"))
+    assert is_state(str(home())) and (tmp_path / "new" / STATE).exists()
+
+
+@pytest.mark.parametrize("part", ["", "pools", "pools/p.1/events.jsonl", "aws/p.1/login.key"])
+def test_no_state_folder_is_copied_or_mounted(folder: Path, tmp_path: Path, part: str) -> None:
+    ours = state(folder / "home") / part
+    (tmp_path / "link").symlink_to(ours)
+    assert not [each for each in copying._entries_here(folder) if each.parts[:1] == ("home",)]
+    with pytest.raises(UsageError, match="home is a state folder of skyward, which holds keys"):
+        copying._entries_here(ours)
+    with pytest.raises(JobFileError, match="home is a state folder of skyward, which holds keys"):
+        placing({"/there": tmp_path / "link"})
+    ((packed,), _) = placing({"/there": folder}).args, None
+    with tarfile.open(fileobj=io.BytesIO(packed["/there"])) as tar:
+        assert {"./train.py", "./lib/model.py"} <= set(tar.getnames())
+        assert not [name for name in tar.getnames() if "home" in name]
+
+
+def test_what_a_user_keeps_in_a_state_folder_can_be_copied(tmp_path: Path) -> None:
+    mine = write(state(tmp_path / "home"), "mine/data.bin", "x")
+    assert copying._entries_here(mine) and copying._entries_here(mine.parent)
+
+
+def test_ranks_state_folders_are_no_outputs(tmp_path: Path) -> None:
+    copy = tmp_path / "work" / "copy"
+    write(copy, "out.txt", "x")
+    state(copy / "home")
+    copy.with_name("copy.json").write_text("[]")
+    found, _ = written(str(copy), ["**"], 0, float("inf"))
+    assert [each["path"] for each in found] == ["out.txt"]

@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...wire.node_paths import STATE
 from ...wire.output_names import BY_PRODUCTS, matches, may_hold
 from ...wire.value_checks import is_below
 from ..boot.working_copy import PART, Item, sent
@@ -186,7 +187,7 @@ class _Walk:
         if entry.name.endswith(PART) or not is_below(path) or matches(entry.name, BY_PRODUCTS):
             return
         if entry.is_dir(follow_symlinks=False):
-            if may_hold(path, self._patterns):
+            if may_hold(path, self._patterns) and not os.path.exists(f"{entry.path}/{STATE}"):  # noqa: PTH110
                 self.left.append(f"{path}/")
         elif entry.is_file(follow_symlinks=False) and matches(path, self._patterns):
             try:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ...model.errors import JobFileError
 from ...model.function import PendingFunction
 from ...model.sizes import size_in_words
 from ...runtime.placed_files import FileMounts
+from ...store.home import is_state, state_of
 
 MOST = 1 << 30  # bytes that one job brings: they go through this process's memory
 
@@ -46,10 +47,16 @@ def renewing(folder: Path, paths: Sequence[str]) -> PendingFunction[None]:
 
 def _packed(source: Path, room: int, paths: Sequence[str] | None = None, *, name: str = ".") -> bytes:
     file = _Bounded(room)
+    if paths is None and (state := state_of(source)) is not None:
+        raise JobFileError(
+            f"file_mounts: {source} is not brought: {state} is a state folder of skyward, which holds keys"
+        )
     try:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             if paths is None:
-                tar.add(source.resolve(), arcname=name)  # what is named itself; links in it stay links
+                # What is named itself; links in it stay links.
+                real = source.resolve()
+                tar.add(real, arcname=name, filter=lambda each: None if _is_state(real, name, each) else each)
             for path in paths or ():
                 tar.add(source / path, arcname=path, recursive=False)
     except _TooMuchError as error:
@@ -60,6 +67,10 @@ def _packed(source: Path, room: int, paths: Sequence[str] | None = None, *, name
     except OSError as error:
         raise JobFileError(f"file_mounts: {error.filename or source}: {error.strerror or error}") from error
     return file.getvalue()
+
+
+def _is_state(source: Path, name: str, entry: tarfile.TarInfo) -> bool:
+    return entry.isdir() and is_state(str(source / PurePosixPath(entry.name).relative_to(name)))
 
 
 class _TooMuchError(Exception):

@@ -196,6 +196,7 @@ STAY = (
     "skyward_core/store/edited_toml.py",
     "skyward_core/store/kept_hosts.py",
     "skyward_core/store/kept_launches.py",
+    "skyward_core/store/own_settings.py",
     "skyward_core/store/presets.py",
     "skyward_core/store/run_logs.py",
     "skyward_core/store/stored_lines.py",

@@ -27,6 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from ...node.boot.working_copy import PIECE, VANISHED, Item, to_json
+from ...store.working_folder import StateInside
 from ...tasks.answers import git
 from ...wire.output_names import BY_PRODUCTS
 from .ignored_files import walk
@@ -83,7 +84,12 @@ def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str]
         TooLarge: names what takes the room.
         Unreadable: names what cannot be looked at.
     """
-    listed = [path for path in _listed(folder, excludes) if not _matches(path, BY_PRODUCTS)]
+    state = StateInside(folder)
+    listed = [
+        path
+        for path in _listed(folder, excludes)
+        if not _matches(path, BY_PRODUCTS) and not state.holds(path)
+    ]
     wanted = [path for path in listed if not is_secret(path)]
     unmatched = []
     for pattern in includes:
@@ -92,7 +98,8 @@ def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str]
             unmatched.append(pattern)
         for found in there:
             inside = [found] if not found.is_dir() else [p for p in found.rglob("*") if not p.is_dir()]
-            paths = [path.relative_to(folder).as_posix() for path in inside]
+            below = (path.relative_to(folder).as_posix() for path in inside)
+            paths = [path for path in below if not state.holds(path)]
             wanted += [path for path in paths if named or not (is_secret(path) or _matches(path, (".git",)))]
     items = []
     for path in sorted(set(wanted)):
