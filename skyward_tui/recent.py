@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from skyward_core.front import settings
+from skyward_core.front.user_files import json_of
 
 from .launch_form import Form, expanded, path_of
 from .launch_packages import choice_of
@@ -19,7 +20,7 @@ MOST = 30
 def recent() -> list[Form]:
     """They, newest first; none where the file is not there or makes no sense."""
     try:
-        entries = json.loads(settings.remembered(NAME))
+        entries = json_of(settings.remembered(NAME))
         return [_form(entry) for entry in entries]
     except (OSError, ValueError, TypeError, AttributeError):
         return []  # it only saves typing

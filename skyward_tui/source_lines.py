@@ -8,6 +8,7 @@ from pathlib import Path
 
 from textual.content import Content
 
+from skyward_core.front.user_files import read_bytes
 from skyward_core.model.stacks import StackFrame
 from skyward_core.wire.safe_text import field
 
@@ -40,10 +41,7 @@ def source_of(frame: StackFrame, folders: Sequence[Path]) -> SourceFile | None:
         if found is None:
             return None
         path, line = found
-        with path.open("rb") as file:
-            text = file.read(MOST_BYTES + 1)
-        if len(text) > MOST_BYTES:
-            return None
+        text = read_bytes(path, MOST_BYTES)
         lines = tuple(field(each.expandtabs(4)) for each in text.decode("utf-8", "replace").splitlines())
         return SourceFile(lines, line, path.stat().st_mtime) if 0 < line <= len(lines) else None
     except OSError:  # it went, or is not ours to read

@@ -20,6 +20,7 @@ from ..model.offer import Block, Reservation
 from ..providers.making import make
 from ..store.ledger import Ledger
 from ..store.ledger_rows import Purchase as Purchase
+from ..store.user_files import json_of
 from ..transport.background_loop import submit
 from . import settings
 
@@ -44,7 +45,7 @@ def listed(blocks: Sequence[Block]) -> None:
 
 def _kept(name: str) -> list[Block]:
     try:
-        return [Block(**each) for each in json.loads(settings.remembered(name))]
+        return [Block(**each) for each in json_of(settings.remembered(name))]
     except (OSError, ValueError, TypeError):
         return []
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..model.errors import JobFileError, UsageError
 from ..store.home import home
+from ..store.user_files import read_text
 from ..store.whole_file import write_whole
 from ..store.working_folder import here
 from ..tasks.job_files.without_secrets import without_secrets
@@ -94,7 +95,7 @@ class KeptJob(KeptShell):
     def is_unchanged(self) -> bool:
         """Whether the file is there, and says what it said."""
         try:
-            return _digest((self.cwd / self.path).read_text(encoding="utf-8")) == self.digest
+            return _digest(read_text(self.cwd / self.path)) == self.digest
         except (OSError, UnicodeDecodeError):
             return False
 

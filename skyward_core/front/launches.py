@@ -15,6 +15,7 @@ from ..model.errors import UsageError
 from ..store import kept_launches
 from ..store.ledger import Ledger
 from ..store.ledger_rows import RunRow
+from ..store.user_files import expanded, read_bytes
 from ..store.working_folder import here
 from ..tasks.answers import Silence, answer, git
 from ..wire.redact import Redactor, secret_values, url_secrets
@@ -52,8 +53,8 @@ class ScriptState:
     def of_file(cls, script: Path) -> ScriptState:
         """What can be told of a script at once."""
         try:
-            return cls(script=blake2s(script.read_bytes(), digest_size=16).hexdigest())
-        except (OSError, ValueError):  # no path at all, perhaps
+            return cls(script=blake2s(read_bytes(script), digest_size=16).hexdigest())
+        except OSError:  # no path at all, perhaps
             return cls()
 
     @classmethod
@@ -116,9 +117,7 @@ class KeptLaunch:
         request = self.request
         paths = {name: getattr(request, name) for name in ("script", "lock", "requirements")}
         paths["python"] = request.python if os.sep in (request.python or "") else None
-        whole: dict[str, Any] = {
-            name: str(self.cwd / Path(path).expanduser()) for name, path in paths.items() if path
-        }
+        whole: dict[str, Any] = {name: str(self.cwd / expanded(path)) for name, path in paths.items() if path}
         return replace(request, **whole)
 
     def changed_by(self, arguments: Sequence[str], script_args: Sequence[str] | None) -> KeptLaunch:

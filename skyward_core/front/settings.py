@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..store import home
 from ..store.debug_log import begin as begin_log
 from ..store.own_settings import KEYS, SETTINGS, Notify, OwnSetting, OwnSettings, own_settings
+from ..store.user_files import read_text
 
 if TYPE_CHECKING:
     from ..store.edited_toml import TomlValue
@@ -73,7 +74,7 @@ def remembered(name: str) -> str:
         OSError: there is none, or it cannot be read.
         UnicodeDecodeError: somebody else wrote it.
     """
-    return _file(name).read_text(encoding="utf-8")
+    return read_text(_file(name))
 
 
 def remember(name: str, text: str) -> None:

@@ -2,6 +2,26 @@
 
 from __future__ import annotations
 
-from ..store.user_files import entries, exists, expanded, is_dir, is_file, read_bytes, resolved
+from ..store.user_files import (
+    entries,
+    exists,
+    expanded,
+    is_dir,
+    is_file,
+    json_of,
+    read_bytes,
+    read_text,
+    resolved,
+)
 
-__all__ = ["entries", "exists", "expanded", "is_dir", "is_file", "read_bytes", "resolved"]
+__all__ = [
+    "entries",
+    "exists",
+    "expanded",
+    "is_dir",
+    "is_file",
+    "json_of",
+    "read_bytes",
+    "read_text",
+    "resolved",
+]

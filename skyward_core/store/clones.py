@@ -13,6 +13,7 @@ from typing import Any
 from .home import home
 from .ledger import Ledger
 from .ledger_rows import process_lives
+from .user_files import json_of, read_text
 
 CLONES = "clones"  # a folder below the home
 _USED = ".used"  # behind a clone's name: a file beside it that says by whom it is
@@ -51,7 +52,7 @@ def unused_clones(ledger: Ledger) -> list[Path]:
         folder = mark.with_suffix("")
         used: dict[str, Any] = {"pid": 0, "pool": ""}
         with suppress(OSError, ValueError):  # a client that was killed as it wrote it had no pool yet
-            used |= json.loads(mark.read_text(encoding="utf-8"))
+            used |= json_of(read_text(mark))
         if not (process_lives(int(used["pid"])) or used["pool"] in keys or folder.name in named):
             found.append(folder)
     return found

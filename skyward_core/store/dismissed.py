@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .home import home
+from .user_files import json_of, read_text
 from .whole_file import write_whole
 
 NAME = "dismissed.json"
@@ -18,7 +19,7 @@ _RUN = re.compile(r"[0-9A-Za-z_-]{1,64}")
 def dismissed() -> list[str]:
     """The ids, in the order in which they were dismissed; none where there is no such file, or it says nothing."""
     try:
-        told = json.loads(_file().read_text(encoding="utf-8"))
+        told = json_of(read_text(_file()))
     except (OSError, ValueError):
         return []
     return (

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..model.errors import UsageError
 from ..wire.node_paths import STATE, pools
-from .user_files import resolved
+from .user_files import exists, expanded, resolved
 
 if TYPE_CHECKING:
     from .settings import Settings
@@ -62,7 +62,7 @@ def home() -> Path:
     """
     override = os.environ.get("SKYWARD_HOME")
     if override:
-        path = Path(override).expanduser().absolute()
+        path = expanded(override).absolute()
     else:
         import platformdirs
 
@@ -248,7 +248,7 @@ def _settings() -> Iterator[Settings]:
     """
     own = home() / SETTINGS
     for path in (own, Path(SETTINGS)):
-        if path.exists():
+        if exists(path):
             from ..node.boot.host import doubt
 
             if path != own and (why := doubt(str(path.absolute()))):

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .home import pool_dir, pool_path
+from .user_files import json_of, read_text
 from .whole_file import write_whole
 
 FILE = "dashboards.json"
@@ -37,7 +38,7 @@ def kept(pool: str) -> list[tuple[str, int, str]]:
         OSError, ValueError: they cannot be read.
     """
     try:
-        told = json.loads((pool_path(pool) / FILE).read_text(encoding="utf-8"))
+        told = json_of(read_text(pool_path(pool) / FILE))
     except FileNotFoundError:
         return []
     return [(str(name), int(port), str(path)) for name, port, path in told]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .home import pool_path
+from .user_files import MOST_OF_OURS, json_of, read_bytes, read_text
 from .whole_file import write_whole
 
 FOLDER = "launches"
@@ -53,7 +54,7 @@ def diff(pool: str, run: str) -> bytes:
         OSError: it cannot be read.
     """
     try:
-        return diff_path(pool, run).read_bytes()
+        return read_bytes(diff_path(pool, run))
     except FileNotFoundError:
         return b""
 
@@ -71,10 +72,10 @@ def kept(pool: str, run: str) -> dict[str, Any] | None:
         OSError, ValueError: it cannot be read.
     """
     try:
-        text = _file(pool_path(pool) / FOLDER, run).read_text(encoding="utf-8")
+        text = read_text(_file(pool_path(pool) / FOLDER, run), most=MOST_OF_OURS)
     except FileNotFoundError:
         return None
-    found = json.loads(text)
+    found = json_of(text)
     if not isinstance(found, dict):
         raise ValueError("it is no launch")
     return found

@@ -21,6 +21,7 @@ from typing import Any
 from ..views.trial_sheet import TrialSheet
 from .home import pool_dir, pool_path
 from .ledger_rows import RUN, process_lives
+from .user_files import MOST_OF_OURS, json_of, read_text
 from .whole_file import write_whole
 
 FOLDER = "trials"
@@ -113,7 +114,7 @@ def gone_on_by(pool: str, sweep: str) -> tuple[str, str] | None:
         OSError, ValueError: it cannot be read.
     """
     try:
-        told = json.loads((pool_path(pool) / FOLDER / f"{sweep}.next").read_text(encoding="utf-8"))
+        told = json_of(read_text(pool_path(pool) / FOLDER / f"{sweep}.next"))
     except FileNotFoundError:
         return None
     if not (isinstance(told, list) and len(told) == 2 and all(isinstance(each, str) for each in told)):
@@ -159,7 +160,7 @@ def all_kept(pool: str) -> Iterator[tuple[str, TrialSheet]]:
 
 def _read(pool: str, run: str) -> Any:
     try:
-        text = (pool_path(pool) / FOLDER / f"{run}.json").read_text(encoding="utf-8")
+        text = read_text(pool_path(pool) / FOLDER / f"{run}.json", most=MOST_OF_OURS)
     except FileNotFoundError:
         return None
-    return json.loads(text)
+    return json_of(text)

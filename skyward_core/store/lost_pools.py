@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from .user_files import MOST_OF_OURS, json_of, read_text
+
 NAME = "pool.json"
 COLUMNS = {"token", "name", "provider", "spec", "state", "created_at", "ended_at", "receipt", "pid"}
 WIDTHS = {"machines": 3, "former": 2, "kept": 3}  # tables of the ledger, and how many columns they have
@@ -38,7 +40,7 @@ def read(home: Path) -> Iterator[tuple[dict[str, Any], dict[str, Rows]]]:
     """What the folders below a home tell: of each pool its row, and those of the tables in ``WIDTHS``."""
     for path in sorted(home.glob(f"pools/*/{NAME}")):
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
+            told = json_of(read_text(path, most=MOST_OF_OURS))
             pool = dict(told["pool"])
             tables: dict[str, Rows] = {table: list(told.get(table, ())) for table in WIDTHS}
         except (OSError, ValueError, KeyError, TypeError):

@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple
 
 from .home import SETTINGS as SETTINGS_FILE
 from .home import home
+from .user_files import MOST_BY_HAND, exists, is_file, read_text, resolved, toml_of
 
 KEYS = "keys"  # the table of the app's keys, which knows what they may be
 TABLES = ("app", KEYS, "notify")
-MOST = 1 << 20  # bytes of a file
 MOST_MEGABYTES = 64_000
 
 
@@ -155,7 +155,7 @@ class _SettingsFile:
         self.path = path
         self.refused: list[str] = []
         self._found: dict[str, Any] = {}
-        if path.exists():
+        if exists(path):
             try:
                 self._found = _parsed(path)
             except (OSError, ValueError) as error:
@@ -243,21 +243,12 @@ def _parsed(path: Path) -> dict[str, Any]:
         OSError: it cannot be read.
         ValueError: it is too large, or no TOML.
     """
-    import tomllib  # late: the app reads these while it starts, and most people have set nothing
-
-    with open(path, "rb") as file:
-        data = file.read(MOST + 1)
-    if len(data) > MOST:
-        raise ValueError(f"it has more than {MOST:,} bytes")
-    try:
-        return tomllib.loads(data.decode())
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
+    return toml_of(read_text(path, most=MOST_BY_HAND))
 
 
 def _not_for_projects(own: Path, project: Path) -> list[str]:
     """What a folder's file says that only the person may say."""
-    if not project.is_file() or (own.exists() and own.samefile(project)):
+    if not is_file(project) or resolved(own) == resolved(project):
         return []
     try:
         found = _parsed(project)

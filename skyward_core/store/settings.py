@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from ..model.errors import UsageError
+from .user_files import MOST_BY_HAND, read_text, toml_of
 
 
 def _listed(value: Any) -> Any:
@@ -36,7 +36,7 @@ def read(path: Path) -> Settings:
         UsageError: it cannot be read, is not TOML, or holds what cannot be used; says where.
     """
     try:
-        return Settings.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return Settings.model_validate(toml_of(read_text(path, most=MOST_BY_HAND)))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     except ValidationError as error:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from ..model.errors import UsageError
 from ..node.boot.host import doubt
+from .user_files import MOST_BY_HAND, exists, read_bytes, resolved, toml_of
 from .whole_file import write_whole
 
 FILE = "skyward.toml"
-MOST = 1_000_000  # bytes of a file that a person wrote
 
 
 def text_of(path: Path) -> str:
@@ -23,11 +22,7 @@ def text_of(path: Path) -> str:
     if why := doubt(str(path)):
         raise UsageError(f"{path} is not believed: {why}. Work in a folder of your own")
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST + 1)
-        if len(data) > MOST:
-            raise UsageError(f"{path} is longer than {MOST:,} bytes, and is not read")
-        return data.decode()
+        return read_bytes(path, MOST_BY_HAND).decode()  # its ends of lines stay
     except FileNotFoundError:
         return ""
     except OSError as error:
@@ -43,7 +38,7 @@ def parsed(path: Path, text: str) -> dict[str, Any]:
         UsageError: it is no TOML; names the file.
     """
     try:
-        return tomllib.loads(text)
+        return toml_of(text)
     except ValueError as error:
         raise UsageError(f"{path} does not parse: {error}") from error
 
@@ -57,6 +52,6 @@ def put_text(path: Path, before: str, text: str) -> None:
     """
     if text_of(path) != before:
         raise UsageError(f"{path} was just changed by somebody else: try again")
-    target = path.resolve()
-    mode = target.stat().st_mode & 0o777 if target.exists() else 0o666
+    target = resolved(path)
+    mode = target.stat().st_mode & 0o777 if exists(target) else 0o666
     write_whole(target, text.encode(), mode=mode)

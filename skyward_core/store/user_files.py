@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 MOST = 16 << 20  # bytes; the largest locks of real projects have a few megabytes
+MOST_BY_HAND = 1_000_000  # bytes of a skyward.toml
+MOST_OF_OURS = 1 << 28  # bytes of a file that this program has written, such as the sheet of a large sweep
 DEEPEST = 100  # levels of tables and lists
 NO_PATH = (OSError, ValueError, RuntimeError)  # raised for text that is not a path
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..model.errors import UsageError
+from ..store.user_files import is_file, read_bytes, resolved
 from ..store.working_folder import unfit
 from .parsing import parsed
 
@@ -17,7 +18,7 @@ def check_travels(script: Path) -> None:
     Raises:
         UsageError: it is such a one; names them.
     """
-    folder = script.resolve().parent
+    folder = resolved(script).parent
     if not (why := unfit(folder)):
         return
     if beside := sorted(set(_beside(script, folder))):
@@ -29,13 +30,13 @@ def check_travels(script: Path) -> None:
 
 def _beside(script: Path, folder: Path) -> Iterator[str]:
     try:
-        tree = parsed(script.read_bytes())
-    except (OSError, ValueError, SyntaxError):
+        tree = parsed(read_bytes(script))
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return  # whoever loads it tells
     for node in ast.walk(tree):
         names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module]
         for name in (each.partition(".")[0] for each in names):
-            if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file():
+            if is_file(folder / f"{name}.py") or is_file(folder / name / "__init__.py"):
                 yield name

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from ..model.errors import ScriptError
 from ..model.value import Value, value
+from ..store.user_files import expanded, read_text, resolved, toml_of
 from .python_versions import VersionError, satisfies
 
 # The reference expression of the specification.
@@ -41,7 +42,7 @@ def inline_metadata(script: Path) -> InlineMetadata | None:
         ScriptError: it has two, or what is there is no TOML, asks for what makes no sense, or for what is not done.
     """
     try:
-        text = script.read_text(encoding="utf-8-sig")
+        text = read_text(script, "utf-8-sig")
     except (OSError, UnicodeDecodeError):
         return None  # whoever parses the script tells
     blocks = [found["content"] for found in _BLOCK.finditer(text) if found["type"] == "script"]
@@ -53,15 +54,13 @@ def inline_metadata(script: Path) -> InlineMetadata | None:
 
     if len(blocks) > 1:
         raise wrong(f"there are {len(blocks)} such blocks; leave one")
-    import tomllib  # most scripts have no block
-
     lines = (line[2:] if line.startswith("# ") else line[1:] for line in blocks[0].splitlines(keepends=True))
     try:
-        said = tomllib.loads("".join(lines))
-    except tomllib.TOMLDecodeError as error:
+        said = toml_of("".join(lines))
+    except ValueError as error:
         raise wrong(f"it is no TOML: {error}") from error
     try:
-        return read_tables(said, script.resolve().parent)
+        return read_tables(said, resolved(script).parent)
     except Wrong as error:
         raise wrong(str(error)) from None
 
@@ -145,7 +144,7 @@ def _link(text: str, folder: Path) -> str:
     """An address as it is, a folder as one: installers take spaces and commas for the end of an address."""
     if _ADDRESS.match(text):
         return text
-    return "file://" + quote(str(folder / Path(text).expanduser()))
+    return "file://" + quote(str(folder / expanded(text)))
 
 
 def _texts(table: Mapping[str, Any], name: str, where: str = "") -> list[str]:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from ..model.errors import Cancelled, NotPicklableError, ScriptError, ScriptFailed, UsageError
 from ..model.outcome import signal_name
 from ..model.wrong_field import of_field
+from ..store.user_files import read_bytes
 from ..wire import safe_text
 from . import import_path, known_pythons
 from .annotations import is_known, is_told, many, own_types, source_type
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .task import Task
 
 PACKAGES = ("skyward_core", "skyward")
+MOST = 4 << 20  # bytes of a script: its tree takes a hundred times as much
 LEAST_ROOM = 64 << 10  # bytes of a disk below which it is as good as full
 DECORATORS = ("function", "compute")  # the second is the older name of the first
 APP = ("app",)
@@ -367,7 +369,7 @@ def _raise(report: Mapping[str, str], printed: str) -> NoReturn:
 
 def parse(path: Path) -> ast.Module:
     try:
-        source = path.read_bytes()
+        source = read_bytes(path, MOST)
     except FileNotFoundError:
         raise ScriptError(f"no such script: {path}{_neighbours(path)}") from None
     except IsADirectoryError:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
+from ..store.user_files import read_bytes, resolved
 from ..wire.content_name import name_of
 from .task import SourceText
 
@@ -44,7 +45,7 @@ def _source(name: str) -> SourceText | None:
         return None
     try:
         found = os.stat(name)
-    except OSError:
+    except (OSError, ValueError):
         lines = linecache.cache[name][2] if len(linecache.cache.get(name, ())) == 4 else ()  # type: ignore[misc]
         return _of_text("".join(lines)) if lines else None
     return _of_file(name, found.st_mtime_ns, found.st_size)
@@ -58,9 +59,9 @@ def _of_text(text: str) -> SourceText | None:
 
 @lru_cache(64)
 def _of_file(name: str, changed: int, size: int) -> SourceText | None:
-    path = Path(name).resolve()
+    path = resolved(name)
     try:
-        data = path.read_bytes() if size <= LARGEST and path.is_file() else b""
+        data = read_bytes(path, LARGEST) if size <= LARGEST else b""
     except OSError:
         return None
     called = path.name if PLAIN.fullmatch(path.name) else "script.py"

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..model.errors import ScriptError, UsageError
 from ..model.function import PendingFunction
 from ..runtime.whole_script import WholeScript
+from ..store.user_files import read_bytes
 
 
 def script(
@@ -50,7 +51,7 @@ def script(
 
         file = Path(os.path.abspath(path))  # noqa: PTH100  a link keeps its own name, as Python has it
         parse(file)
-        run = WholeScript(str(file), file.read_bytes(), words)
+        run = WholeScript(str(file), read_bytes(file), words)
         if not run.source:
             run.source = b"\n"  # an empty script is one
     run.torchrun = bool(torchrun)

@@ -11,6 +11,7 @@ from pathlib import Path
 from textual.content import Content
 from textual.widget import Widget
 
+from skyward_core.front.user_files import read_text
 from skyward_core.wire.safe_text import field
 
 from ..source_lines import MOST_BYTES
@@ -34,9 +35,9 @@ class ScriptCode(Widget, can_focus=False):
             about = path.stat()
             of = path, about.st_mtime_ns, about.st_size
             if of != self._of:
-                text = path.read_text("utf-8", "replace") if about.st_size <= MOST_BYTES else ""
+                text = read_text(path, errors="replace", most=MOST_BYTES)
                 self._lines, self._of = list(coloured(text)), of
-        except OSError:  # it went, or is not ours to read
+        except (OSError, ValueError):  # it went, or is not ours to read
             self._lines, self._of = [], None
         if (shown := (self._of, line)) != self._shown:
             self._shown, self._line = shown, line

@@ -45,7 +45,7 @@ def test_what_is_remembered_leaves_nothing_for_ever_either(
     assert settings.remembered("recent") == "old"
     settings.remember("recent", "newer")
     assert settings.remembered("recent") == "newer"
-    assert names(tmp_path) == {"recent.json"}
+    assert names(tmp_path) == {".skyward-state", "recent.json"}
 
 
 def test_two_that_write_at_once_do_not_mix(tmp_path: Path) -> None:

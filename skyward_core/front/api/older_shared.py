@@ -7,6 +7,7 @@ import sys
 from importlib.util import find_spec
 from shutil import which
 
+from ...store.user_files import read_text
 from ...store.working_folder import main_script
 
 _OLDER = "skyward"
@@ -25,6 +26,6 @@ def shares_by_older_name() -> bool:
     if find_spec("redis") is None or not (which("redis-server") or which("valkey-server")):
         return False
     try:
-        return _SHARES.search(script.read_text(encoding="utf-8", errors="replace")) is not None
+        return _SHARES.search(read_text(script, errors="replace")) is not None
     except OSError:  # it is gone
         return False

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...store.home import home
 from ...store.loggers import logger
+from ...store.user_files import json_of, read_bytes
 from ...store.whole_file import write_whole
 
 _log = logger("provider")
@@ -62,7 +63,7 @@ def _path() -> Path:
 def _read() -> dict[str, Any]:
     """All pieces; none where the file is not there, or holds something else."""
     try:
-        found = json.loads(_path().read_bytes())
+        found = json_of(read_bytes(_path()))
         return {
             key: each for key, each in found.items() if isinstance(each["at"], int | float) and "told" in each
         }

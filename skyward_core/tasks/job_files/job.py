@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import warnings
@@ -19,6 +18,7 @@ from ...model.errors import JobFileError
 from ...model.function import Dispatcher, PendingFunction
 from ...model.value import Value, value
 from ...runtime.shell_command import ShellCommand
+from ...store.user_files import exists, expanded, is_dir, read_text, resolved
 from ...wire.redact import SHORTEST, is_secret_name, secret_values, without_credentials
 from ..shell import values_here
 from .document import Document, Place
@@ -97,7 +97,7 @@ class JobFile(Value):
         if file.suffix == ".py":
             raise JobFileError(f"{file} is a script, not a job file: the command `run {file}` runs it")
         try:
-            text = file.read_text(encoding="utf-8")
+            text = read_text(file)
         except (OSError, UnicodeDecodeError) as error:
             words = error.strerror if isinstance(error, OSError) else "it is no text"
             raise JobFileError(f"{file} cannot be read: {words}") from error
@@ -250,7 +250,7 @@ class JobFile(Value):
                 "workdir=...), and leave workdir out of the file; or run it by the command `launch`"
             )
         there = getattr(pool, "working_folder", "")
-        if self.workdir is not None and there and Path(there).resolve() != self.workdir.resolve():
+        if self.workdir is not None and there and resolved(there) != resolved(self.workdir):
             raise JobFileError(
                 f"{self.path}: its workdir is {self.workdir}, and the pool works in {there}: make the pool with "
                 f"image=sky.Image(workdir={str(self.workdir)!r})"
@@ -391,7 +391,7 @@ def _mounts(document: Document, keys: JobKeys, envs: Mapping[str, str]) -> dict[
                 f"file_mounts: {target}: a place on the nodes, and a path here, are wanted", place
             )
         here = _here(document, text, place)
-        if not here.exists():
+        if not exists(here):
             words = ": have setup clone a repository" if _REPOSITORY.match(text) else ""
             raise document.error(f"file_mounts: {target}: there is no {here}{words}", place)
         mounts[there] = here
@@ -412,9 +412,9 @@ def _mounts(document: Document, keys: JobKeys, envs: Mapping[str, str]) -> dict[
 
 def _workdir(document: Document, text: str) -> Path:
     folder = _here(document, text, ("workdir",))
-    if folder.is_dir():
+    if is_dir(folder):
         return folder
-    words = f"workdir: {folder} is no folder" if folder.exists() else f"workdir: there is no folder {folder}"
+    words = f"workdir: {folder} is no folder" if exists(folder) else f"workdir: there is no folder {folder}"
     if _REPOSITORY.match(text):
         words = f"workdir: a repository is written workdir: {{url: {without_credentials(text)}}}"
     raise document.error(words, ("workdir",))
@@ -428,16 +428,15 @@ def _place_of(target: str) -> Path | None:
     """Where a place of a node is, if the node is this machine; None where that is nowhere."""
     if not target.startswith(("/", "~")):
         return None
-    with contextlib.suppress(RuntimeError):  # somebody's home, whom only the node knows
-        return Path(target).expanduser().absolute()
-    return None
+    place = expanded(target)  # somebody's home may be known to the node only
+    return place.absolute() if place.is_absolute() else None
 
 
 def _here(document: Document, path: str, place: Place) -> Path:
-    try:
-        return Path(path).expanduser().absolute()
-    except RuntimeError as error:
-        raise document.error(f"{place[0]}: {path}: there is no such user here", place) from error
+    here = expanded(path)
+    if path.startswith("~") and not here.is_absolute():
+        raise document.error(f"{place[0]}: {path}: there is no such user here", place)
+    return here.absolute()
 
 
 def _filled(text: str, envs: Mapping[str, str]) -> str:
@@ -468,7 +467,7 @@ def variables_of(path: str | os.PathLike[str]) -> tuple[dict[str, str | None], d
     """
     file = Path(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file)
     except (OSError, UnicodeDecodeError) as error:
         words = error.strerror if isinstance(error, OSError) else "it is no text"
         raise JobFileError(f"{file} cannot be read: {words}") from error

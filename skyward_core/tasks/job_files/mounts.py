@@ -12,6 +12,7 @@ from ...model.function import PendingFunction
 from ...model.sizes import size_in_words
 from ...runtime.placed_files import FileMounts
 from ...store.home import is_state, state_of
+from ...store.user_files import is_file
 
 MOST = 1 << 30  # bytes that one job brings: they go through this process's memory
 
@@ -28,7 +29,7 @@ def placing(mounts: Mapping[str, Path]) -> PendingFunction[None]:
     packed: dict[str, bytes] = {}
     for target, source in mounts.items():
         # As rsync has it: a file for a place that ends in / comes into that folder, under its own name.
-        name = source.name if target.endswith("/") and source.is_file() else "."
+        name = source.name if target.endswith("/") and is_file(source) else "."
         packed[target] = _packed(source, MOST - sum(map(len, packed.values())), name=name)
     return PendingFunction(FileMounts("file_mounts"), (packed,))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from ...model.errors import SpecError
 from ...model.spec import Image
 from ...node.boot.host import doubt
+from ...store.user_files import expanded, is_file, read_bytes, resolved
 from ..project_root import PROJECT, up_to_project
 from ..python_versions import VersionError, satisfies
 from .kept_lock import python_of
@@ -83,23 +84,26 @@ def _read(name: str, path: Path, version: str) -> Packages:
 
 def _is_text_of_lines(path: Path) -> bool:
     """Whether a lock is one line for each package, as ``pip freeze`` writes them, and no TOML."""
-    with path.open("rb") as file:
-        return not any(line.lstrip().startswith(b"[") or line.startswith(b"version =") for line in file)
+    try:
+        lines = read_bytes(path).splitlines()
+    except OSError as error:
+        raise PackagesError(f"{path} cannot be read: {error.strerror}") from None
+    return not any(line.lstrip().startswith(b"[") or line.startswith(b"version =") for line in lines)
 
 
 def _found(given: object, folder: Path) -> Path:
     """A file of the project: in the working folder, or above it, up to where the project ends."""
     name = given if isinstance(given, str) else PROJECT
-    path = Path(name).expanduser()
+    path = expanded(name)
     places = [folder / path]
     if not path.is_absolute():
-        places += [above / name for above in up_to_project(folder.resolve()) if above != folder.resolve()]
+        places += [above / name for above in up_to_project(resolved(folder)) if above != resolved(folder)]
     for place in places:
-        if not place.is_file():
+        if not is_file(place):
             continue
         if place is not places[0] and (why := doubt(str(place))):
             raise PackagesError(f"{place} is not used: {why}")
         return place
     if len(places) == 1:
         raise PackagesError(f"there is no file {places[0]}")
-    raise PackagesError(f"there is no file {name} in {folder.resolve()}, or above it in its project")
+    raise PackagesError(f"there is no file {name} in {resolved(folder)}, or above it in its project")

@@ -15,6 +15,7 @@ from typing import Any
 
 from ...model.value import Value, value
 from ...node.boot.indexes import normal, package_of
+from ...store.user_files import is_file, read_text, resolved
 from ..parsing import parsed
 from .packages import PackagesError, address_of, is_package, is_requirement, local_address
 from .toml_file import tables
@@ -86,7 +87,7 @@ class _Package:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file = folder / "pyproject.toml"
-        said = tables(self._file) if self._file.is_file() else {}
+        said = tables(self._file) if is_file(self._file) else {}
         self._tool = _table(said.get("tool"))
         self._project = _table(said.get("project"))
         self._older = {} if self._project else _older(folder)
@@ -113,7 +114,7 @@ class _Package:
         if address is None and source is None:
             return ""
         path = source.get("path") if isinstance(source, dict) else address
-        folder = (self._folder / str(path)).resolve()
+        folder = resolved(self._folder / str(path))
         if path is None or not is_package(folder):
             raise PackagesError(
                 f"{self._folder} depends on {requirement!r:.80}, which it has from a place that is not known here: "
@@ -126,7 +127,7 @@ class _Package:
             return _texts(self._project.get("dependencies") or self._older.get("install_requires"))
         dynamic = _table(_table(_table(self._tool.get("setuptools")).get("dynamic")).get("dependencies"))
         try:
-            files = [(self._folder / str(name)).read_text("utf-8") for name in _texts(dynamic.get("file"))]
+            files = [read_text(self._folder / str(name)) for name in _texts(dynamic.get("file"))]
         except (OSError, UnicodeDecodeError) as error:
             raise PackagesError(f"{self._file}: its dependencies cannot be read: {error}") from None
         return [line for text in files for line in _lines(text) if not line.startswith("-")]
@@ -159,13 +160,10 @@ def _older(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     config = configparser.ConfigParser(interpolation=None)
     try:
-        config.read(folder / "setup.cfg", encoding="utf-8")
-        module = (
-            parsed((folder / "setup.py").read_text(encoding="utf-8"))
-            if (folder / "setup.py").is_file()
-            else None
-        )
-    except (OSError, ValueError, SyntaxError, configparser.Error) as error:
+        if is_file(folder / "setup.cfg"):
+            config.read_string(read_text(folder / "setup.cfg"))
+        module = parsed(read_text(folder / "setup.py")) if is_file(folder / "setup.py") else None
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError, configparser.Error) as error:
         raise PackagesError(f"{folder}: setup.cfg or setup.py cannot be read: {error}") from None
     for node in ast.walk(module) if module else ():
         called = node.func if isinstance(node, ast.Call) else None
@@ -176,7 +174,7 @@ def _older(folder: Path) -> dict[str, Any]:
             for keyword in node.keywords:
                 try:
                     found[keyword.arg or ""] = ast.literal_eval(keyword.value)
-                except ValueError:
+                except (ValueError, RecursionError):
                     continue
     if name := config.get("metadata", "name", fallback=""):
         found["name"] = name

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...node.boot.indexes import PINNED, normal, package_of, scoped
+from ...store.user_files import read_text
 from ...wire.redact import without_credentials
-from .packages import address_of, names
+from .packages import PackagesError, address_of, names
 
 if TYPE_CHECKING:
     from ...model.interpreter import Interpreter
@@ -36,8 +37,10 @@ def heading_of(pool: str, python: Interpreter, *, installed: bool) -> str:
 
 def python_of(path: Path) -> str:
     """The versions of Python that a lock was kept of, as ``requires-python`` has it; "" of one that is none of ours."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        found = _HEADINGS.match(file.readline(1000))
+    try:
+        found = _HEADINGS.match(read_text(path, errors="replace")[:1000].partition("\n")[0])
+    except OSError as error:
+        raise PackagesError(f"{path} cannot be read: {error.strerror}") from None
     return f"=={found[1]}.*" if found else ""
 
 

@@ -4,13 +4,13 @@ folder, so it has to travel."""
 from __future__ import annotations
 
 import ast
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ...model.value import Value, value
+from ...store.user_files import is_dir, json_of, read_bytes, read_text, resolved
 from ..parsing import parsed
 
 OURS = "skyward_core"  # other machines have us anyway
@@ -55,7 +55,7 @@ def local_packages(image: Mapping[str, Any], prefix: str, minor: str) -> list[Lo
 
 def travelling(packages: Iterable[LocalPackage], cwd: str) -> list[LocalPackage]:
     """Those that do not lie in the working folder, which travels anyway; the folder of another one counts once."""
-    inside = [Path(cwd).resolve()] if cwd else []
+    inside = [resolved(cwd)] if cwd else []
     found = []
     for each in sorted(packages, key=lambda package: package.folder):
         if not any(Path(each.folder).is_relative_to(folder) for folder in inside):
@@ -75,41 +75,41 @@ def _editable(packages: Path) -> Iterator[LocalPackage]:
     )
     for name in sorted(said):
         try:
-            origin = json.loads((packages / name / "direct_url.json").read_bytes())
+            origin = json_of(read_bytes(packages / name / "direct_url.json"))
             editable = origin["dir_info"].get("editable") is True and origin["url"].startswith("file://")
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # most come from an index
         if not editable:
             continue
         folder = _path_of(origin["url"])
-        if (folder / OURS).is_dir():
+        if is_dir(folder / OURS):
             continue  # where this library is developed; to read how it was installed takes long
         for entry in _entries(packages, name, folder):
-            if not (Path(entry) / OURS).is_dir():
+            if not is_dir(Path(entry) / OURS):
                 yield LocalPackage(name.split("-")[0], str(folder), entry)
 
 
 def _path_of(url: str) -> Path:
     from urllib.parse import unquote, urlsplit
 
-    return Path(unquote(urlsplit(url).path)).resolve()
+    return resolved(unquote(urlsplit(url).path))
 
 
 def _entries(packages: Path, name: str, folder: Path) -> list[str]:
     """Where its modules lie, by what its installer has written: a ``.pth`` file, or a module that finds them."""
     try:
-        record = (packages / name / "RECORD").read_text(encoding="utf-8").splitlines()
+        record = read_text(packages / name / "RECORD").splitlines()
     except (OSError, UnicodeDecodeError):
         record = []
     found: dict[str, None] = {}
     for file in (line.partition(",")[0] for line in record):
         try:
             if file.endswith(".pth"):
-                lines = (packages / file).read_text(encoding="utf-8").splitlines()
-                found |= dict.fromkeys(str(Path(each).resolve()) for each in lines if each.startswith("/"))
+                lines = read_text(packages / file).splitlines()
+                found |= dict.fromkeys(str(resolved(each)) for each in lines if each.startswith("/"))
             elif file.startswith("__editable__") and file.endswith("_finder.py"):
-                found |= dict.fromkeys(_mapped((packages / file).read_text(encoding="utf-8")))
-        except (OSError, UnicodeDecodeError, SyntaxError, ValueError):
+                found |= dict.fromkeys(_mapped(read_text(packages / file)))
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             continue
     inside = [each for each in found if Path(each).is_relative_to(folder)]
     if inside:
@@ -126,4 +126,4 @@ def _mapped(source: str) -> Iterator[str]:
         if isinstance(target, ast.Name) and target.id == "MAPPING" and isinstance(node, ast.AnnAssign):
             for module, path in ast.literal_eval(node.value or ast.Dict([], [])).items():
                 if "." not in module and Path(path).name in (module, f"{module}.py"):
-                    yield str(Path(path).resolve().parent)
+                    yield str(resolved(path).parent)

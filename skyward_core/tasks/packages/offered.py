@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...model.value import Value, value
 from ...node.boot.host import doubt
+from ...store.user_files import is_file, resolved
 from ..project_root import PROJECT, up_to_project
 from .packages import PackagesError
 from .toml_file import tables
@@ -35,7 +36,7 @@ def offered_packages(script: Path, folder: Path) -> list[OfferedPackages]:
     Args:
         folder: the working folder of its ranks, from which the project's file is looked for.
     """
-    return list(_offered(script.resolve().parent, folder.resolve()))
+    return list(_offered(resolved(script).parent, resolved(folder)))
 
 
 def _offered(beside: Path, folder: Path) -> Iterator[OfferedPackages]:
@@ -50,7 +51,7 @@ def _nearest(name: str, folder: Path) -> Path | None:
     """A file in a folder, or above it in its project; not one that somebody else could have put above it."""
     for each in up_to_project(folder):
         path = each / name
-        if path.is_file():
+        if is_file(path):
             return path if each == folder or not doubt(str(path)) else None
     return None
 

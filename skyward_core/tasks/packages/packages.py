@@ -10,6 +10,7 @@ from typing import Any
 
 from ...model.value import Value, value
 from ...node.boot.indexes import PINNED, normal
+from ...store.user_files import exists, is_dir, is_file
 
 PUBLIC = ("https://pypi.org/simple", "https://pypi.python.org/simple")
 """What a ``uv.lock`` calls the index that machines know by themselves, or know another for: uv writes the default one's
@@ -76,12 +77,12 @@ class Packages(Value):
 def entry_of(folder: Path) -> str:
     """Where a package's modules lie in its folder: what the import path needs."""
     inner = folder / "src"
-    return str(inner if inner.is_dir() and not (inner / "__init__.py").exists() else folder)
+    return str(inner if is_dir(inner) and not exists(inner / "__init__.py") else folder)
 
 
 def is_package(folder: Path) -> bool:
     """Whether a folder is one that installers could install."""
-    return any((folder / name).is_file() for name in ("pyproject.toml", "setup.py"))
+    return any(is_file(folder / name) for name in ("pyproject.toml", "setup.py"))
 
 
 def is_pinned(line: str) -> bool:

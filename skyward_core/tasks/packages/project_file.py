@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...node.boot.indexes import normal, package_of
+from ...store.user_files import expanded, resolved
 from ..inline_metadata import Wrong, read_tables
 from .folder_packages import Extras, extras_of, with_dependencies
 from .packages import Packages, PackagesError, is_package
@@ -88,7 +89,7 @@ def _without_local(dependencies: Any, uv: dict[str, Any], path: Path) -> tuple[A
                     "lock"
                 )
             continue
-        folder = (path.parent / Path(source["path"]).expanduser()).resolve()
+        folder = resolved(path.parent / expanded(source["path"]))
         if not is_package(folder):
             raise PackagesError(
                 f"{path}: [tool.uv.sources] {name}: {folder} is no folder with a package in it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ...store.user_files import is_dir, resolved
 from .packages import Packages, PackagesError, grouped, line, pin
 from .toml_file import lock_tables, rows
 
@@ -29,8 +30,8 @@ def read(path: Path, version: str) -> Packages:
 
 
 def _folder(path: Path, row: dict[str, Any]) -> str:
-    folder = (path.parent / str(row["directory"].get("path"))).resolve()
-    if not folder.is_dir():
+    folder = resolved(path.parent / str(row["directory"].get("path")))
+    if not is_dir(folder):
         raise PackagesError(f"{path}: package {row.get('name')} lies in {folder}, which is no folder")
     return str(folder)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from ...store.user_files import exists, expanded, is_dir, read_text, resolved
 from .folder_packages import Extras, extras_of, with_dependencies
 from .packages import (
     Packages,
@@ -27,6 +28,7 @@ _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _OF_LINE = re.compile(r"\s--([a-z-]+)[ =]+(\S+)")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
 # Options by all that they may be called.
+MOST_FILES = 100  # that one names, and those that these name
 _OPTIONS = {
     "-r": "include", "--requirement": "include", "-c": "limit", "--constraint": "limit",
     "-e": "editable", "--editable": "editable", "-i": "index", "--index-url": "index", "--pypi-url": "index",
@@ -79,7 +81,7 @@ class _Reader:
                 )
             if (hashed or self._lock) and not is_pinned(text):
                 kind = "a lock" if self._lock else "a file with hashes"
-                raise PackagesError(f"{where}: {text} names no exact version, as each line of {kind} does")
+                raise PackagesError(f"{where}: {text:.100} names no exact version, as each line of {kind} does")
             if hashed or self._lock:
                 pinned.append(("", line(*_split(text), hashes)))
             else:
@@ -106,9 +108,11 @@ class _Reader:
         Args:
             limits: whether it is one of constraints.
         """
-        path = path.resolve()
+        path = resolved(path)
         if (path, limits) in self._read:
             return
+        if len(self._read) >= MOST_FILES:
+            raise PackagesError(f"{path} is not read: {MOST_FILES} files are included before it")
         self._read.add((path, limits))
         for number, text in _logical(path):
             where = f"{path}, line {number}"
@@ -138,7 +142,7 @@ class _Reader:
         if name in ("include", "limit"):
             if _ADDRESS.match(given):
                 raise PackagesError(f"{where}: {given} is not fetched; put the file beside this one")
-            self.read(path.parent / Path(given).expanduser(), limits=limits or name == "limit")
+            self.read(path.parent / expanded(given), limits=limits or name == "limit")
         elif name == "editable":
             if limits:
                 raise PackagesError(f"{where}: a constraint is no package to install")
@@ -149,7 +153,7 @@ class _Reader:
             self._extra[given] = None
         else:
             folder = local_address(given)
-            at = None if folder is None else (path.parent / folder.expanduser()).resolve()
+            at = None if folder is None else resolved(path.parent / expanded(folder))
             self._links[given if at is None else "file://" + quote(str(at))] = None
 
     def _requirement(self, text: str, path: Path, where: str, limits: bool) -> None:
@@ -183,11 +187,11 @@ class _Reader:
             raise PackagesError(
                 f"{where}: -e {given} is no folder; without -e, and as NAME @ {given}, it is installed"
             )
-        folder = (path.parent / found.expanduser()).resolve()
-        if not folder.is_dir():
+        folder = resolved(path.parent / expanded(found))
+        if not is_dir(folder):
             there = (
                 "is a file of this machine, and only folders of packages travel"
-                if folder.exists()
+                if exists(folder)
                 else "is not there"
             )
             raise PackagesError(f"{where}: {given} {there}: name the package, and the index that has it")
@@ -214,7 +218,7 @@ def _split(text: str) -> tuple[str, str]:
 def _logical(path: Path) -> Iterator[tuple[int, str]]:
     """The lines, with the number of the first of those that are one by a backslash; comments are left out."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_text(path, "utf-8-sig").splitlines()
     except OSError as error:
         raise PackagesError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

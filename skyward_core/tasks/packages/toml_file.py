@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ...store.user_files import read_text, toml_of
 from ..python_versions import VersionError, satisfies
 from .packages import PackagesError
 
@@ -21,16 +22,15 @@ def tables(path: Path) -> dict[str, Any]:
         return _tables(path, (found.st_mtime_ns, found.st_ino, found.st_size))
     except OSError as error:
         raise PackagesError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # not a path
+        raise PackagesError(f"{path} cannot be read: {error}") from None
 
 
 @lru_cache(maxsize=4)  # a form asks as often as somebody types, and a large lock takes half a second
 def _tables(path: Path, _unchanged: tuple[int, ...]) -> dict[str, Any]:
-    import tomllib  # most pools have no such file
-
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return toml_of(read_text(path))
+    except ValueError as error:
         raise PackagesError(f"{path} is no TOML: {error}") from None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...model.value import Value, value
 from ...node.boot.indexes import normal
+from ...store.user_files import is_dir, resolved
 from .packages import Packages, PackagesError, grouped, line, pin
 from .toml_file import lock_tables, rows
 
@@ -132,8 +133,8 @@ class _Lock:
         if "virtual" in source:  # no package, but what needs some
             return []
         given = str(source.get("editable", source.get("directory")))
-        folder = (self._path.parent / given).resolve()
-        if not folder.is_dir():
+        folder = resolved(self._path.parent / given)
+        if not is_dir(folder):
             raise PackagesError(
                 f"{self._path}: package {row.get('name')} lies in {folder}, which is no folder"
             )

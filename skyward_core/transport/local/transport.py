@@ -11,6 +11,7 @@ from typing import Any
 
 from ...model.errors import PoolError
 from ...store.loggers import logger, timed
+from ...store.user_files import exists
 from ...wire.node_paths import NodePaths
 from ..base import Flow, Gate, OnData, OnLost, Report, check_python, installs
 from .agent_starter import Starter
@@ -155,7 +156,7 @@ class LocalTransport:
     @staticmethod
     def _entries(path: list[str]) -> list[str]:
         """Those of an import path that are there; "" is our working folder."""
-        return list(dict.fromkeys(str(Path(entry).absolute()) for entry in path if Path(entry).exists()))
+        return list(dict.fromkeys(str(Path(entry).absolute()) for entry in path if exists(entry)))
 
     @staticmethod
     def _threads(config: dict[str, Any]) -> dict[str, str]:

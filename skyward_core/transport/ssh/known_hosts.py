@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...model.value import Value, value
+from ...store.user_files import read_text
 from .asyncssh_import import asyncssh
 
 Marker = Literal["", "@cert-authority", "@revoked"]
@@ -69,7 +70,7 @@ def _read(file: Path, mtime: int, size: int) -> tuple[KnownHost, ...]:
 
 
 def _parsed(file: Path) -> Iterator[KnownHost]:
-    lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
+    lines = read_text(file, errors="replace").split("\n")
     for number, line in enumerate(lines, 1):
         marker: Marker = ""
         rest = line.strip()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...store import home
+from ...store.user_files import exists, read_text
 from .route import SYSTEM_CONFIG, resolve
 from .target import Target
 
@@ -55,7 +56,7 @@ def remove(pool: str) -> None:
 def add_include_line() -> bool:
     """Put :func:`include_line` at the top of the person's ``~/.ssh/config``; False where it is there already."""
     file = Path("~/.ssh/config").expanduser()
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    text = read_text(file) if exists(file) else ""
     if include_line() in text.splitlines():
         return False
     file.parent.mkdir(mode=0o700, exist_ok=True)

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from ...model.errors import HostKeyError
+from ...store.user_files import read_bytes
 from .asyncssh_import import asyncssh
 
 KRL = b"SSHKRL\n\0"
@@ -20,7 +21,7 @@ def revokes(file: Path, key: asyncssh.SSHKey) -> bool:
         HostKeyError: the file cannot be read or judged, by which OpenSSH refuses all hosts.
     """
     try:
-        data = file.read_bytes()
+        data = read_bytes(file)
     except OSError as error:
         raise _unusable(file, error.strerror or str(error)) from error
     return _in_krl(file, key) if data.startswith(KRL) else key in _keys(data)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ...model.value import Value, value
+from ...store.user_files import UnusableFile, read_text
 
 NAME = ".gitignore"
 
@@ -48,8 +49,8 @@ def _ignored(path: str, is_folder: bool, rules: tuple[Rule, ...]) -> bool:
 
 def _rules(file: Path, below: str) -> tuple[Rule, ...]:
     try:
-        lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except (FileNotFoundError, IsADirectoryError):
+        lines = read_text(file, errors="surrogateescape").splitlines()
+    except (FileNotFoundError, IsADirectoryError, UnusableFile):
         return ()
     return tuple(rule for line in lines if (rule := _rule(line, below)) is not None)
 

@@ -1,0 +1,246 @@
+"""Files and paths that users, projects and environment variables name, whatever they are."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from skyward_core.front import presets
+from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.front.launches import ScriptState
+from skyward_core.front.scripts import list_functions, packages_for
+from skyward_core.model.errors import JobFileError, ScriptError, SkywardError
+from skyward_core.store import dismissed, home, kept_launches, kept_trials, own_settings, user_files
+from skyward_core.store.user_files import UnusableFile
+from skyward_core.tasks.job_files.job import JobFile, variables_of
+from skyward_core.tasks.whole_script import script as whole_script
+from skyward_core.transport.ssh import known_hosts
+from skyward_core.transport.upload.ignored_files import walk
+from skyward_tui import kept_state, recent
+from tests.support.examples import examples
+
+SCRIPT = "import skyward_core as sky\n\n\n@sky.function\ndef train(lr: float = 0.1) -> None: ...\n"
+SENTENCES = {
+    "pipe": "it is a named pipe, not a regular file",
+    "zero": "it is a device, not a regular file",
+    "socket": "it is a socket, not a regular file",
+    "large": "it has more than ",
+}
+DEEP = f"it is nested more than {user_files.DEEPEST} levels deep"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    Path("train.py").write_text(SCRIPT)
+    return tmp_path / "project"
+
+
+def put(path: Path, kind: str) -> None:
+    """Make something that is not an ordinary file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "zero":
+        path.symlink_to("/dev/zero")
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(os.path.relpath(path))
+    elif kind == "large":
+        with path.open("wb") as file:
+            file.truncate(1 << 40)  # which takes no room on the disk
+
+
+def plan(**asked: Any) -> None:
+    LaunchRequest(script="train.py", function="train", **asked).plan()
+
+
+def written(name: str, text: str) -> None:
+    (home.home() / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    (home.home() / name).write_text(text)
+
+
+READERS: dict[str, tuple[str, Callable[[], Any]]] = {
+    "script": ("train.py", lambda: list_functions(Path("train.py"))),
+    "whole script": ("train.py", lambda: whole_script("train.py")),
+    "presets": ("skyward.toml", presets.presets),
+    "hosts": ("skyward.toml", home.host_groups),
+    "requirements": ("requirements.txt", lambda: plan(requirements="requirements.txt")),
+    "lock": ("uv.lock", lambda: plan(lock="uv.lock")),
+    "pylock": ("pylock.toml", lambda: plan(lock="pylock.toml")),
+    "project": ("pyproject.toml", lambda: plan(project=True)),
+    "job": ("job.yaml", lambda: JobFile.from_yaml("job.yaml")),
+    "variables": ("job.yaml", lambda: variables_of("job.yaml")),
+}
+
+
+@pytest.mark.parametrize("kind", SENTENCES)
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_not_an_ordinary_file_is_refused_in_a_sentence(reader: str, kind: str) -> None:
+    name, read = READERS[reader]
+    put(Path(name), kind)
+    with pytest.raises(SkywardError) as caught:
+        read()
+    said = str(caught.value)
+    sentences = (SENTENCES[kind], "there is no file", "/dev/zero can be written by others")
+    assert name in said and any(each in said for each in sentences), said
+
+
+# What is read in passing: there is an answer, and nothing is raised.
+QUIET: dict[str, tuple[str, Callable[[], Any]]] = {
+    "state of a script": ("train.py", lambda: ScriptState.of_file(Path("train.py"))),
+    "ignored files": (".gitignore", lambda: list(walk(Path(), lambda _: False))),
+    "offered packages": ("pyproject.toml", lambda: packages_for(Path("train.py"))),
+    "offered lock": ("uv.lock", lambda: packages_for(Path("train.py"))),
+    "an environment": (".venv/pyvenv.cfg", lambda: plan()),
+    "setup.cfg": ("lib/setup.cfg", lambda: None),
+    "settings": ("../home/skyward.toml", own_settings.own_settings),
+    "recent launches": ("../home/recent.json", recent.recent),
+    "dismissed": ("../home/dismissed.json", dismissed.dismissed),
+}
+
+
+@pytest.mark.parametrize("kind", SENTENCES)
+@pytest.mark.parametrize("reader", QUIET)
+def test_what_is_read_in_passing_may_be_anything(reader: str, kind: str) -> None:
+    name, read = QUIET[reader]
+    home.home()
+    if name.startswith(".venv"):
+        Path(".venv/bin").mkdir(parents=True)
+        Path(".venv/bin/python").symlink_to("/bin/sh")
+    put(Path(name), kind)
+    read()
+
+
+@pytest.mark.parametrize("kind", SENTENCES)
+def test_files_of_the_home_that_are_needed_say_why_they_are_not_read(kind: str) -> None:
+    (home.home() / "pools" / "p" / "launches").mkdir(parents=True)
+    (home.home() / "pools" / "p" / "trials").mkdir(parents=True)
+    for folder, read in (("launches", kept_launches.kept), (kept_trials.FOLDER, kept_trials.kept)):
+        put(home.home() / "pools" / "p" / folder / "r.json", kind)
+        with pytest.raises(UnusableFile, match=SENTENCES[kind]):
+            read("p", "r")
+    put(home.home() / "app.json", kind)
+    with pytest.raises(kept_state.Unusable, match=SENTENCES[kind]):
+        kept_state.kept_state()
+    put(Path("known_hosts"), kind)
+    with pytest.raises(UnusableFile, match=SENTENCES[kind]):
+        known_hosts.entries(Path("known_hosts"))
+
+
+NESTED = ("a = " + "[" * 3000 + "]" * 3000, "a = " + "[" * 300 + "]" * 300, ".".join(["a"] * 300) + " = 1")
+
+
+@pytest.mark.parametrize("text", NESTED, ids=["brackets", "fewer brackets", "dots"])
+def test_toml_is_refused_where_it_is_nested_too_deep(text: str) -> None:
+    for name in ("skyward.toml", "pylock.toml", "pyproject.toml"):
+        Path(name).write_text(text)
+    for read in (
+        presets.presets,
+        home.host_groups,
+        lambda: plan(lock="pylock.toml"),
+        lambda: plan(project=True),
+    ):
+        with pytest.raises(SkywardError, match=DEEP):
+            read()
+    Path("train.py").write_text(f"# /// script\n# {text}\n# ///\n{SCRIPT}")
+    with pytest.raises(ScriptError, match=DEEP):
+        plan()
+    written("skyward.toml", text)
+    assert DEEP in own_settings.own_settings().refused[0]
+
+
+def test_json_of_the_home_is_refused_where_it_is_nested_too_deep() -> None:
+    for text in ("[" * 100_000, "[" * 200 + "]" * 200):
+        for name in ("recent.json", "dismissed.json", "app.json", "pools/p/launches/r.json"):
+            written(name, text)
+        assert recent.recent() == [] and dismissed.dismissed() == []
+        with pytest.raises(ValueError, match=DEEP):
+            kept_launches.kept("p", "r")
+        with pytest.raises(kept_state.Unusable):
+            kept_state.kept_state()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 20_000,
+        "run: " + "{a: " * 5000,
+        "a: &a [x, x]\n"
+        + "".join(f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)}, *{chr(97 + n)}]\n" for n in range(20)),
+        "a: &a [*a]\nrun: x",
+        "envs: &e {<<: *e}",
+        "- " * 5000,
+    ],
+    ids=["brackets", "braces", "aliases", "a circle", "a merged circle", "dashes"],
+)
+def test_a_job_file_of_any_depth_is_refused_in_a_sentence(text: str) -> None:
+    Path("job.yaml").write_text(text)
+    with pytest.raises(JobFileError, match=r"job\.yaml"):
+        JobFile.from_yaml("job.yaml")
+
+
+def test_requirements_that_name_one_another_have_an_end() -> None:
+    for number in range(3000):
+        Path(f"{number}.txt").write_text(f"-r {number + 1}.txt\n")
+    with pytest.raises(SkywardError, match="is not read: 100 files are included before it"):
+        plan(requirements="0.txt")
+
+
+def test_a_file_is_read_up_to_its_bound() -> None:
+    Path("a").write_bytes(b"x" * 10)
+    assert user_files.read_bytes("a", 10) == b"x" * 10
+    with pytest.raises(UnusableFile, match="it has more than 9 bytes"):
+        user_files.read_bytes("a", 9)
+    Path("b").write_bytes(b"\xef\xbb\xbfa\r\nb\rc\n")
+    assert user_files.read_text("b", "utf-8-sig") == Path("b").read_text("utf-8-sig") == "a\nb\nc\n"
+
+
+ANY = st.text(st.characters(), max_size=8) | st.sampled_from(
+    [
+        "",
+        "~",
+        "~nobody-of-that-name/x",
+        "a" * 256,
+        "a/" * 3000,
+        "\0",
+        "~\0",
+        "\udcff",
+        "\ud800",
+        "loop",
+        "closed/x",
+        "..",
+        "//",
+    ]
+)
+
+
+@settings(max_examples=examples(200))
+@given(ANY)
+@example("loop")
+@example("closed/x")
+@example("a" * 256)
+@example("~\0")
+def test_any_text_has_an_answer(text: str) -> None:
+    if not os.path.lexists("loop"):
+        Path("loop").symlink_to("loop")
+    for question in (user_files.exists, user_files.is_file, user_files.is_dir):
+        assert isinstance(question(text), bool) and isinstance(question(Path(text)), bool)
+    assert isinstance(user_files.expanded(text), Path) and user_files.resolved(text).is_absolute()
+    for raising in (user_files.read_bytes, lambda path: user_files.entries(Path(path))):
+        with suppress(OSError):
+            raising(text)
+    with suppress(ValueError):
+        user_files.found_by(Path(), text)
