@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
+from skyward_core.front.user_files import is_file
+
 from .sgr import plain
 
 # `  File "train.py", line 12`, and what compilers and linters print: `train.py:12`.
@@ -45,7 +47,7 @@ def first_here(found: Sequence[tuple[str, int]], folders: Sequence[Path]) -> tup
                 return path, line
     for name, line in found:
         path = Path(name)
-        if path.is_absolute() and path.is_file():
+        if path.is_absolute() and is_file(path):
             return path, line
     return None
 
@@ -55,11 +57,11 @@ def _within(folder: Path, path: PurePosixPath) -> Path | None:
     parts = [part for part in path.parts if part != "/"]
     if ".." in parts:
         return None
-    if path.is_absolute() and folder in (own := Path(path)).parents and own.is_file():
+    if path.is_absolute() and folder in (own := Path(path)).parents and is_file(own):
         return own
     for start in range(len(parts)):
         own = folder.joinpath(*parts[start:])
-        if own.is_file():
+        if is_file(own):
             return own
     return None
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.front.providers import DEFAULT, available
+from skyward_core.front.user_files import expanded
 from skyward_core.model.errors import ScriptError, SkywardError, SpecError, UsageError
 from skyward_core.views.views import PoolView
 
@@ -178,14 +179,6 @@ def path_of(script: str) -> Path:
         UsageError: it names an example that there is not.
     """
     return expanded(located(script.strip()))
-
-
-def expanded(text: str) -> Path:
-    """A path that somebody has typed, or is typing: ``~`` stands for a home folder where there is one."""
-    try:
-        return Path(text).expanduser()
-    except RuntimeError:  # nobody here is called so
-        return Path(text)
 
 
 def is_job(script: str) -> bool:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from skyward_core.front.scripts import parsed
+from skyward_core.front.user_files import exists
 from skyward_core.model.errors import UsageError
 
 FOLDER = Path(__file__).parent / "examples"
@@ -48,7 +49,7 @@ def located(target: str) -> str:
     Raises:
         UsageError: there is no such example.
     """
-    if not target.startswith(PREFIX) or Path(target).exists():
+    if not target.startswith(PREFIX) or exists(target):
         return target
     name, colon, function = target.removeprefix(PREFIX).partition(":")
     return f"{example(name)}{colon}{function}"
@@ -56,7 +57,7 @@ def located(target: str) -> str:
 
 def meant(script: Path) -> str:
     """The example that a script which is not there was perhaps meant to be; "" where there is none."""
-    there = script.exists() or script.stem not in {path.stem for path in examples()}
+    there = exists(script) or script.stem not in {path.stem for path in examples()}
     return "" if there else f"{PREFIX}{script.stem}"
 
 

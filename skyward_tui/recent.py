@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from skyward_core.front import settings
-from skyward_core.front.user_files import json_of
+from skyward_core.front.user_files import expanded, json_of
 
-from .launch_form import Form, expanded, path_of
+from .launch_form import Form, path_of
 from .launch_packages import choice_of
 
 NAME = "recent"

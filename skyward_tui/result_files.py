@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from skyward_core.front.user_files import exists
 from skyward_core.model.errors import UsageError
 from skyward_core.views.views import RunView
 
@@ -27,7 +28,7 @@ def check(output: str) -> None:
         raise UsageError(
             f"{output} says no kind of file: end it with {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
         )
-    if Path(output).exists():
+    if exists(output):
         raise UsageError(f"{output} is there already")
     if output.endswith(".parquet"):
         _pyarrow()

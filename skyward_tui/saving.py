@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.front.history import RunLogs
+from skyward_core.front.user_files import is_dir
 from skyward_core.model.outcome import Outcome
 from skyward_core.model.sizes import size_in_words
 from skyward_core.views.logs import prefix_of
@@ -33,7 +34,7 @@ _MOST = 10_000  # files of one name
 
 def unsaved(error: OSError, folder: Path) -> str:
     """Why something could not be saved there, in words."""
-    if not folder.is_dir():
+    if not is_dir(folder):
         return f"could not save: {folder}, which the app was started in, is not there any more"
     return "; ".join(
         [f"could not save in {folder}: {error.strerror or error}", *getattr(error, "__notes__", ())]

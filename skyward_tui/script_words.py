@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from skyward_core.front.user_files import exists, is_file
 
 if TYPE_CHECKING:
     from skyward_core.front.scripts import FunctionInfo
@@ -59,7 +60,7 @@ def commands_named(target: str) -> list[str]:
     from skyward_core.front.scripts import commands_of, split_target
 
     path, function = split_target(target)
-    names = [each.name for each in commands_of(path)] if path.is_file() else []
+    names = [each.name for each in commands_of(path)] if is_file(path) else []
     return names if function is None or function in names else []
 
 
@@ -73,7 +74,7 @@ def own_words(context: click.Context, target: str) -> list[str] | None:
 
     own: list[str] | None = context.meta[OWN_WORDS]
     path, function = split_target(target)
-    if own is None and function is None and path.is_file() and not has_functions(path):
+    if own is None and function is None and is_file(path) and not has_functions(path):
         own = []
     if own is not None and context.args:
         raise click.UsageError(
@@ -170,5 +171,5 @@ def _functions(target: str) -> list[FunctionInfo]:
 
 
 def _is_script(word: str) -> bool:
-    path = word.rpartition(":")[0] if not Path(word).exists() and ":" in word else word
-    return word.startswith("example:") or path.endswith(".py") or Path(path).is_file()
+    path = word.rpartition(":")[0] if not exists(word) and ":" in word else word
+    return word.startswith("example:") or path.endswith(".py") or is_file(path)

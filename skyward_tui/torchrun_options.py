@@ -10,6 +10,8 @@ from typing import Any, Literal, NoReturn
 
 import click
 
+from skyward_core.front.user_files import is_file
+
 from .number_options import number_of_nodes
 
 MEETS = "the ranks meet at node 0 of the pool, at a port that is free there"
@@ -143,7 +145,7 @@ def file_of(module: str) -> Path:
     """
     here = Path(*module.split("."))
     for path in (here.with_suffix(".py"), here / "__main__.py"):
-        if path.is_file():
+        if is_file(path):
             return path
     raise click.UsageError(
         f"-m {module}: there is neither {here}.py nor {here}/__main__.py in the current folder"

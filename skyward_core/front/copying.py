@@ -19,6 +19,7 @@ from ..providers.base import ReachedOverSSH
 from ..store.home import is_state, state_of
 from ..store.ledger import Ledger
 from ..store.ledger_rows import PoolRow
+from ..store.user_files import is_dir, resolved
 from ..transport.ssh.asyncssh_import import asyncssh
 from ..transport.ssh.connect import connect
 from ..wire.safe_text import field
@@ -84,7 +85,7 @@ def _target_of(ledger: Ledger, pool: PoolRow, node: int) -> Any:
 
 async def _to_node(target: Any, source: Path, entries: Sequence[_Entry], wanted: str, far: Far) -> Copied:
     async with _sftp(target) as sftp:
-        path = await _place_there(sftp, wanted, source.resolve().name, entries[0].is_folder)
+        path = await _place_there(sftp, wanted, resolved(source).name, entries[0].is_folder)
         holder = _holder(path)
         whole = str(PurePosixPath(holder, PurePosixPath(path).name))
         progress = _Progress(far, sum(each.size for each in entries))
@@ -203,11 +204,11 @@ def _names_on_disk(folder: Path) -> None:
 
 
 def _place_here(path: Path, name: str, is_folder: bool) -> Path:
-    if path.is_dir() or str(path) in ("", "."):
+    if is_dir(path) or str(path) in ("", "."):
         path = path / name
-    if not path.parent.is_dir():
+    if not is_dir(path.parent):
         raise UsageError(f"there is no folder {field(str(path.parent))} here")
-    if path.is_symlink() or path.exists():
+    if os.path.lexists(path):
         _refuse_taken(str(path), stat.S_IFMT(path.lstat().st_mode), is_folder, "here")
     return path
 

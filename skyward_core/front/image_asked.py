@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..model.errors import SpecError, UsageError
 from ..model.wrong_field import of_field
+from ..store.user_files import resolved
 from ..transport.upload.working_folder import without_files
 from ..wire.redact import SHORTEST, Redactor, is_secret_name, secret_values, url_secrets
 
@@ -79,7 +80,7 @@ class ImageAsked:
                     f"ranks work in your own folder here, and nothing travels: leave {said[0]} out"
                 )
             if "includes" in said and (nothing := without_files(folder, self.lists["includes"])):
-                raise UsageError(f"includes: nothing in {folder.resolve()} is named by {', '.join(nothing)}")
+                raise UsageError(f"includes: nothing in {resolved(folder)} is named by {', '.join(nothing)}")
 
 
 def image_asked(texts: Sequence[str]) -> ImageAsked:

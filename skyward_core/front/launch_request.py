@@ -15,6 +15,7 @@ from ..model.wrong_field import of_field
 from ..providers import DEFAULT, by_name
 from ..providers.asked_pool import pool_spec
 from ..providers.making import make, values_of
+from ..store.user_files import expanded
 from ..store.working_folder import workdir
 from ..tasks.beside_script import check_travels
 from ..tasks.combinations import combinations
@@ -440,10 +441,7 @@ class LaunchRequest:
 
     def _target(self, called: str | None) -> str:
         behind = f":{self.function}" if self.function else ""
-        try:
-            understood = split_target(self.script + behind)
-        except OSError as error:  # a name that no file can have
-            raise UsageError(f"{self.script:.60}: {error.strerror}") from error
+        understood = split_target(self.script + behind)
         if understood != (Path(self.script), self.function):
             meant = " and its function ".join(map(str, filter(None, understood)))
             raise UsageError(
@@ -500,4 +498,4 @@ def _time(text: str) -> float | str:
 
 def _from_here(path: str) -> str:
     """A path as the shell has it: an image's own begins in the working folder of its ranks."""
-    return str(Path(path).expanduser().absolute())
+    return str(expanded(path).absolute())

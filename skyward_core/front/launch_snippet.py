@@ -17,6 +17,7 @@ from ..model.node_range import Nodes
 from ..model.spec import Image, Options
 from ..model.wrong_field import of_field
 from ..plugins import built_in
+from ..store.user_files import resolved
 from ..tasks.scripts import parse
 from .image_asked import LISTS
 from .launch_plan import LaunchPlan
@@ -199,7 +200,7 @@ def _function(plan: LaunchPlan, source: _Source) -> tuple[str, str]:
         raise UsageError(f"{plan.script.name} cannot be imported by its name; give the file another one")
     alias = name if name not in _OURS | {each.partition(".")[0] for each in source.modules} else f"{name}_"
     lines = [
-        f"sys.path.insert(0, {str(plan.script.resolve().parent)!r})",
+        f"sys.path.insert(0, {str(resolved(plan.script).parent)!r})",
         f"from {module} import {name}" + (f" as {alias}" if alias != name else ""),
     ]
     if plan.timeout is not None:

@@ -9,9 +9,9 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from ..store.home import home
+from ..store.user_files import expanded
 
 LIMIT = 10.0  # seconds that it may take
 MOST_AT_ONCE = 4
@@ -64,7 +64,7 @@ class _Fault(Exception):
 
 
 def _see_through(thread: threading.Thread, words: Sequence[str], told: Mapping[str, str]) -> None:
-    program, *others = (str(Path(word).expanduser()) if word.startswith("~/") else word for word in words)
+    program, *others = (str(expanded(word)) if word.startswith("~/") else word for word in words)
     with _lock:
         if _leaving:
             return

@@ -11,6 +11,7 @@ from ..model.capabilities import settings_of
 from ..model.errors import SkywardError, UsageError
 from ..providers import DEFAULT, by_name, names
 from ..store import presets as kept
+from ..store.user_files import is_file
 from ..tasks.scripts import find_function
 from ..wire.safe_text import field
 from .image_asked import image_asked
@@ -122,7 +123,7 @@ def without_unknown(request: LaunchRequest) -> tuple[LaunchRequest, list[str]]:
     try:
         function = find_function(Path(request.script), request.function)
     except SkywardError:
-        if not Path(request.script).is_file():
+        if not is_file(request.script):
             return request, []
         return replace(request, function=None, arguments=()), [
             f"{field(request.script)} has no function {field(request.function)}: its arguments are left out, too"

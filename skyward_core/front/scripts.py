@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..model.errors import ScriptError, UsageError
 from ..model.interpreter import Interpreter
+from ..store.user_files import is_dir, is_file, resolved
 from ..store.working_folder import current, workdir
 from ..tasks.argument_fields import ArgumentField, argument_fields
 from ..tasks.arguments import Text
@@ -147,10 +148,8 @@ def lacking_here(script: Path, *, whole: bool) -> list[str]:
     """
     tree = parse(script)
     names = _roots(ast.walk(tree) if whole else _run_at_load(tree)) - sys.stdlib_module_names - {""}
-    folders = [each for each in (script.resolve().parent, current()) if each is not None]
-    beside = {
-        name for name in names for at in folders if (at / name).is_dir() or (at / f"{name}.py").is_file()
-    }
+    folders = [each for each in (resolved(script).parent, current()) if each is not None]
+    beside = {name for name in names for at in folders if is_dir(at / name) or is_file(at / f"{name}.py")}
     return sorted(filter(is_missing, names - beside))
 
 

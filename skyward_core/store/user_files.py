@@ -13,6 +13,7 @@ import io
 import json
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -73,11 +74,13 @@ def expanded(path: str | Path) -> Path:
 
 
 def resolved(path: str | Path) -> Path:
-    """Return a path without links; if that is not possible, the absolute path."""
+    """Return a path without links; if that is not possible, the absolute path, or what it is in a removed folder."""
     try:
         return Path(path).resolve()
     except NO_PATH:
-        return Path(os.path.normpath(path)).absolute()
+        with suppress(OSError):
+            return Path(os.path.normpath(path)).absolute()
+        return Path(path)
 
 
 def found_by(folder: Path, pattern: str) -> list[Path]:

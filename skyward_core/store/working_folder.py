@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..model.errors import SpecError, UsageError
 from .home import is_state
-from .user_files import resolved
+from .user_files import expanded, resolved
 
 SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/sys",
           "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/local/lib", "/var",
@@ -22,7 +22,7 @@ def current() -> Path | None:
     """The current folder; None where somebody has removed it since."""
     try:
         return Path.cwd()
-    except FileNotFoundError:
+    except OSError:
         return None
 
 
@@ -64,8 +64,9 @@ def named(folder: str | os.PathLike[str]) -> str:
 def workdir(path: Path) -> str | None:
     """The folder that ranks of a script work in: the current one (None), or the script's own where it lies
     elsewhere; for ``Image.workdir``. No folder that is unfit, such as the person's home, is chosen over another."""
-    at, folder = current(), path.resolve().parent
-    if unfit(folder) or (at is not None and folder.is_relative_to(at.resolve()) and not unfit(at.resolve())):
+    at, folder = current(), resolved(path).parent
+    here = None if at is None else resolved(at)
+    if unfit(folder) or (here is not None and folder.is_relative_to(here) and not unfit(here)):
         return None
     return str(folder)
 
@@ -76,9 +77,9 @@ def main_script() -> Path | None:
     file = getattr(main, "__file__", None)
     if file is None or getattr(main, "__spec__", None) is not None or not file.endswith(".py"):
         return None
-    path = Path(file).resolve()
+    path = resolved(file)
     installed = (
-        Path(prefix).resolve() / part for prefix in (sys.prefix, sys.base_prefix) for part in ("bin", "lib")
+        resolved(prefix) / part for prefix in (sys.prefix, sys.base_prefix) for part in ("bin", "lib")
     )
     return None if any(map(path.is_relative_to, installed)) else path
 
@@ -92,11 +93,11 @@ def working_folder() -> str:
 
 def unfit(folder: Path) -> str:
     """Why a folder is no working folder, and never sent, in words; "" where it is one."""
-    home = Path.home().resolve()
+    home = resolved(expanded("~"))
     if folder == home or folder in home.parents:
         return f"{folder} holds your home folder"
     temporary = (*TEMPORARY, *(os.environ[name] for name in TEMPORARY_BY if os.environ.get(name)))
-    if str(folder) in SYSTEM or any(folder == Path(each).resolve() for each in temporary):
+    if str(folder) in SYSTEM or any(folder == resolved(each) for each in temporary):
         return f"{folder} is a folder of the system's"
     if is_state(str(folder)):
         return f"{folder} is a state folder of skyward (SKYWARD_HOME), which holds keys"

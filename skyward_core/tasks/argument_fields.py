@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 from types import NoneType, UnionType
 from typing import Any, Literal, Union
 
+from ..store.user_files import exists, expanded
 from ..store.working_folder import workdir
 from .annotations import is_told, many, source_type
 from .arguments import Refused, convert, wanted
@@ -73,10 +74,7 @@ class ArgumentField:
         ranks of the script work in."""
         if not self.is_path or not text or (text in ("None", "null") and not self.required):
             return ""
-        try:
-            there = Path(workdir(script) or "", Path(text).expanduser()).exists()
-        except (OSError, RuntimeError, ValueError):  # a name that no file can have; nobody here is called so
-            there = False
+        there = exists(Path(workdir(script) or "", expanded(text)))
         return "" if there else f"there is no {text} on this machine"
 
     def choice_of(self, text: str) -> str | None:

@@ -11,10 +11,12 @@ from collections import abc
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timedelta
 from numbers import Number
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from types import NoneType, UnionType
 from typing import Any, Literal, Union
 from uuid import UUID
+
+from ..store.user_files import expanded
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _NONE = ("None", "null")
@@ -160,7 +162,7 @@ def _of_class(text: str, kind: type[Any]) -> Any:
     if dataclasses.is_dataclass(kind):
         return _dataclass(text, kind)
     if issubclass(kind, PurePath):
-        return kind(Path(text).expanduser())
+        return kind(expanded(text))
     if not issubclass(kind, _FROM_TEXT) and _is_of(value := _guess(text), kind):
         return value
     try:

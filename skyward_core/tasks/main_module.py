@@ -12,6 +12,7 @@ from types import CodeType, ModuleType
 from zipfile import is_zipfile
 
 from ..model.errors import ScriptError, UsageError
+from ..store.user_files import is_dir, is_file, resolved
 from .scripts import parse
 
 
@@ -49,13 +50,14 @@ def of_path(path: Path) -> MainModule:
     Raises:
         ScriptError: there is none, it cannot be read, or it does not parse.
     """
-    if (path.is_dir() and (path / "__main__.py").is_file()) or (path.suffix != ".py" and is_zipfile(path)):
+    is_archive = path.suffix != ".py" and is_file(path) and is_zipfile(path)
+    if is_archive or (is_dir(path) and is_file(path / "__main__.py")):
         return _within(path)
     tree = parse(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # parse has compiled it once already
         code = compile(tree, str(path), "exec", dont_inherit=True)
-    return MainModule(code, str(path.absolute()), str(path), str(path.resolve().parent))
+    return MainModule(code, str(path.absolute()), str(path), str(resolved(path).parent))
 
 
 def of_module(name: str) -> MainModule:

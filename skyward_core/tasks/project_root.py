@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..store.user_files import exists, expanded, resolved
+
 PROJECT = "pyproject.toml"
 REPOSITORY = ".git"
 
@@ -16,11 +18,8 @@ def up_to_project(folder: Path) -> Iterator[Path]:
         yield folder
         return
     above = [folder, *folder.parents]
-    marked = [each for mark in (REPOSITORY, PROJECT) for each in above if (each / mark).exists()]
-    try:
-        own = Path.home().resolve()
-    except RuntimeError:  # a user without one
-        own = Path("/")
+    marked = [each for mark in (REPOSITORY, PROJECT) for each in above if exists(each / mark)]
+    own = resolved(expanded("~"))
     for each in above:
         if each == own and each != folder:
             return

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from ..model.errors import Cancelled, NotPicklableError, ScriptError, ScriptFailed, UsageError
 from ..model.outcome import signal_name
 from ..model.wrong_field import of_field
-from ..store.user_files import read_bytes
+from ..store.user_files import entries, exists, is_dir, read_bytes
 from ..wire import safe_text
 from . import import_path, known_pythons
 from .annotations import is_known, is_told, many, own_types, source_type
@@ -86,7 +86,7 @@ class FunctionInfo:
 def split_target(text: str) -> tuple[Path, str | None]:
     """``"train.py:main"`` -> the script and the function; the whole is a path where such a file exists."""
     head, colon, tail = text.rpartition(":")
-    if not colon or not tail.isidentifier() or Path(text).exists():
+    if not colon or not tail.isidentifier() or exists(text):
         return Path(text), None
     return Path(head), tail
 
@@ -399,9 +399,13 @@ def parse(path: Path) -> ast.Module:
 
 
 def _neighbours(path: Path) -> str:
-    if not path.parent.is_dir():
+    if not is_dir(path.parent):
         return ""
-    close = difflib.get_close_matches(path.stem, [other.stem for other in path.parent.glob("*.py")], n=1)
+    try:
+        others = [other.stem for other in entries(path.parent) if other.suffix == ".py"]
+    except OSError:
+        return ""
+    close = difflib.get_close_matches(path.stem, others, n=1)
     return f"; did you mean '{close[0]}.py'?" if close else ""
 
 

@@ -49,7 +49,7 @@ def debug_dump(path: str | None, console: Console) -> int:
 
 
 def _refuse_if_there(target: Path) -> None:
-    if target.exists() or target.is_symlink():
+    if os.path.lexists(target):
         raise UsageError(f"{target} is there already and is left as it is; name another file")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from skyward_core.front.session import Session
+from skyward_core.front.user_files import exists
 from skyward_core.model import exit_status
 from skyward_core.model.curves import Curves, curve_json
 from skyward_core.model.errors import PoolError, UsageError
@@ -123,7 +123,7 @@ def _newest(found: Curves) -> Sequence[tuple[str, str, str, str]]:
 
 def _write(found: Curves, output: str) -> None:
     """Write a file, whole or not at all; it overwrites nothing."""
-    if Path(output).exists():
+    if exists(output):
         raise UsageError(f"{output} is there already")
     if output.endswith(".parquet"):
         found.to_parquet(output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from skyward_core.front.history import PoolRow, following
@@ -34,7 +35,7 @@ def record(word: str, output: str | None, console: Console) -> int:
     with opened(console) as session:
         pool, run = _found(session, word)
         target = Path(output or f"{run or pool.name}{ENDING}")
-        if target.exists() or target.is_symlink():
+        if os.path.lexists(target):
             raise UsageError(f"{target} is there already and is left as it is; name another file with -o")
         if pool.ended_at is None:
             _catch_up(session, pool, console)

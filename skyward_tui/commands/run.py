@@ -21,6 +21,7 @@ from skyward_core.front.launch_plan import LaunchPlan
 from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.scripts import Interpreter, Task
 from skyward_core.front.session import Session
+from skyward_core.front.user_files import is_file
 from skyward_core.model import exit_status
 from skyward_core.model.capabilities import RunsHere
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError, what_of
@@ -153,7 +154,7 @@ def _plan(request: LaunchRequest, *, launching: bool) -> LaunchPlan:
     except ScriptError as error:
         if example := meant(Path(request.script)):
             raise ScriptError(f"{error}\nthere is an example of that name: run {example}") from error
-        if "." in request.script and Path(f"{request.script.replace('.', '/')}.py").is_file():
+        if "." in request.script and is_file(f"{request.script.replace('.', '/')}.py"):
             raise ScriptError(f"{error}; a module is run with -m: run -m {request.script}") from error
         raise
 

@@ -10,10 +10,11 @@ from textual.content import Content
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
+from skyward_core.front.user_files import entries, expanded, is_dir, is_file, resolved
 from skyward_core.wire.safe_text import field
 
 from ..ends import beside as in_thread
-from ..launch_form import Form, expanded
+from ..launch_form import Form
 from ..packaged import examples
 from ..starts import RECENT, example_row, lacking_of_examples, recent_row
 from .picker import Picker
@@ -80,7 +81,7 @@ class FilesScreen(Picker):
                 self._add(path, self._example(path))
         self.say(field(str(folder)))
         try:
-            found = sorted(folder.iterdir(), key=lambda path: (path.is_file(), path.name.lower()))
+            found = sorted(entries(folder), key=lambda path: (is_file(path), path.name.lower()))
         except OSError as error:
             listed.add_option(
                 Option(Content.styled(f"  {error.strerror or error}", "$text-error"), disabled=True)
@@ -89,11 +90,11 @@ class FilesScreen(Picker):
         if not part:
             self._add(folder.parent, Content("  ../"))
         for path in found[:_MOST]:
-            is_folder = path.is_dir()
+            is_folder = is_dir(path)
             wanted = is_folder or path.suffix in (".py", ".yaml", ".yml")
             if wanted and not path.name.startswith((".", "__")) and part.lower() in path.name.lower():
                 self._add(path, Content(f"  {field(path.name)}{'/' if is_folder else ''}"))
-        if part and not self._entries and folder.is_dir():
+        if part and not self._entries and is_dir(folder):
             self.say(f"  no script or folder has {part!r} in its name")
         listed.action_first()
 
@@ -114,17 +115,17 @@ class FilesScreen(Picker):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         typed = expanded(event.value.strip())
-        if event.value.strip() and (self._folder / typed).is_file():
+        if event.value.strip() and is_file(self._folder / typed):
             self.dismiss(str(self._folder / typed))
         else:
             self.query_one(OptionList).action_select()
 
     def take(self, picked: str) -> None:
         path, self.again = self._entries[picked], self._launches.get(picked)
-        if not path.is_dir():
+        if not is_dir(path):
             self.dismiss(str(path))
             return
-        self._folder, self._walks = path.resolve(), True
+        self._folder, self._walks = resolved(path), True
         narrow = self.query_one(Input)
         narrow.focus()
         if narrow.value:

@@ -13,12 +13,11 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from skyward_core.front.scripts import NoPython, OfferedPython, interpreter_of, known_python, offered
-from skyward_core.front.user_files import is_file
+from skyward_core.front.user_files import expanded, is_file
 from skyward_core.model.errors import SkywardError
 from skyward_core.wire.safe_text import field
 
 from ..ends import beside as in_thread
-from ..launch_form import expanded
 from ..words import one_line
 from .picker import Picker
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
+from skyward_core.front.user_files import expanded
 from skyward_core.model.errors import NoTrials, SkywardError, UsageError
 from skyward_core.views.agreement import differences, disagreements
 from skyward_core.views.metrics import MetricBook
@@ -16,7 +17,6 @@ from skyward_core.views.views import PoolView, RunView
 from ..actions import first_key
 from ..differing import difference_table, two_of
 from ..hints import words_of
-from ..launch_form import expanded
 from ..widgets.rank_state import FAILURES
 from ..widgets.results import ResultsPane
 from ..widgets.trial_lines import TrialLines

@@ -17,6 +17,7 @@ from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Button, Input, Select, Static
 
+from skyward_core.front.user_files import expanded, is_dir, resolved
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.views import PoolView
 
@@ -28,7 +29,6 @@ from ..launch_form import (
     FieldError,
     Form,
     command_line,
-    expanded,
     functions_of,
     is_job,
     path_of,
@@ -477,7 +477,7 @@ class LaunchScreen(BaseScreen[None]):
                 self.query_one("#arguments").focus()
 
         at = expanded(self._fields.text("script")).parent
-        files = FilesScreen(at.resolve() if at.is_dir() else current_folder(), self._recent)
+        files = FilesScreen(resolved(at) if is_dir(at) else current_folder(), self._recent)
         self.app.push_screen(files, picked)
 
     def action_pythons(self) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from ...model.errors import CredentialsRefused, SkywardError, Unreachable, hint_of, what_of
 from ...model.machine import Check
+from ...store.user_files import expanded, is_file
 from . import network
 from .calls import Calls
 from .failures import DENIED
@@ -46,7 +46,7 @@ def has_credentials() -> bool:
         os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials",
         os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config",
     )
-    return any(map(os.environ.get, SIGNS)) or any(Path(each).expanduser().is_file() for each in files)
+    return any(map(os.environ.get, SIGNS)) or any(is_file(expanded(each)) for each in files)
 
 
 async def look(

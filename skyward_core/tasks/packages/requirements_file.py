@@ -81,7 +81,9 @@ class _Reader:
                 )
             if (hashed or self._lock) and not is_pinned(text):
                 kind = "a lock" if self._lock else "a file with hashes"
-                raise PackagesError(f"{where}: {text:.100} names no exact version, as each line of {kind} does")
+                raise PackagesError(
+                    f"{where}: {text:.100} names no exact version, as each line of {kind} does"
+                )
             if hashed or self._lock:
                 pinned.append(("", line(*_split(text), hashes)))
             else:

@@ -16,6 +16,7 @@ from typing import Any
 from ...model.errors import PoolError
 from ...model.interpreter import Interpreter
 from ...model.value import Value, value
+from ...store.user_files import exists
 from ...tasks import import_path
 from ...tasks.own_interpreter import is_own
 from ..base import MINOR
@@ -80,7 +81,7 @@ async def ground(config: Mapping[str, Any], said: Callable[[str], None]) -> Grou
             await asyncio.to_thread(have, chosen, said, stop)
         finally:
             stop.ask()  # who takes the start back wants no environment
-    if not Path(chosen.path).exists():
+    if not exists(chosen.path):
         raise PoolError(
             f"{chosen.path} ({chosen.source}), with which the ranks of this pool run, is not there any more: make it "
             "anew, or make the pool anew"
@@ -158,5 +159,5 @@ def _own_entries(python: str) -> tuple[str, ...]:
 def _is_replaced(chosen: Interpreter) -> bool:
     """Whether nobody chose it, it is gone, and ours can do what it did: that of a tool that was installed anew. A
     Python that is part of another program has no path."""
-    there = bool(chosen.path) and Path(chosen.path).exists()
+    there = bool(chosen.path) and exists(chosen.path)
     return not chosen.chosen and not there and chosen.minor == MINOR

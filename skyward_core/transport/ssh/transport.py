@@ -17,6 +17,7 @@ from ...model.errors import CredentialsRefused, HostKeyError, PoolError, Unreach
 from ...model.interpreter import Interpreter
 from ...node.boot.working_copy import Item
 from ...store.loggers import logger, timed
+from ...store.user_files import is_dir, resolved
 from ...store.working_folder import unfit as why_unfit
 from ...tasks.own_interpreter import own
 from ...wire.frames import Heard
@@ -212,7 +213,7 @@ class SSHTransport:
                 inside = [each.entry for each in await local]
                 beside = [path for folder, copy in places.items() for path in moved(inside, folder, copy)]
                 config["path"] += [*moved(inside, config.get("cwd") or "", there), *beside]
-                config["client_cwd"] = str(Path(config.get("cwd") or "").resolve()) if there else ""
+                config["client_cwd"] = str(resolved(config.get("cwd") or "")) if there else ""
                 config["cwd"] = there
             config |= {
                 "folder": f"{pools(facts['root'])}/{self.folder}",
@@ -579,8 +580,8 @@ def _some(names: Sequence[str]) -> str:
 
 def _snapshot(cwd: str, image: Mapping[str, Any], gate: Gate | None) -> working_folder.Snapshot | str:
     """The working folder as it is now, the same for all nodes of a start; or why it cannot travel."""
-    folder = Path(cwd).resolve()
-    if unfit := why_unfit(folder) or ("" if folder.is_dir() else f"{folder} is no folder"):
+    folder = resolved(cwd)
+    if unfit := why_unfit(folder) or ("" if is_dir(folder) else f"{folder} is no folder"):
         return unfit
 
     def make() -> working_folder.Snapshot:
@@ -593,6 +594,6 @@ def moved(paths: Sequence[str], cwd: str, there: str) -> list[str]:
     """Those of the client's import paths that lie in its working folder, as they are on the host."""
     if not (cwd and there):
         return []
-    root = Path(cwd).resolve()
-    inside = [path for path in map(Path.resolve, map(Path, paths)) if path.is_relative_to(root)]
+    root = resolved(cwd)
+    inside = [path for path in map(resolved, paths) if path.is_relative_to(root)]
     return [str(Path(there) / path.relative_to(root)) for path in inside]

@@ -27,6 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from ...node.boot.working_copy import PIECE, VANISHED, Item, to_json
+from ...store.user_files import found_by, is_dir
 from ...store.working_folder import StateInside
 from ...tasks.answers import git
 from ...wire.output_names import BY_PRODUCTS
@@ -94,10 +95,10 @@ def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str]
     unmatched = []
     for pattern in includes:
         named = is_secret(pattern) or _matches(pattern, (".git",))
-        if not (there := list(folder.glob(pattern))):
+        if not (there := found_by(folder, pattern)):
             unmatched.append(pattern)
         for found in there:
-            inside = [found] if not found.is_dir() else [p for p in found.rglob("*") if not p.is_dir()]
+            inside = [found] if not is_dir(found) else [p for p in found_by(found, "**/*") if not is_dir(p)]
             below = (path.relative_to(folder).as_posix() for path in inside)
             paths = [path for path in below if not state.holds(path)]
             wanted += [path for path in paths if named or not (is_secret(path) or _matches(path, (".git",)))]
@@ -122,7 +123,7 @@ def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str]
 
 def without_files(folder: Path, includes: Sequence[str]) -> list[str]:
     """Patterns that name nothing in a folder, as :class:`Manifest` has them; the folder is not listed for that."""
-    return [pattern for pattern in includes if next(iter(folder.glob(pattern)), None) is None]
+    return [pattern for pattern in includes if not found_by(folder, pattern)]
 
 
 def is_secret(path: str) -> bool:
@@ -162,7 +163,7 @@ def _listed(folder: Path, excludes: Sequence[str]) -> list[str]:
             raise Unreadable(error, Path(error.filename)) from error
     paths = []
     for path in listed.decode("utf-8", "surrogateescape").split("\0"):
-        if path and (folder / path).is_dir() and not (folder / path).is_symlink():
+        if path and is_dir(folder / path) and not (folder / path).is_symlink():
             below = folder / path  # another repository inside of this one
             paths += [f"{path.rstrip('/')}/{inner}" for inner in _listed(below, ())]
         elif path:
