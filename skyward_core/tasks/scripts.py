@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .task import Task
 
 PACKAGES = ("skyward_core", "skyward")
+LONGEST = 200  # characters of a path that an error quotes whole
 MOST = 4 << 20  # bytes of a script: its tree takes a hundred times as much
 LEAST_ROOM = 64 << 10  # bytes of a disk below which it is as good as full
 DECORATORS = ("function", "compute")  # the second is the older name of the first
@@ -368,14 +369,15 @@ def _raise(report: Mapping[str, str], printed: str) -> NoReturn:
 
 
 def parse(path: Path) -> ast.Module:
+    name = str(path) if len(str(path)) <= LONGEST else f"{str(path)[: LONGEST // 2]}…"
     try:
         source = read_bytes(path, MOST)
     except FileNotFoundError:
-        raise ScriptError(f"no such script: {path}{_neighbours(path)}") from None
+        raise ScriptError(f"no such script: {name}{_neighbours(path)}") from None
     except IsADirectoryError:
-        raise ScriptError(f"{path} is a folder; name a script in it") from None
+        raise ScriptError(f"{name} is a folder; name a script in it") from None
     except OSError as error:
-        raise ScriptError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise ScriptError(f"{name} cannot be read: {error.strerror or error}") from error
     if b"\0" in source:
         raise ScriptError(f"{path} is no text, and so no Python script; python -m skyward_core runs archives")
     try:

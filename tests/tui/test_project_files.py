@@ -7,15 +7,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from skyward_tui.app import SkywardApp
+from skyward_tui.dialogs.files import FilesScreen
 from skyward_tui.dialogs.presets import PresetsScreen
 from skyward_tui.dialogs.pythons import PythonsScreen
+from skyward_tui.screens.launch import LaunchScreen
 from tests.support.app_driver import launch_form, screen_text, until
 from tests.support.hostile_project import JOB, PRESET, SCRIPT, hostile_project
 
 SIZE = (160, 48)
+SCRIPT_TEXT = "import skyward_core as sky\n\n\n@sky.function\ndef train(lr: float = 0.1) -> None: ...\n"
 
 
 async def test_the_form_runs_no_file_of_a_project(
@@ -42,3 +45,36 @@ async def test_the_form_runs_no_file_of_a_project(
         screen.query_one("#script", Input).value = JOB
         await until(pilot, lambda: "1 line, on all nodes" in screen_text(app))
     assert not mark.exists(), mark.read_text()
+
+
+async def test_a_pasted_line_of_any_length_is_told_under_its_field(app: SkywardApp, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT_TEXT)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await launch_form(app, pilot, "a" * 256)
+        await until(pilot, lambda: "cannot be read: File name too long" in " ".join(screen_text(app).split()))
+        for text in ("a/" * 3000, "loop", "~nobody-of-that-name", "a\udcff.py"):
+            screen.query_one("#script", Input).value = text
+            await until(pilot, lambda: bool(message(screen)))
+        for key, dialog in (("ctrl+o", FilesScreen), ("ctrl+n", PythonsScreen)):
+            await pilot.press(key)
+            await until(pilot, lambda dialog=dialog: isinstance(app.screen, dialog))  # type: ignore[misc]
+            for text in ("a" * 256, "~nobody-of-that-name/", "loop/", "a" * 5000 + "/"):
+                app.screen.query_one(Input).value = text
+                await pilot.press("enter")
+                if app.screen is screen:  # it was taken as it is
+                    await pilot.press(key)
+            await pilot.press("escape")
+            await until(pilot, lambda: app.screen is screen)
+        screen.query_one("#script", Input).value = "train.py"
+        await until(pilot, lambda: screen.form().function == "train")
+        for field in screen.query("#form Input"):
+            if not field.disabled and field.display and field.id != "script":
+                before, field.value = field.value, "a" * 256  # type: ignore[attr-defined]
+                await until(pilot, lambda: screen.is_current)
+                field.value = before  # type: ignore[attr-defined]
+        await until(pilot, lambda: "train(" in screen_text(app))
+    assert app.return_code in (0, None)
+
+
+def message(screen: LaunchScreen) -> str:
+    return str(screen.query_one("#message", Static).content)

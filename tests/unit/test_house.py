@@ -262,3 +262,71 @@ def test_nothing_that_travels_to_nodes_imports_what_stays() -> None:
     assert len(stay) == len(STAY) and not stay & set(there)
     wrong = {name: found for name in there if (found := imported(name) & stay)}
     assert not wrong
+
+
+QUESTIONS = {"exists", "is_file", "is_dir", "is_symlink", "resolve", "expanduser", "stat", "lstat", "iterdir", "glob",
+             "rglob", "samefile", "readlink", "read_text", "read_bytes"}  # fmt: skip
+# Modules that read text of users, projects and variables, and what of theirs asks about files of our own alone.
+ASKING = ("skyward_tui", "skyward_core/front", "skyward_core/tasks", "skyward_core/store/home.py",
+          "skyward_core/store/own_settings.py", "skyward_core/store/presets.py", "skyward_core/store/settings.py",
+          "skyward_core/store/toml_file.py", "skyward_core/store/working_folder.py")  # fmt: skip
+OF_OURS = {
+    "skyward_core/front/alias_module.py": 4,
+    "skyward_core/front/api/fetched_results.py": 2,
+    "skyward_core/front/bug_report.py": 1,
+    "skyward_core/front/copying.py": 5,  # of a node, and of what was just copied
+    "skyward_core/front/history.py": 1,
+    "skyward_core/front/line_search.py": 1,
+    "skyward_core/front/past_looks.py": 2,
+    "skyward_core/front/record_pack.py": 3,
+    "skyward_core/store/home.py": 4,
+    "skyward_core/store/toml_file.py": 1,
+    "skyward_core/tasks/environments.py": 3,
+    "skyward_core/tasks/known_pythons.py": 1,
+    "skyward_core/tasks/loader.py": 2,  # of a script that was parsed before
+    "skyward_core/tasks/loading_child.py": 1,
+    "skyward_core/tasks/own_packages.py": 3,
+    "skyward_core/tasks/scripts.py": 2,
+    "skyward_core/tasks/task.py": 4,
+    "skyward_tui/commands/examples.py": 1,
+    "skyward_tui/packaged.py": 1,
+    "skyward_tui/result_files.py": 1,
+    "skyward_tui/styles.py": 1,
+    "skyward_tui/torchrun_options.py": 1,
+}
+
+
+def bare_questions(node: ast.AST, caught: bool = False) -> int:
+    """Count the questions about paths that may raise: those of pathlib, unless an ``OSError`` is caught around them."""
+    if isinstance(node, ast.Try):
+        names = {
+            each.id
+            for handler in node.handlers
+            for each in ast.walk(handler.type or handler)
+            if isinstance(each, ast.Name)
+        }
+        inside = sum(bare_questions(each, caught or "OSError" in names) for each in node.body)
+        return inside + sum(
+            bare_questions(each, caught) for each in (*node.handlers, *node.orelse, *node.finalbody)
+        )
+    asks = (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in QUESTIONS
+        and not (
+            isinstance(node.func.value, ast.Name)
+            and node.func.value.id in ("os", "accelerators", "providers", "connect")
+        )
+    )
+    return (asks and not caught) + sum(bare_questions(each, caught) for each in ast.iter_child_nodes(node))
+
+
+def test_paths_of_users_and_projects_are_asked_about_by_one_helper() -> None:
+    """``store/user_files.py`` answers where pathlib raises, and reads regular files up to a bound."""
+    found = {
+        name: number
+        for path in MODULES.values()
+        if (name := path.relative_to(ROOT).as_posix()).startswith(ASKING) and "/examples/" not in name
+        if (number := sum(map(bare_questions, ast.parse(text_of(path)).body)))
+    }
+    assert found == OF_OURS
