@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from ..model.value import Value, value
 from ..store.user_files import expanded, read_text, resolved, toml_of
 from .python_versions import VersionError, satisfies
 
-# The reference expression of the specification.
-_BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+_BEGIN = re.compile(r"# /// ([a-zA-Z0-9-]+)")
+_END = "# ///"
 _PACKAGE = re.compile(r"[A-Za-z0-9]")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
 _UV = ("index", "index-url", "extra-index-url", "find-links", "no-index", "sources")
@@ -45,7 +45,7 @@ def inline_metadata(script: Path) -> InlineMetadata | None:
         text = read_text(script, "utf-8-sig")
     except (OSError, UnicodeDecodeError):
         return None  # whoever parses the script tells
-    blocks = [found["content"] for found in _BLOCK.finditer(text) if found["type"] == "script"]
+    blocks = list(blocks_of(text))
     if not blocks:
         return None
 
@@ -54,15 +54,31 @@ def inline_metadata(script: Path) -> InlineMetadata | None:
 
     if len(blocks) > 1:
         raise wrong(f"there are {len(blocks)} such blocks; leave one")
-    lines = (line[2:] if line.startswith("# ") else line[1:] for line in blocks[0].splitlines(keepends=True))
     try:
-        said = toml_of("".join(lines))
+        said = toml_of("\n".join(line[2:] if line.startswith("# ") else line[1:] for line in blocks[0]))
     except ValueError as error:
         raise wrong(f"it is no TOML: {error}") from error
     try:
         return read_tables(said, resolved(script).parent)
     except Wrong as error:
         raise wrong(str(error)) from None
+
+
+def blocks_of(text: str) -> Iterator[list[str]]:
+    """Return the lines of each block, as the specification's expression finds them.
+
+    That expression takes time by the square of the number of lines, in which no other thread runs.
+    """
+    comments: list[str] = []
+    for line in [*text.split("\n"), ""]:
+        if line == "#" or line.startswith("# "):
+            comments.append(line)
+            continue
+        begins = [(at, found[1]) for at, each in enumerate(comments) if (found := _BEGIN.fullmatch(each))]
+        ends = [at for at, each in enumerate(comments) if each == _END]
+        if begins and ends and ends[-1] > begins[0][0] + 1 and begins[0][1] == "script":
+            yield comments[begins[0][0] + 1 : ends[-1]]
+        comments = []
 
 
 class Wrong(ValueError):

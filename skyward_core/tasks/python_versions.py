@@ -28,7 +28,7 @@ class VersionError(ValueError):
 
 def numbers(version: str) -> Numbers:
     """``"3.12.1"`` -> ``(3, 12, 1)``; what is no number ends it."""
-    found = re.match(r"\d+(\.\d+)*", version)
+    found = re.match(r"\d{1,9}(\.\d{1,9})*", version)  # int() refuses thousands of digits
     return tuple(map(int, found[0].split("."))) if found else ()
 
 

@@ -45,6 +45,7 @@ ODD = (
     "~nobody-of-that-name/x.py",
     "\udcff.py",
     "\ud800",
+    "9." + "9" * 5000,
     "loop",
     "loop/x.py",
     "closed",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from skyward_core.model.errors import ScriptError
-from skyward_core.tasks.inline_metadata import InlineMetadata, inline_metadata
+from skyward_core.tasks.inline_metadata import InlineMetadata, blocks_of, inline_metadata
 from skyward_core.tasks.python_versions import VersionError, satisfies
 
 
@@ -159,3 +162,23 @@ def test_versions_that_are_wanted(version: str, wanted: str, takes: bool) -> Non
 def test_what_is_no_version_is_refused(wanted: str) -> None:
     with pytest.raises(VersionError, match="is no version of Python"):
         satisfies("3.12.1", wanted)
+
+
+REFERENCE = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+LINES = st.sampled_from(["# /// script", "# /// other", "# ///", "#", "# a = 1", "", "x", "#x", " # ///"])
+
+
+@given(st.lists(LINES, max_size=14))
+@example(["# /// script", "# ///", "# ///"])
+@example(["# /// other", "# a = 1", "# /// script", "# a = 1", "# ///"])
+@example(["# /// script", "# /// script", "# ///"])
+def test_blocks_are_those_of_the_specification(lines: list[str]) -> None:
+    text = "\n".join(lines)
+    wanted = [found["content"] for found in REFERENCE.finditer(text) if found["type"] == "script"]
+    assert ["\n".join([*block, ""]) for block in blocks_of(text)] == wanted
+
+
+def test_a_script_of_nothing_but_beginnings_is_read_at_once(tmp_path: Path) -> None:
+    """The specification's expression takes hours for it, in which the app stands still."""
+    (tmp_path / "x.py").write_text("# /// script\n" * 200_000)
+    assert inline_metadata(tmp_path / "x.py") is None

@@ -24,20 +24,19 @@ class Rule(Value):
 
 def walk(folder: Path, never: Callable[[str], bool]) -> Iterator[str]:
     """Paths of the files below a folder that are not ignored, and not ``never`` wanted."""
-    yield from _walk(folder, "", (), never)
-
-
-def _walk(folder: Path, below: str, rules: tuple[Rule, ...], never: Callable[[str], bool]) -> Iterator[str]:
-    rules += _rules(folder / NAME, below)
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            path, is_folder = below + entry.name, entry.is_dir(follow_symlinks=False)
-            if never(path) or _ignored(path, is_folder, rules):
-                continue
-            if is_folder:
-                yield from _walk(Path(entry.path), f"{path}/", rules, never)
-            else:
-                yield path
+    left: list[tuple[Path, str, tuple[Rule, ...]]] = [(folder, "", ())]
+    while left:  # folders may lie deeper in one another than functions may call each other
+        at, below, rules = left.pop()
+        rules += _rules(at / NAME, below)
+        with os.scandir(at) as entries:
+            for entry in entries:
+                path, is_folder = below + entry.name, entry.is_dir(follow_symlinks=False)
+                if never(path) or _ignored(path, is_folder, rules):
+                    continue
+                if is_folder:
+                    left.append((Path(entry.path), f"{path}/", rules))
+                else:
+                    yield path
 
 
 def _ignored(path: str, is_folder: bool, rules: tuple[Rule, ...]) -> bool:
