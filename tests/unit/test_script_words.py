@@ -203,3 +203,12 @@ def test_torchrun_says_as_run_does_what_machines_may_cost(asked):
     )
     for name in ("max_hourly_cost", "budget", "allocation", "selection", "wait_for_capacity"):
         assert getattr(by_torchrun, name) == getattr(by_run, name) is not None, name
+
+
+def test_a_dry_run_of_commands_is_refused_as_it_would_run_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "app.py"
+    script.write_text("import skyward as sky\nopen('mark', 'w')\n\n\n@sky.app\ndef train() -> None: ...\n")
+    done = CliRunner().invoke(cli, ["run", str(script), "--dry-run"])
+    assert done.exit_code == 2
+    assert f"`python -m skyward_core --dry-run {script}` runs it, and rents nothing" in done.output
+    assert not Path("mark").exists()
