@@ -16,10 +16,10 @@ from ..tasks.arguments import Text
 from ..tasks.combinations import values_of
 from ..tasks.inline_metadata import inline_metadata
 from ..tasks.interpreter import OfferedPython, interpreter_of, offered
-from ..tasks.known_pythons import NoPython
+from ..tasks.known_pythons import NoPython, has, missing_in
 from ..tasks.known_pythons import ask as asked_python
 from ..tasks.known_pythons import read as known_python
-from ..tasks.missing_packages import FRAMEWORKS, advice, has, is_missing, missing_in
+from ..tasks.missing_packages import FRAMEWORKS, advice, is_missing
 from ..tasks.packages.offered import OfferedPackages, offered_packages
 from ..tasks.parsing import parsed
 from ..tasks.scripts import (

@@ -16,7 +16,7 @@ class Interpreter(Value):
     Attributes:
         path: of the program; where the environment is still to be made, of the one that will be there.
         prefix: the folder of its environment.
-        version: such as "3.12.1". Of a plan, for which nothing is run: as far as files say it, perhaps "3.12" or "".
+        version: such as "3.12.1"; of a plan, which runs nothing, perhaps "3.12" or "".
         source: what chose it, in words: "--python", ".venv of project train", "this program's own".
         chosen: whether a person, a script, a project or a shell chose it. Otherwise it is only what was at hand.
         base: of an environment that is made for a script, the interpreter that it is made of; else "".
@@ -34,7 +34,7 @@ class Interpreter(Value):
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{f'Python {self.version}' if self.version else 'a Python'} at {self.path} ({self.source})"
+        return f"Python {self.version or '?'} at {self.path} ({self.source})"
 
     @property
     def minor(self) -> str:

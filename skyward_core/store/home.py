@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..model.errors import UsageError
-from ..wire.node_paths import STATE, pools
+from ..wire.node_paths import STATE, NodePaths, pools
 from .user_files import exists, expanded, resolved
 
 if TYPE_CHECKING:
@@ -106,8 +106,17 @@ def _made_private(path: Path, *, named: bool) -> str:
 def is_state(folder: str) -> bool:
     """Check whether a folder is a state folder of this program: this process's, another one's, or a host's."""
     there = os.path.exists  # a working folder has many folders, and pathlib takes five times as long
-    # Earlier releases left no mark.
-    return there(f"{folder}/{STATE}") or (there(f"{folder}/ledger.db") and there(pools(folder)))
+    if there(f"{folder}/{STATE}"):
+        return True
+    inside = pools(folder)
+    if not there(inside):
+        return False
+    try:  # earlier releases, and hosts, leave no mark
+        return there(f"{folder}/ledger.db") or any(
+            there(NodePaths(each.path).lock) for each in os.scandir(inside)
+        )
+    except OSError:
+        return False
 
 
 def state_of(path: Path) -> Path | None:

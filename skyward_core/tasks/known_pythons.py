@@ -1,4 +1,4 @@
-"""The interpreters of this machine: what one is, and where others may be."""
+"""The interpreters of this machine: what one is and has, and where others may be."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 
+from ..model.errors import ScriptError
+from ..model.interpreter import Interpreter
 from ..model.value import Value, value
-from ..store.user_files import exists, expanded, found_by, read_text
+from ..store.user_files import entries, exists, expanded, found_by, is_dir, read_text
 from ..wire.safe_text import field
 from .answers import Silence, answer
+from .missing_packages import is_missing
+from .own_interpreter import is_own
+from .packages.local_packages import local_packages
 from .python_versions import OLDEST, numbers
 
 NEWEST = 20  # the minor version up to which others are looked for
@@ -24,6 +30,9 @@ _ASK = (
     "print(json.dumps([sys.executable, sys.prefix, list(sys.version_info[:3]), n]))"
 )
 OURS = "cpython"  # nodes are sent its bytecode
+_FIND = "import sys; from importlib.util import find_spec; print(find_spec(sys.argv[1]) is not None)"
+_SITES = ("lib/python3*/site-packages", "lib64/python3*/site-packages", "lib/python3/dist-packages",
+          "local/lib/python3*/dist-packages")  # fmt: skip
 CONFIG = "pyvenv.cfg"
 _MOST = 1 << 16  # bytes of a file that says a version
 _NAMED = re.compile(r"python(3\.\d+)")
@@ -190,3 +199,65 @@ def _environment_of(program: str) -> str:
 
 def _text(version: object) -> str:
     return ".".join(map(str, version))  # type: ignore[call-overload]
+
+
+def missing_in(interpreter: Interpreter, modules: Sequence[str]) -> list[str]:
+    """Return the modules of these that an interpreter does not have, by its folders of packages; nothing is run.
+
+    None are missing if its environment is still to be made, or if it has no folders of packages that are known.
+    """
+    if is_own(interpreter.prefix):
+        return [name for name in modules if is_missing(name)]
+    path = list(_import_path(interpreter)) if modules and not interpreter.base else []
+    return [name for name in modules if path and PathFinder.find_spec(name, path) is None]
+
+
+def has(interpreter: Interpreter, module: str) -> bool:
+    """Check whether an interpreter has a module, by running it: for launches alone.
+
+    Raises:
+        ScriptError: It does not answer.
+    """
+    if is_own(interpreter.prefix):
+        return not is_missing(module)
+    try:
+        done = answer([interpreter.path, "-I", "-c", _FIND, module], ())
+    except Silence as error:
+        why = str(error)
+    except OSError as error:
+        why = f"it cannot be run: {error.strerror or error}"
+    else:
+        if not done.returncode:
+            return b"True" in done.stdout
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        why = f"it ended with exit status {done.returncode}" + (f" ({last})" if last else "")
+    raise ScriptError(f"Which packages {interpreter.path} has is not known: {why}")
+
+
+def _import_path(interpreter: Interpreter) -> Iterator[str]:
+    """Return the folders in which an interpreter finds packages, as files say."""
+    prefix = Path(interpreter.prefix)
+    sites = [site for pattern in _SITES for site in found_by(prefix, pattern)]
+    config = config_of(interpreter.prefix)
+    if config.get("include-system-site-packages") == "true":
+        base = Path(config.get("home", "")).parent
+        sites += [site for pattern in _SITES for site in found_by(base, pattern)]
+    for site in sites:
+        yield str(site)
+        yield from _added(site)
+    for package in local_packages({}, interpreter.prefix, interpreter.minor):
+        yield package.entry
+
+
+def _added(site: Path) -> Iterator[str]:
+    """Return the folders that ``.pth`` files add; their lines of code are not run."""
+    try:
+        files = [each for each in entries(site) if each.suffix == ".pth"]
+    except OSError:
+        return
+    for file in files:
+        try:
+            lines = read_text(file, errors="replace", most=1 << 16).splitlines()
+        except OSError:
+            continue
+        yield from (str(site / line) for line in lines if line.strip() and is_dir(site / line))

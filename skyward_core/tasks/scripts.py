@@ -27,11 +27,11 @@ from ..model.outcome import signal_name
 from ..model.wrong_field import of_field
 from ..store.user_files import entries, exists, is_dir, read_bytes
 from ..wire import safe_text
-from . import import_path, known_pythons
+from . import import_path
 from .annotations import is_known, is_told, many, own_types, source_type
 from .arguments import Text, typed
-from .interpreter import interpreter_of
 from .loading_child import child_of, request_of, told_of
+from .own_interpreter import own
 from .parsing import parsed
 from .stop import Stop
 
@@ -256,7 +256,7 @@ def build_tasks(
         plugins: those of the pool; they may wrap the function.
         echo: pass on to our standard error what the script prints while it is loaded. Without it, that
             is shown only with an error.
-        interpreter: the one to load it with; None for the one that is chosen for it.
+        interpreter: the one to load it with; None for the one that runs this.
         said: takes lines that tell how long the making of its environment goes on; None prints them with ``echo``.
         stop: ends it, from another thread, with all processes that it has started.
 
@@ -270,7 +270,7 @@ def build_tasks(
     """
     from .task import read_tasks
 
-    chosen = interpreter_of(path, ask=known_pythons.ask) if interpreter is None else interpreter
+    chosen = own() if interpreter is None else interpreter
     tell = said or (_to_standard_error if echo else _nowhere)
     for line in told_of(chosen):
         tell(line)

@@ -6,7 +6,7 @@ Sent to hosts ahead of everything else, with :mod:`..node.boot.host`: it imports
 OUT, ERR = ".out", ".err"  # what a rank prints
 MARKS, METRICS = ".marks", ".metrics"  # what comes beside that; see :mod:`.marks`
 APP_LOG = "app.log"  # in the spool: what plugins print that are around the node
-STATE = ".skyward-state"  # a file in each folder that holds our state and keys: it is never sent to another machine
+STATE = ".skyward-state"  # marks a folder with our state and keys, which is never sent to another machine
 KEPT, ENDED = "kept.", "ended."  # before a folder's name
 WORKER = "worker."
 # At which a rank writes down where its threads are: a real-time signal, as what people take for themselves, and what

@@ -56,7 +56,7 @@ def test_a_dry_run_says_what_files_say_of_the_interpreter(cli: Cli, mark: Path) 
         in cli("run", SCRIPT, "--dry-run").stdout
     )
     told = cli("run", SCRIPT, "--dry-run", "--python", "./evil.sh").stdout
-    assert f"a Python at {cli.folder}/evil.sh (--python)" in told
+    assert f"Python ? at {cli.folder}/evil.sh (--python)" in told
     assert not mark.exists(), mark.read_text()
 
 

@@ -34,7 +34,7 @@ async def test_the_form_runs_no_file_of_a_project(
         await until(pilot, lambda: isinstance(app.screen, PresetsScreen) and PRESET in screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: screen.form().python == str(project / "evil.sh"))
-        await until(pilot, lambda: f"aPythonat{project}/evil.sh" in plan_text(screen))
+        await until(pilot, lambda: f"Python?at{project}/evil.sh" in plan_text(screen))
         await pilot.press("ctrl+n")
         await until(pilot, lambda: isinstance(app.screen, PythonsScreen))
         rows = [

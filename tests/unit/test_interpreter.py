@@ -18,8 +18,7 @@ from skyward_core.providers.local.provider import Local
 from skyward_core.tasks import answers as answers_of_programs
 from skyward_core.tasks import inline_metadata, known_pythons
 from skyward_core.tasks.interpreter import choose, interpreter_of
-from skyward_core.tasks.known_pythons import KnownPython, NoPython, ask, read
-from skyward_core.tasks.missing_packages import has, missing_in
+from skyward_core.tasks.known_pythons import KnownPython, NoPython, ask, has, missing_in, read
 from skyward_core.tasks.own_interpreter import OWN, disagreement, is_own, own
 from skyward_core.tasks.python_versions import satisfies
 from skyward_core.views.views import PoolView

@@ -600,6 +600,8 @@ def test_no_state_folder_is_sent(
 ) -> None:
     state(folder / "home")
     state(folder / "lib" / "another name", marked=False)
+    write(folder, "cache/skyward/pools/p.1/agent.lock", "ours")  # of a host that shares this folder
+    write(folder, "cache/skyward/pools/p.1/tls.key", "ours")
     elsewhere = state(tmp_path / "elsewhere")
     (folder / "link").symlink_to(elsewhere)
     (folder / "inside").symlink_to(elsewhere / "pools")

@@ -16,7 +16,7 @@ import stat
 import sys
 import time
 
-from skyward_core.wire.node_paths import STATE, NodePaths, pools, rest_of
+from skyward_core.wire.node_paths import NodePaths, pools, rest_of
 
 TYPE_CHECKING = False  # typing's would be imported for it
 if TYPE_CHECKING:
@@ -121,7 +121,6 @@ def unusable(root: str) -> str:
         with open(trial, "wb") as file:
             file.write(b"x" * 4096)
         os.unlink(trial)
-        open(os.path.join(root, STATE), "ab").close()
         space = os.statvfs(root)
     except OSError as error:
         return error.strerror or str(error)

@@ -203,6 +203,8 @@ STAY = (
     "skyward_core/store/toml_file.py",
     "skyward_core/tasks/argument_fields.py",
     "skyward_core/tasks/job_files/without_secrets.py",
+    "skyward_core/tasks/interpreter.py",
+    "skyward_core/tasks/known_pythons.py",
     "skyward_core/tasks/packages/offered.py",
     "skyward_core/views/agreement.py",
     "skyward_core/views/collapsed.py",
