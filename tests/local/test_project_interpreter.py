@@ -27,8 +27,10 @@ from skyward_core.model.spec import Image, Options, PoolSpec
 from skyward_core.node.boot.environment import MADE
 from skyward_core.plugins.base import Plugin
 from skyward_core.store.kept_locks import kept
+from skyward_core.tasks.known_pythons import ask
 from skyward_core.tasks.own_packages import own_packages
 from skyward_core.tasks.scripts import build_task
+from skyward_core.tasks.task import Task
 from tests.support.cli import Cli, call
 from tests.support.processes import descendants, exists
 from tests.support.pythons import another_python, make_environment, other_pythons
@@ -107,6 +109,11 @@ class BringsTiny(Plugin):
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         return replace(image, pip=(*image.pip, "skytiny==1.0"))
+
+
+def loaded(script: Path, **how: Any) -> Task:
+    """A call of ``f``, loaded with the interpreter that a launch chooses."""
+    return build_task(script, "f", {}, interpreter=interpreter_of(script, ask=ask), **how)
 
 
 class Up:
@@ -242,7 +249,7 @@ def inline(project: Path, wheels: Path) -> Path:
 def test_a_script_with_inline_metadata_gets_an_environment_of_its_own(inline: Path, home: Path) -> None:
     chosen = interpreter_of(inline)
     said: list[str] = []
-    task = build_task(inline, "f", {}, said=said.append)
+    task = loaded(inline, said=said.append)
     assert task.interpreter == chosen
     assert said[:2] == [
         f"interpreter: {chosen}",
@@ -250,7 +257,7 @@ def test_a_script_with_inline_metadata_gets_an_environment_of_its_own(inline: Pa
     ]
     assert any("skytiny" in line for line in said[2:])
     again: list[str] = []
-    build_task(inline, "f", {}, said=again.append)
+    loaded(inline, said=again.append)
     assert again == said[:1]
     with up(inline, chosen) as pool:
         assert pool.result()[:4] == [chosen.version, chosen.path, "1.0", []]
@@ -287,7 +294,7 @@ def test_an_environment_that_cannot_be_made_is_told(inline: Path) -> None:
     with pytest.raises(
         PoolError, match=r"(?s)environment of the inline metadata of inline.py cannot .*skytiny==9.9"
     ):
-        build_task(inline, "f", {})
+        loaded(inline)
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -314,7 +321,7 @@ def test_a_client_that_is_killed_while_it_makes_an_environment_leaves_no_install
         link.close()
     assert not (Path(chosen.prefix) / MADE).exists()
     inline.write_text(inline.read_text().replace(links, 'find-links = ["wheels"]'))
-    task = build_task(inline, "f", {})
+    task = loaded(inline)
     assert task.interpreter is not None and (Path(task.interpreter.prefix) / MADE).exists()
 
 
@@ -326,10 +333,10 @@ def test_a_package_that_is_missing_is_to_be_had_where_it_is_missing(
     script.write_text("import skyward_core as sky\nimport torch\n@sky.function\ndef f(): return 1\n")
     assert missing_of(script) == ["torch"]
     with pytest.raises(ScriptFailed, match=f"torch is not installed for {program}; install it there: "):
-        build_task(script, "f", {})
+        loaded(script)
     inline.write_text(inline.read_text() + "import torch\n")
     with pytest.raises(ScriptFailed, match="add torch to the dependencies in the script's inline metadata"):
-        build_task(inline, "f", {})
+        loaded(inline)
 
 
 def test_pools_that_a_script_makes_by_itself_need_nothing_of_the_project(
@@ -344,7 +351,7 @@ def test_pools_that_a_script_makes_by_itself_need_nothing_of_the_project(
     )
     script = project / "whole.py"
     script.write_text("import skyward_core as sky\n@sky.function\ndef f(): return 1\n" + pool)
-    assert build_task(script, "f", {}).name == "f"
+    assert loaded(script).name == "f"
 
 
 def test_a_cloudpickle_that_is_too_old_is_named(project: Path, environments: dict[str, Path]) -> None:
@@ -353,7 +360,7 @@ def test_a_cloudpickle_that_is_too_old_is_named(project: Path, environments: dic
     (packages / "cloudpickle.py").write_text("__version__ = '2.2.1'\n")
     (project / "train.py").write_text("import skyward_core as sky\n@sky.function\ndef f(): return 1\n")
     with pytest.raises(ScriptError, match=f"{program} has cloudpickle 2.2.1, and 3 or later is needed"):
-        build_task(project / "train.py", "f", {})
+        loaded(project / "train.py")
 
 
 def test_what_is_given_to_other_interpreters_is_our_own_alone_and_made_whole(home: Path) -> None:
