@@ -17,8 +17,8 @@ from ..model.interpreter import Interpreter
 from ..model.value import Value, value
 from ..store.user_files import entries, exists, expanded, found_by, is_dir, read_text
 from ..wire.safe_text import field
+from . import missing_packages
 from .answers import Silence, answer
-from .missing_packages import is_missing
 from .own_interpreter import is_own
 from .packages.local_packages import local_packages
 from .python_versions import OLDEST, numbers
@@ -207,7 +207,7 @@ def missing_in(interpreter: Interpreter, modules: Sequence[str]) -> list[str]:
     None are missing if its environment is still to be made, or if it has no folders of packages that are known.
     """
     if is_own(interpreter.prefix):
-        return [name for name in modules if is_missing(name)]
+        return [name for name in modules if missing_packages.is_missing(name)]
     path = list(_import_path(interpreter)) if modules and not interpreter.base else []
     return [name for name in modules if path and PathFinder.find_spec(name, path) is None]
 
@@ -219,7 +219,7 @@ def has(interpreter: Interpreter, module: str) -> bool:
         ScriptError: It does not answer.
     """
     if is_own(interpreter.prefix):
-        return not is_missing(module)
+        return not missing_packages.is_missing(module)
     try:
         done = answer([interpreter.path, "-I", "-c", _FIND, module], ())
     except Silence as error:

@@ -18,7 +18,7 @@ from skyward_core.model.spec import Image, PoolSpec
 from skyward_core.plugins import by_name as plugin
 from skyward_core.plugins.base import Plugin, transform_image
 from skyward_core.providers.local.provider import Local
-from skyward_core.tasks import known_pythons
+from skyward_core.tasks import missing_packages
 from skyward_core.tasks.missing_packages import FRAMEWORKS
 from tests.support.cli import EXAMPLES
 from tests.support.pythons import another_python
@@ -126,7 +126,7 @@ def test_what_plugins_bring_loads_a_script_that_needs_it(
     (project / ".venv").symlink_to(sys.prefix)  # this program lives in the project's own
     assert script_python(script, None, spec)[0].source == "plugins of the pool: brings"
     (project / ".venv").unlink()
-    monkeypatch.setattr(known_pythons, "is_missing", lambda module: False)
+    monkeypatch.setattr(missing_packages, "is_missing", lambda module: False)
     assert not script_python(script, None, spec)[0].chosen, "what is here is used"
 
 
