@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from .. import providers
-from ..model.errors import PoolError, UsageError
+from ..model.errors import PoolError, SkywardError, UsageError
 from ..providers.base import ReachedOverSSH
 from ..store.home import is_state, state_of
 from ..store.ledger import Ledger
@@ -22,10 +22,13 @@ from ..store.ledger_rows import PoolRow
 from ..store.user_files import is_dir, resolved
 from ..transport.ssh.asyncssh_import import asyncssh
 from ..transport.ssh.connect import connect
+from ..transport.ssh.failures import odd, silent, stalled
+from ..transport.ssh.keepalive import answer_timeout
 from ..wire.safe_text import field
 
 Far = Callable[[int, int], None]  # far(bytes done, bytes in all)
 DEEPEST = 64  # folders within folders
+SLOW_DISK = 1e6  # bytes that a node's disk takes in a second, at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,30 +87,35 @@ def _target_of(ledger: Ledger, pool: PoolRow, node: int) -> Any:
 
 
 async def _to_node(target: Any, source: Path, entries: Sequence[_Entry], wanted: str, far: Far) -> Copied:
-    async with _sftp(target) as sftp:
+    async with _sftp(target) as (sftp, silence):
         path = await _place_there(sftp, wanted, resolved(source).name, entries[0].is_folder)
         holder = _holder(path)
         whole = str(PurePosixPath(holder, PurePosixPath(path).name))
-        progress = _Progress(far, sum(each.size for each in entries))
+        progress = _Progress(far, sum(each.size for each in entries), silence)
         await sftp.mkdir(holder, asyncssh.SFTPAttrs(permissions=0o700))
         try:
             for each in entries:
+                silence.end()
                 place = str(PurePosixPath(whole, *each.parts))
                 if each.is_folder:
                     await sftp.mkdir(place, asyncssh.SFTPAttrs(permissions=0o700))
                     continue
                 own = os.fsencode(source.joinpath(*each.parts))
                 await sftp.put(own, place, follow_symlinks=False, progress_handler=progress.of_file)
+                silence.end(each.size / SLOW_DISK)
                 await _on_disk_there(sftp, place)
                 await sftp.chmod(place, each.mode & 0o777)
                 progress.file_is_over(each.size)
             for each in reversed(entries):
                 if each.is_folder:
+                    silence.end()
                     await sftp.chmod(str(PurePosixPath(whole, *each.parts)), each.mode & 0o777)
+            silence.end()
             await (sftp.rename if entries[0].is_folder else sftp.posix_rename)(whole, path)
         finally:
             with suppress(asyncssh.Error, OSError):
-                await sftp.rmtree(holder)
+                async with asyncio.timeout(answer_timeout()):
+                    await sftp.rmtree(holder)
     return _copied(path, entries)
 
 
@@ -143,20 +151,20 @@ def _safe(path: str) -> str:
 
 
 async def _from_node(target: Any, wanted: str, own: Path, far: Far) -> Copied:
-    async with _sftp(target) as sftp:
+    async with _sftp(target) as (sftp, silence):
         source = await sftp.realpath(str(PurePosixPath(_safe(wanted) or ".").parent))
         name = PurePosixPath(_safe(wanted)).name
         if not name:
             raise UsageError(f"{field(wanted) or 'POOL:PATH'}: name a file or a folder on the node")
         source = str(PurePosixPath(source, name))
         try:
-            entries = [each async for each in _entries_there(sftp, source, ())]
+            entries = [each async for each in _entries_there(sftp, source, (), silence)]
         except asyncssh.SFTPNoSuchFile as error:
             raise UsageError(f"there is no {field(source)} on the node") from error
         path = _place_here(own, name, entries[0].is_folder)
         holder = Path(_holder(str(path)))
         whole = holder / path.name
-        progress = _Progress(far, sum(each.size for each in entries))
+        progress = _Progress(far, sum(each.size for each in entries), silence)
         holder.mkdir(mode=0o700)
         try:
             for each in entries:
@@ -171,7 +179,9 @@ async def _from_node(target: Any, wanted: str, own: Path, far: Far) -> Copied:
                 if place.is_symlink() or not place.is_file():
                     raise PoolError(f"{field(there)} became a link, or a folder, while it was copied")
                 place.chmod(each.mode & 0o777 | stat.S_IRUSR | stat.S_IWUSR)
+                silence.end(each.size / SLOW_DISK)
                 await asyncio.to_thread(_on_disk, place)
+                silence.end()
                 progress.file_is_over(each.size)
             for each in reversed(entries):
                 if each.is_folder:
@@ -238,7 +248,10 @@ def _entries_here(source: Path) -> list[_Entry]:
     return found
 
 
-async def _entries_there(sftp: Any, path: str, parts: tuple[str, ...]) -> AsyncIterator[_Entry]:
+async def _entries_there(
+    sftp: Any, path: str, parts: tuple[str, ...], silence: _Silence
+) -> AsyncIterator[_Entry]:
+    silence.end()
     facts = await sftp.lstat(path)
     mode = facts.permissions or 0
     _check_kind(path, mode, parts)
@@ -246,8 +259,12 @@ async def _entries_there(sftp: Any, path: str, parts: tuple[str, ...]) -> AsyncI
     yield _Entry(parts, is_folder, 0 if is_folder else facts.size or 0, mode)
     if not is_folder:
         return
-    for name in sorted([each async for each in _names(sftp, path)]):
-        async for entry in _entries_there(sftp, str(PurePosixPath(path, name)), (*parts, name)):
+    names = list[str]()
+    async for each in _names(sftp, path):
+        silence.end()
+        names.append(each)
+    for name in sorted(names):
+        async for entry in _entries_there(sftp, str(PurePosixPath(path, name)), (*parts, name), silence):
             yield entry
 
 
@@ -291,24 +308,51 @@ def _copied(path: str, entries: Sequence[_Entry]) -> Copied:
 class _Progress:
     """How far all files are together."""
 
-    def __init__(self, far: Far, total: int) -> None:
-        self._far, self._total, self._done = far, total, 0
+    def __init__(self, far: Far, total: int, silence: _Silence) -> None:
+        self._far, self._total, self._done, self._silence = far, total, 0, silence
 
     def of_file(self, _source: bytes, _target: bytes, done: int, _size: int) -> None:
         """asyncssh's word on the file under way."""
+        self._silence.end()
         self._far(self._done + done, self._total)
 
     def file_is_over(self, size: int) -> None:
         self._done += size
 
 
+class _Silence:
+    """How long the node may send nothing: the answer time-out, since it last answered."""
+
+    def __init__(self, limit: asyncio.Timeout) -> None:
+        self._limit = limit
+        self.answered = False
+
+    def end(self, more: float = 0.0) -> None:
+        """Begin anew, as the node has answered.
+
+        Args:
+            more: Seconds that the next answer may take beyond the answer time-out.
+        """
+        self.answered = True
+        self._limit.reschedule(asyncio.get_running_loop().time() + answer_timeout() + more)
+
+
 @asynccontextmanager
-async def _sftp(target: Any) -> AsyncIterator[Any]:
+async def _sftp(target: Any) -> AsyncIterator[tuple[Any, _Silence]]:
     link = await connect(target)
     try:
         try:
-            async with link.ssh.start_sftp_client(path_errors="surrogateescape") as sftp:
-                yield sftp
+            async with asyncio.timeout(answer_timeout()) as limit:
+                silence = _Silence(limit)
+                # Its end is that of the connection: to leave it in order may take as long as the node likes.
+                sftp = await link.ssh.start_sftp_client(path_errors="surrogateescape")
+                silence.end()
+                yield sftp, silence
+        except TimeoutError as error:
+            seconds = answer_timeout()
+            raise (
+                stalled(target.host, seconds, "a copy") if silence.answered else silent(target.host, seconds)
+            ) from error
         except asyncssh.SFTPError as error:
             raise PoolError(f"{target.host} refuses: {field(error.reason)}") from error
         except asyncssh.ChannelOpenError as error:
@@ -317,5 +361,9 @@ async def _sftp(target: Any) -> AsyncIterator[Any]:
             ) from error
         except (asyncssh.Error, OSError) as error:
             raise PoolError(f"the copy was broken off: {field(str(error))}") from error
+        except SkywardError:
+            raise
+        except Exception as error:  # see failures.not_reached
+            raise PoolError(f"the copy was broken off: {odd(error)}") from error
     finally:
         await link.close()

@@ -87,6 +87,7 @@ LIES = """
 import json, sys
 def take():
     return sys.stdin.buffer.read(int(sys.stdin.buffer.read(8), 16))
+sys.stdin.buffer.read(24)  # the word
 take()
 word = json.loads(take())["word"]
 for answer in json.loads(sys.argv[1]):

@@ -19,6 +19,7 @@ class Host:
         commands: the command line of each session.
         received: all that clients sent to commands.
         logins: connections that were accepted.
+        sftp: makes what serves files; it has to be there before the start.
     """
 
     def __init__(self, home: Path, *, noise: str = "", forwards: bool = True) -> None:
@@ -31,6 +32,7 @@ class Host:
         self.logins = 0
         self.key = asyncssh.generate_private_key("ssh-ed25519")
         self.client_key = home / "id_ed25519"
+        self.sftp: Callable[..., asyncssh.SFTPServer] | None = None
         self.port = 0
         self.connections: set[asyncssh.SSHServerConnection] = set()
         self._server: asyncssh.SSHAcceptor | None = None
@@ -49,6 +51,7 @@ class Host:
             server_host_keys=[self.key],
             authorized_client_keys=str(self.authorized),
             process_factory=self._run,
+            sftp_factory=None if self.sftp is None else lambda channel: self.sftp(channel),
             encoding=None,
         )
         self.port = self._server.get_port()

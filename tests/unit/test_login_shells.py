@@ -39,7 +39,7 @@ def test_the_first_command(shell: str, tmp_path: Path) -> None:
     command = f"exec sh -c '{command_channel._SHELL}' skyward {shlex.join(words)}"
     code = command_channel._sent_code()
     asked = json.dumps({"word": "word", "folder": "p.0", "bundles": ["0", "1"]}).encode()
-    said = run(shell, command, b"%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
+    said = run(shell, command, b"word%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
     facts = json.loads(said.strip().removeprefix(b"word "))
     assert facts["version"][:2] == [major, minor] and facts["root"] == f"{tmp_path}/.cache/skyward"
 
@@ -162,7 +162,7 @@ def test_a_client_that_leaves_before_it_starts_an_agent_leaves_no_process(
     asked = json.dumps(
         {"word": "word", "folder": folder, "bundles": [made.name, made.name], "starts": True}
     ).encode()
-    said = run("sh", command, b"%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
+    said = run("sh", command, b"word%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
     assert json.loads(said.strip().removeprefix(b"word "))["bundle"] is bundled
     running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert folder not in running  # run() has waited for the end of all that held its output

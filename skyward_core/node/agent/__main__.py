@@ -19,14 +19,15 @@ from ...wire.node_paths import UMASK, NodePaths
 from .config import AgentConfig
 
 
-def main(wanted: Callable[[], bool] = lambda: True) -> None:
+def main(wanted: Callable[[], bool] = lambda: True, before: str = "") -> None:
+    # The client tells an answer by what is ``before`` it from what others print.
     try:
         request = json.loads(sys.stdin.readline())
     except ValueError as error:  # the client went away while it was telling
         answer: dict[str, Any] = {"ok": False, "error": f"the config does not parse: {error}"}
     else:
         answer = attempt(request, wanted)
-    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.write(f"{before}{json.dumps(answer)}\n")
     sys.stdout.flush()
     os._exit(0 if answer.get("ok") else 1)
 

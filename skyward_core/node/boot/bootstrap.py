@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 PART_KEPT = 3600.0  # seconds after which nobody can still be writing something that is not whole
 WORD_KEPT = 30 * 86400.0  # seconds that an agent's last word waits for its client
 NEWS, GO = b"n", b"g"
+BEAT = 1.0  # seconds; the client takes a host for stalled that sends nothing for two of them, or more
+
+_is_answering = False
 
 
 def receive(size: int) -> bytes:
@@ -56,9 +60,21 @@ def request() -> dict[str, Any]:
 
 
 def answer(word: str, **values: Any) -> None:
+    global _is_answering
     data = f"\n{word} {json.dumps(values)}\n".encode()
+    _is_answering = True
     while data:
         data = data[os.write(1, data) :]
+    _is_answering = False
+
+
+def beat(*_: object) -> None:
+    """Show the client that this process is alive."""
+    if not _is_answering:
+        try:  # noqa: SIM105  contextlib would have to be imported
+            os.write(1, b"\n")
+        except OSError:
+            pass  # whatever is being done has to know by itself that the client has gone
 
 
 def take_bundle(root: str, name: str, size: int) -> None:
@@ -150,7 +166,7 @@ class PreparedProcess:
         early: have it import meanwhile what an agent needs, of the bundle too as soon as that is here.
     """
 
-    def __init__(self, root: str, bundle: str, early: bool) -> None:
+    def __init__(self, root: str, bundle: str, early: bool, word: str) -> None:
         path = os.path.join(root, bundle)
         if early:
             put_off()
@@ -173,7 +189,7 @@ class PreparedProcess:
             sweep(root)
             from skyward_core.node.agent.__main__ import main
 
-            main(client_is_there)
+            main(client_is_there, f"\n{word} ")
         os.close(told)
 
     def news(self) -> None:
@@ -231,7 +247,10 @@ def serve(asked: dict[str, Any]) -> None:
     answer(word, **known)
     root, bundle = known["root"], asked["bundles"][known["nvml"]]
     path = os.path.join(root, bundle)
-    starter = PreparedProcess(root, bundle, early=bool(root and asked.get("starts")) and not known["running"])
+    early = bool(root and asked.get("starts")) and not known["running"]
+    starter = PreparedProcess(root, bundle, early, word)
+    signal.signal(signal.SIGALRM, beat)
+    signal.setitimer(signal.ITIMER_REAL, BEAT, BEAT)
     while True:
         wanted = request()
         what = wanted.pop("do")

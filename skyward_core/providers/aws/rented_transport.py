@@ -13,6 +13,7 @@ from ...model.errors import PoolError, Unreachable
 from ...transport.base import Gate, Report
 from ...transport.ssh.command_channel import CommandOutput, NoFittingPython, open_session
 from ...transport.ssh.connect import HostConnection, fetch_host_key
+from ...transport.ssh.keepalive import answer_timeout
 from ...transport.ssh.target import Target
 from ...transport.ssh.transport import SSHTransport
 from ...wire.safe_text import field as safe
@@ -69,7 +70,7 @@ class RentedTransport(SSHTransport):
         link = await self._connected(report, self.patience)
         try:
             async with asyncio.timeout(FETCHING):
-                await _run(link, f"sh -c {shlex.quote(FETCH_UV)}")
+                await _run(link, f"sh -c {shlex.quote(FETCH_UV)}", FETCHING)
         except (PoolError, TimeoutError) as error:
             why = str(error) or f"it took longer than {FETCHING:g} s"
             raise PoolError(f"{lacking} uv could not be fetched there: {why}.") from error
@@ -96,8 +97,11 @@ class RentedTransport(SSHTransport):
         self.target = replace(self.target, known_hosts=str(self._own_key.path))
 
 
-async def _run(link: HostConnection, command: str) -> str:
+async def _run(link: HostConnection, command: str, seconds: float | None = None) -> str:
     """What a command prints.
+
+    Args:
+        seconds: how long it may print nothing; None for the answer time-out.
 
     Raises:
         PoolError: it fails; says what it says.
@@ -106,9 +110,9 @@ async def _run(link: HostConnection, command: str) -> str:
     channel = await open_session(link, command, said)
     lines = []
     try:
-        while (line := await said.lines.get()) is not None:
+        while (line := await said.line(link.target.host, "a command", seconds)) is not None:
             lines.append(line.decode("utf-8", "replace"))
-        await channel.wait_closed()
+        await said.within(answer_timeout(), channel.wait_closed)
     finally:
         channel.close()  # of one that took too long
     if channel.get_exit_status() != 0:

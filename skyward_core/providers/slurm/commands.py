@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import secrets
 import shlex
@@ -135,8 +136,11 @@ class Commands:
                 with suppress(OSError):  # a host that closes it at once says why, or nothing
                     channel.write(stdin)
                     channel.write_eof()
-                while (line := await said.lines.get()) is not None:
+                doing, limit = "", None  # of the login shell; the command's is our caller's
+                while (line := await said.line(login.label, doing, limit)) is not None:
                     lines.append(line)
+                    if line == mark.encode():
+                        doing, limit = "a command", math.inf
             finally:
                 channel.close()
         return (

@@ -12,6 +12,7 @@ import json
 import marshal
 import secrets
 import shlex
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -30,8 +31,9 @@ from ..base import Flow
 from ..upload.bundle import bundle_for
 from .asyncssh_import import asyncssh
 from .connect import HostConnection
-from .failures import link_lost, no_channel
+from .failures import chattering, link_lost, no_channel, silent, stalled, swallowed
 from .host_pythons import LIST, PYENV_S, SEARCH, UV_S, HostPythons, heard
+from .keepalive import AnswerWait, answer_timeout
 from .wanted_python import WantedPython
 
 if TYPE_CHECKING:
@@ -44,6 +46,9 @@ KEPT_NOISE = 2000  # characters of a login shell's output kept for an error mess
 WINDOW = 1 << 22
 # What an answer may have at most, in bytes, and lines that wait to be read: a list of many files is long.
 LONGEST, MOST_LINES = 64 << 20, 100_000
+# A login shell that prints may take this many times the answer time-out until our program runs; uv, which prints
+# nothing while it fetches a Python, may be silent for this many times the answer time-out.
+NOISY_START, UV_FETCHES = 6, 30
 
 # What runs on a host ahead of :mod:`...node.boot.bootstrap`, which asks it: it imports nothing else of the package.
 FIRST = (
@@ -62,17 +67,18 @@ Said = Callable[[str], None]
 # that leads there, links and their targets too. A group that has the user's own number is the user's alone.
 # An interpreter that is none, or has another version or bytecode of its own as PyPy's, leaves standard input untouched;
 # the next one is tried.
+# The word comes first on standard input: if anything else does, start-up files have read a part of it (exit status 96).
 # Nobody looks for garbage: what is imported is there to stay, and no more is made than what ends with the channel.
 _PYTHON = (
     "import gc,marshal,os,sys;i=sys.implementation;"
     "sys.version_info[:2]==($2)and i.name==i.cache_tag[:7]or os._exit(97);gc.disable();"
-    "n=int(os.read(0,8),16);s=bytearray();"
-    "all(iter(lambda:len(s)<n and(s.extend(os.read(0,n-len(s))or os._exit(98))or 1),False));"
+    "r=lambda n,s:all(iter(lambda:len(s)<n and(s.extend(os.read(0,n-len(s))or os._exit(98))or 1),False))and s;"
+    "w=sys.argv[2].encode();h=r(len(w)+8,bytearray());h[:-8]==w or os._exit(96);s=r(int(h[-8:],16),bytearray());"
     "[exec(c,vars(sys.modules.setdefault(n,type(sys)(n))))for n,c in marshal.loads(s)]"
 )
 _SHELL = (
-    SEARCH
-    + 'try(){ "$1" -I -S -c "$B" skyward-agent "$N";r=$?;case $r in 2|97|126|127)return 0;;esac;exit $r;};'
+    SEARCH + 'try(){ "$1" -I -S -c "$B" skyward-agent "$W" "$N";r=$?;case $r in 2|97|126|127)return 0;;'
+    '96)echo;echo "$W swallowed";;esac;exit $r;};'
     'own(){ u=$(id -u);e=$1;l=;set -- /;while test -n "$e";do set -- "$@" "$e";d=${e%/*};'
     'test "$d" = "$l"||{ l=$d;r=$(cd "$d/" && pwd -P)||return 1;'
     'for q in "$d" "$r";do while test -n "$q";do set -- "$@" "$q";q=${q%/*};done;done;};'
@@ -106,20 +112,45 @@ class NoFittingPython(PoolError):
     found = HostPythons(())
 
 
-class CommandOutput(Flow, asyncssh.SSHClientSession[bytes]):
+class CommandOutput(AnswerWait, Flow, asyncssh.SSHClientSession[bytes]):
     """The lines that a command prints, and whether its input can take more."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.errors = bytearray()
+        self.noise = b""  # lines that were no answers
         self._partial = bytearray()
         self._channel: asyncssh.SSHClientChannel[bytes]
 
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
         self._channel = chan
 
+    async def line(self, host: str, doing: str = "", seconds: float | None = None) -> bytes | None:
+        """Return the next line; None after the last one.
+
+        Args:
+            doing: What the host was asked for; "" until our program runs behind the login shell.
+            seconds: How long it may send nothing; None for the answer time-out.
+
+        Raises:
+            Unreachable: It sent nothing for that long.
+        """
+        seconds = answer_timeout() if seconds is None else seconds
+        try:
+            return await self.within(seconds, self.lines.get)
+        except TimeoutError as error:
+            raise (
+                stalled(host, seconds, doing) if doing else silent(host, seconds, self.printed())
+            ) from error
+
+    def printed(self) -> str:
+        """Return the end of what came that was no answer."""
+        said = self.noise + bytes(self._partial) + bytes(self.errors)
+        return said.decode(errors="replace").strip()[-500:]
+
     def data_received(self, data: bytes, datatype: int | None) -> None:
+        self.heard_at = time.monotonic()
         if datatype is not None:
             self.errors += data
             del self.errors[:-KEPT_NOISE]
@@ -153,8 +184,8 @@ class CommandChannel:
         self.facts: HostFacts = nothing  # until it has said it
         self._word = f"skyward-{secrets.token_hex(8)}".encode()
         self._said: Said = lambda line: None
+        self._doing = ""  # what is asked for; nothing until our program runs there
         self._uv_tries = False
-        self._noise = b""
         self._session = CommandOutput()
         self._channel: asyncssh.SSHClientChannel[bytes]
 
@@ -180,6 +211,7 @@ class CommandChannel:
 
         Raises:
             PoolError: the host has no fitting Python, or runs no command.
+            Unreachable: its login shell does not let our program run.
             ConnectionError: the link is gone.
         """
         ahead, link.begun = link.begun, None
@@ -193,11 +225,17 @@ class CommandChannel:
             names = [bundle_for(nvml, python.minor).name for nvml in (False, True)]
             self._send({"word": word, "folder": folder, "bundles": names, "status": status, "starts": starts})
             with timed(_log, f"{link.target.host}: asking what is there"):
-                self.facts = await self._answer()
+                async with asyncio.timeout(NOISY_START * answer_timeout()) as noisy:
+                    self.facts = await self._answer(noisy)
             check_facts(self.facts, status=status)
         except WireError as error:
             self.close()
             raise Failed(f"Host {link.target.host} tells nonsense of itself: {error}") from error
+        except TimeoutError as error:
+            self.close()
+            raise chattering(
+                link.target.host, NOISY_START * answer_timeout(), self._session.printed()
+            ) from error
         except BaseException:
             self.close()
             raise
@@ -225,7 +263,7 @@ class CommandChannel:
         self._channel = await open_session(
             link, f"exec sh -c '{_SHELL}' skyward {shlex.join(words)}", self._session
         )
-        self._write(b"%08x" % len(code) + code)
+        self._write(self._word + b"%08x" % len(code) + code)
         return self
 
     async def ask(self, do: str, payload: bytes | IO[bytes] = b"", **values: Any) -> Heard:
@@ -234,8 +272,10 @@ class CommandChannel:
 
         Raises:
             Failed: it could not be done, or the answer is none to that; says why.
+            Unreachable: the host sends nothing any more.
             ConnectionError: the link is gone.
         """
+        self._doing = repr(do)
         source = io.BytesIO(payload) if isinstance(payload, bytes) else payload
         size = source.seek(0, io.SEEK_END)
         source.seek(0)
@@ -244,7 +284,9 @@ class CommandChannel:
                 self._send(values | {"do": do, "size": size})
                 while data := source.read(CHUNK):
                     self._channel.write(data)
-                    await self._session.drain()
+                    await self._session.within(answer_timeout(), self._session.drain)
+            except TimeoutError as error:
+                raise stalled(self.link.target.host, answer_timeout(), self._doing) from error
             except OSError as error:
                 raise self._gone() from error
             return self._looked_at(do, await self._answer())
@@ -254,21 +296,20 @@ class CommandChannel:
 
         Raises:
             Failed: the agent did not start, or the host answers nonsense; says why.
+            Unreachable: the host sends nothing any more.
             ConnectionError: the link is gone.
         """
         await self.ask("start")
+        self._doing = "its agent"
         self._channel.write(
             json.dumps(config).encode() + b"\n"
         )  # it stays open: an agent starts for who waits for it
-        while (line := await self._session.lines.get()) is not None:
-            if line.startswith(b"{"):
-                self.close()
-                answer = self._read(line)
-                if not answer.get("ok"):
-                    raise Failed(f"Host {self.link.target.host} cannot run the agent: {answer.get('error')}")
-                done: AgentDone = self._looked_at("agent", answer)
-                return done
-        raise self._gone()
+        answer = await self._reply()
+        self.close()
+        if not answer.get("ok"):
+            raise Failed(f"Host {self.link.target.host} cannot run the agent: {answer.get('error')}")
+        done: AgentDone = self._looked_at("agent", answer)
+        return done
 
     def close(self) -> None:
         self._channel.close()
@@ -283,25 +324,43 @@ class CommandChannel:
         ):  # the other side has ended; what it said before tells why, if anything does
             self._channel.write(data)
 
-    async def _answer(self) -> Heard:
-        while (line := await self._session.lines.get()) is not None:
+    async def _answer(self, noisy: asyncio.Timeout | None = None) -> Heard:
+        answer = await self._reply(noisy)
+        if "error" in answer:
+            raise Failed(f"Host {self.link.target.host}: {answer['error']}")
+        return answer
+
+    async def _reply(self, noisy: asyncio.Timeout | None = None) -> dict[str, Any]:
+        """Return the answer to the last request; what is not marked with our word is noise, whatever it looks like.
+
+        Args:
+            noisy: bounds the time of a login shell that prints; uv needs longer.
+        """
+        while (line := await self._line()) is not None:
             word, _, rest = line.partition(b" ")
             if word != self._word:
-                self._noise = (self._noise + line + b"\n")[-KEPT_NOISE:]
+                self._session.noise += line + b"\n" if line else b""
+                self._session.noise = self._session.noise[-KEPT_NOISE:]
             elif rest.startswith(b"{"):
                 answer = self._read(rest)
-                if "line" in answer:
-                    self._said(str(answer["line"]))
-                elif "error" in answer:
-                    raise Failed(f"Host {self.link.target.host}: {answer['error']}")
-                else:
+                if "line" not in answer:
                     return answer
+                self._said(str(answer["line"]))
             elif rest.startswith(b"uv"):
                 self._uv_tries = True
+                if noisy is not None:
+                    noisy.reschedule(None)
                 self._said(f"no Python {self.python.minor} here; uv fetches it")
+            elif rest.startswith(b"swallowed"):
+                raise swallowed(self.link.target.host)
             else:
                 raise self._no_python(heard(rest))
         raise self._gone()
+
+    async def _line(self) -> bytes | None:
+        fetches = self._uv_tries and not self._doing
+        seconds = answer_timeout() * UV_FETCHES if fetches else None
+        return await self._session.line(self.link.target.host, self._doing, seconds)
 
     def _read(self, line: bytes) -> dict[str, Any]:
         try:
@@ -344,10 +403,10 @@ class CommandChannel:
         host = self.link.target.host
         if self.link.lost.is_set():
             return link_lost(host)
-        said = (self._noise + bytes(self._session.errors)).decode(errors="replace").strip()
+        said = self._session.printed()
         return ConnectionError(
             f"host {host} ended the command before it answered"
-            + (f"; it said: {said[-500:]}" if said else " and said nothing: may its user run commands?")
+            + (f"; it said: {said}" if said else " and said nothing: may its user run commands?")
         )
 
 
@@ -360,11 +419,15 @@ async def open_session(
         PoolError: the host opens no channel.
         ConnectionError: the link is gone.
     """
+    seconds = answer_timeout()
     try:
-        channel, _ = await link.ssh.create_session(
-            lambda: handler, command, encoding=None, window=WINDOW, request_pty=False
-        )
-    except asyncssh.Error as error:
+        async with asyncio.timeout(seconds):
+            channel, _ = await link.ssh.create_session(
+                lambda: handler, command, encoding=None, window=WINDOW, request_pty=False
+            )
+    except TimeoutError as error:
+        raise stalled(link.target.host, seconds, "a command channel") from error
+    except Exception as error:  # see failures.not_reached
         raise no_channel(link.target.host, error, lost=await link.is_lost()) from error
     return channel
 

@@ -5,13 +5,32 @@ from __future__ import annotations
 import socket
 
 from ...model.errors import CredentialsRefused, PoolError, Unreachable, UsageError
+from ...wire.safe_text import field as safe
 from .asyncssh_import import asyncssh
+from .keepalive import ANSWER_TIMEOUT
 from .route import Route
 from .target import Target
 
 
-def not_reached(target: Target, route: Route, error: Exception) -> PoolError:
-    """The error for a login that came to nothing: what went wrong, and what to do about it."""
+# asyncssh raises much more than its own errors and the system's: ValueError for an option that it cannot use,
+# UnicodeError for a name, whatever a key's file, an agent or a proxy leads to. All of it is about one host.
+def not_reached(target: Target, route: Route | None, error: Exception) -> PoolError:
+    """Return the error for a login that failed: what went wrong, and what to do about it.
+
+    Args:
+        route: None if the configuration did not even yield one.
+    """
+    if isinstance(error, UnicodeError) and not isinstance(error, UnicodeDecodeError):  # of a name's encoding
+        name = target.host if route is None else route.host
+        return Unreachable(
+            f"Host {target.host}: its name {name!r} cannot be looked up ({safe(str(error.__cause__ or error))}). Check "
+            "the spelling, or give its address (or HostName in ~/.ssh/config)."
+        )
+    if route is None or not isinstance(error, OSError | asyncssh.Error):
+        return Unreachable(
+            f"Host {target.host} cannot be connected to: {odd(error)}. Check its name, its entries in ~/.ssh/config "
+            f"and its key files: `ssh {target.host}` must work without a password."
+        )
     refused = isinstance(error, asyncssh.PermissionDenied | asyncssh.IllegalUserName)
     return (CredentialsRefused if refused else Unreachable)(_in_words(target, route, error))
 
@@ -23,12 +42,14 @@ def key_unusable(target: Target, error: Exception) -> UsageError | None:
     return None
 
 
-def no_channel(host: str, error: asyncssh.Error, *, lost: bool) -> PoolError | ConnectionError:
+def no_channel(host: str, error: Exception, *, lost: bool) -> PoolError | ConnectionError:
     """The error for a command that could not be begun.
 
     Args:
         lost: whether the connection is gone.
     """
+    if not isinstance(error, OSError | asyncssh.Error):
+        return PoolError(f"Host {host} opens no command channel: {odd(error)}.")
     if not isinstance(error, asyncssh.ChannelOpenError):
         return link_lost(host, error)
     if lost:
@@ -44,8 +65,55 @@ def link_lost(host: str, why: Exception | None = None) -> ConnectionError:
     return ConnectionError(f"lost the connection to host {host}" + (f": {why}" if why else ""))
 
 
+def silent(host: str, seconds: float, said: str = "") -> Unreachable:
+    """Return the error for a host that sends nothing before our program runs there.
+
+    Args:
+        seconds: How long it sent nothing.
+        said: What its login shell printed before.
+    """
+    printed = f" It printed: {safe(said)}." if said else ""
+    return Unreachable(
+        f"Host {host} accepted the login and then sent nothing for {seconds:g} s: its shell start-up probably reads "
+        f"our input or waits.{printed} Guard such lines of its start-up files (~/.bashrc, ~/.zshrc) with "
+        f"`case $- in *i*) ...;; esac`; for a slow host set {ANSWER_TIMEOUT}=30."
+    )
+
+
+def swallowed(host: str) -> PoolError:
+    """Return the error for a host whose start-up files took a part of what was sent to our program."""
+    return PoolError(
+        f"Host {host} lost a part of what was sent to it: its shell start-up reads our input. Guard such lines of "
+        "its start-up files (~/.bashrc, ~/.zshrc) with `case $- in *i*) ...;; esac`."
+    )
+
+
+def chattering(host: str, seconds: float, said: str) -> Unreachable:
+    """Return the error for a login shell that prints without end."""
+    return Unreachable(
+        f"Host {host} accepted the login, and its shell start-up prints without end; for {seconds:g} s nothing else "
+        f"came. It printed: {safe(said)}. Guard such lines of its start-up files with `case $- in *i*) ...;; esac`."
+    )
+
+
+def stalled(host: str, seconds: float, doing: str) -> Unreachable:
+    """Return the error for a host that stopped to answer while it worked for us."""
+    return Unreachable(
+        f"Host {host} sent nothing for {seconds:g} s while it was asked for {doing}: a disk or file server of it may "
+        f"hang. For a slow host set {ANSWER_TIMEOUT}=30."
+    )
+
+
+def odd(error: Exception) -> str:
+    """Return what an error that is not one of ours says, behind its type, which often says more."""
+    said = safe(str(error)).rstrip(".")
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
 def may_pass(error: Exception) -> bool:
     """Whether the same attempt may succeed a little later."""
+    if not isinstance(error, OSError | asyncssh.Error):
+        return False
     if isinstance(error, socket.gaierror):
         return error.errno == socket.EAI_AGAIN
     return not isinstance(

@@ -42,7 +42,7 @@ async def pythons_of(link: HostConnection) -> HostPythons:
     """Ask a host which Pythons it has; nothing is installed or left there.
 
     Raises:
-        PoolError: the host opens no channel.
+        PoolError: the host opens no channel, or sends nothing.
         ConnectionError: the link is gone.
     """
     word = f"skyward-{secrets.token_hex(8)}"
@@ -50,7 +50,7 @@ async def pythons_of(link: HostConnection) -> HostPythons:
     said = CommandOutput()
     channel = await open_session(link, f"exec sh -c '{shell}' skyward {shlex.join([word, '', ''])}", said)
     try:
-        while (line := await said.lines.get()) is not None:
+        while (line := await said.line(link.target.host)) is not None:
             if line.startswith(word.encode()):
                 return heard(line)
     finally:

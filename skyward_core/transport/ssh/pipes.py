@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from ..base import Flow, OnData, OnLost
 from .asyncssh_import import asyncssh
+from .keepalive import AnswerWait
 
 MOST_NOISE = 1 << 20  # bytes before the relay's word
 
@@ -51,7 +53,7 @@ class Forwarded(_Pipe, asyncssh.SSHUNIXSession[bytes]):
         self._chan = chan
 
 
-class Relayed(_Pipe, asyncssh.SSHClientSession[bytes]):
+class Relayed(AnswerWait, _Pipe, asyncssh.SSHClientSession[bytes]):
     """The agent's socket, through :mod:`skyward_core.node.boot.relay`; ``joined`` resolves when it is reached.
 
     What comes before the line with the relay's word is a login shell's noise.
@@ -72,6 +74,7 @@ class Relayed(_Pipe, asyncssh.SSHClientSession[bytes]):
         if self._before is None or datatype is not None:
             super().data_received(data, datatype)
             return
+        self.heard_at = time.monotonic()
         self._before += data
         at = self._before.find(self._word)
         end = self._before.find(b"\n", at + len(self._word))
@@ -80,7 +83,7 @@ class Relayed(_Pipe, asyncssh.SSHClientSession[bytes]):
                 self._before.clear()
                 self._chan.close()  # no login shell says so much
             return
-        trouble = bytes(self._before[at + len(self._word) : end]).decode().strip()
+        trouble = bytes(self._before[at + len(self._word) : end]).decode(errors="replace").strip()
         rest, self._before = bytes(self._before[end + 1 :]), None
         if trouble:
             self.joined.set_exception(ConnectionRefusedError(f"no agent answers: {trouble}"))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakSet
 
-from ...model.errors import CredentialsRefused, HostKeyError, PoolError, Unreachable
+from ...model.errors import CredentialsRefused, HostKeyError, PoolError, SkywardError, Unreachable
 from ...model.interpreter import Interpreter
 from ...node.boot.working_copy import Item
 from ...store.loggers import logger, timed
@@ -30,7 +30,8 @@ from .asyncssh_import import asyncssh
 from .bundle_sending import lend_bundle, send_bundle
 from .command_channel import CHUNK, WINDOW, CommandChannel, CommandOutput, Failed, Said, open_session
 from .connect import HostConnection, connect
-from .failures import link_lost
+from .failures import link_lost, no_channel, stalled
+from .keepalive import answer_timeout
 from .rest_sending import RestSending
 from .target import Target
 from .wanted_python import WantedPython
@@ -112,6 +113,7 @@ class SSHTransport:
         deadline = time.monotonic() + self.patience
         while True:
             link = await self._connected(report, max(0.0, deadline - time.monotonic()))
+            report("running", detail=f"waiting for the login shell of {self.target.host}")
             try:
                 return await self._prepare(link, dict(config), report, gate)
             except ConnectionError as error:
@@ -279,15 +281,18 @@ class SSHTransport:
                 return await self._relay(link, on_data, on_lost)
         except (HostKeyError, CredentialsRefused):
             raise
-        except (PoolError, asyncssh.Error) as error:
+        except PoolError as error:
             raise ConnectionError(str(error)) from error
 
     async def way_to(self, address: str, port: int) -> tuple[str, int]:
         try:
             link = await self._connected(None, self.patience)
-            listener = await link.ssh.forward_local_port("127.0.0.1", 0, address, port)
-        except (PoolError, asyncssh.Error) as error:
+        except PoolError as error:
             raise OSError(str(error)) from error
+        try:
+            listener = await link.ssh.forward_local_port("127.0.0.1", 0, address, port)
+        except Exception as error:  # see failures.not_reached
+            raise link_lost(self.target.host, error) from error
         return "127.0.0.1", listener.get_port()
 
     async def _learn(self, link: HostConnection) -> None:
@@ -304,14 +309,17 @@ class SSHTransport:
                 self._rest.begin()  # whoever started the agent was cut off before
 
     async def _forward(self, link: HostConnection, on_data: OnData, on_lost: OnLost) -> Pipe | None:
-        pipe = pipes.Forwarded(on_data, on_lost)
+        pipe, seconds = pipes.Forwarded(on_data, on_lost), answer_timeout()
         try:
-            await link.ssh.create_unix_connection(lambda: pipe, self._facts["socket"], window=WINDOW)
-        except asyncssh.ChannelOpenError:
-            if await link.is_lost():
-                raise
-            # OpenSSH answers alike where it forwards no sockets and where nobody listens; the relay can tell.
-            return None
+            async with asyncio.timeout(seconds):
+                await link.ssh.create_unix_connection(lambda: pipe, self._facts["socket"], window=WINDOW)
+        except TimeoutError as error:
+            raise stalled(self.target.host, seconds, "its agent's socket") from error
+        except Exception as error:  # see failures.not_reached
+            if isinstance(error, asyncssh.ChannelOpenError) and not await link.is_lost():
+                # OpenSSH answers alike where it forwards no sockets and where nobody listens; the relay can tell.
+                return None
+            raise no_channel(self.target.host, error, lost=await link.is_lost()) from error
         return pipe
 
     async def _on_host(self, link: HostConnection, module: str, *arguments: str) -> str:
@@ -336,10 +344,14 @@ class SSHTransport:
         command = await self._on_host(link, "relay", self._facts["socket"], word)
         pipe = pipes.Relayed(on_data, on_lost, word.encode())
         await open_session(link, command, pipe)
+        seconds = answer_timeout()
         try:
-            await pipe.joined
-        except BaseException:
+            await pipe.within(seconds, lambda: asyncio.shield(pipe.joined))
+        except BaseException as error:
+            pipe.joined.cancel()
             pipe.close()
+            if isinstance(error, TimeoutError):
+                raise stalled(self.target.host, seconds, "its agent's socket") from error
             raise
         self._forwards = False
         return pipe
@@ -388,7 +400,7 @@ class SSHTransport:
         command = await self._on_host(link, "incoming", blobs, name, str(size), attempts, word)
         channel = await open_session(link, command, lines)
         try:
-            at = await _said(lines, word)
+            at = await self._said(lines, word)
             if at is not None:
                 goes_on_at(int(at))
                 # A command that has ended reads no more, and has said why.
@@ -396,11 +408,15 @@ class SSHTransport:
                     file.seek(int(at))
                     while data := file.read(CHUNK):
                         channel.write(data)
-                        await lines.drain()
+                        await lines.within(answer_timeout(), lines.drain)
                     channel.write_eof()
-                if await _said(lines, word) is not None:
+                if await self._said(lines, word) is not None:
                     return
-        except (OSError, asyncssh.Error) as error:
+        except TimeoutError as error:
+            raise stalled(self.target.host, answer_timeout(), "a transfer") from error
+        except SkywardError:
+            raise
+        except Exception as error:  # see failures.not_reached
             raise link_lost(self.target.host) from error
         finally:
             channel.close()
@@ -409,6 +425,13 @@ class SSHTransport:
         if link.lost.is_set() or not said:
             raise ConnectionError(f"{refused}: the connection was lost")
         raise PoolError(f"{refused}: {said}")
+
+    async def _said(self, lines: CommandOutput, word: str) -> bytes | None:
+        """What a command says behind its word; None where it ends before. The rest is a login shell's noise."""
+        while (line := await lines.line(self.target.host, "a transfer")) is not None:
+            if line.startswith(word.encode()):
+                return line.removeprefix(word.encode())
+        return None
 
     async def fetch(self, name: str, target: Path, offset: int, size: int) -> bool:
         """There is no shorter way than asking the agent."""
@@ -423,14 +446,6 @@ class SSHTransport:
         if self._link is not None:
             await self._link.close()
             self._link = None
-
-
-async def _said(lines: CommandOutput, word: str) -> bytes | None:
-    """What a command says behind its word; None where it ends before. The rest is a login shell's noise."""
-    while (line := await lines.lines.get()) is not None:
-        if line.startswith(word.encode()):
-            return line.removeprefix(word.encode())
-    return None
 
 
 def module_command(python: str, folder: str, module: str, *arguments: str) -> str:

@@ -1,0 +1,190 @@
+"""Hosts whose login shell reads what is sent, waits or prints without end: a verdict names each, and others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import asyncssh
+import pytest
+
+from skyward_core.front import copying
+from skyward_core.model.errors import PoolError, Unreachable, UsageError
+from skyward_core.providers.slurm.commands import Commands
+from skyward_core.transport.ssh.keepalive import ANSWER_TIMEOUT, answer_timeout
+from skyward_core.transport.ssh.looking import pythons_of
+from skyward_core.transport.ssh.transport import SSHTransport
+from tests.support.one_host import NOISE, Reports, config, greet, running, target
+from tests.support.processes import descendants
+from tests.support.sshd import Host
+from tests.support.waiting import until
+
+READS = "its shell start-up reads our input"
+GUARD = r"case \$- in \*i\*\)"
+
+
+@pytest.fixture(autouse=True)
+def limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ANSWER_TIMEOUT, "2")
+
+
+async def refusal(host: Host, known: Path) -> str:
+    """Why the host cannot be prepared."""
+    transport = SSHTransport(target(host, known), "p.0", patience=0)
+    async with asyncio.timeout(60):
+        with pytest.raises(PoolError) as refused:
+            await transport.prepare(config(), Reports())
+    await transport.close()
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("noise", ["read x", "head -c 5000 > /dev/null", "read x; read y; echo $x"])
+async def test_start_up_that_takes_a_part_of_what_is_sent_is_named(
+    host: Host, known: Path, noise: str
+) -> None:
+    host.noise = noise
+    said = await refusal(host, known)
+    assert said.startswith("Host 127.0.0.1 lost a part of what was sent to it") and READS in said
+    assert "`case $- in *i*) ...;; esac`" in said
+
+
+@pytest.mark.parametrize("noise", ["cat > /dev/null", "printf 'project? '; exec sleep 600", "exec sleep 600"])
+async def test_a_host_that_never_answers_is_named(host: Host, known: Path, noise: str) -> None:
+    host.noise = noise
+    said = await refusal(host, known)
+    assert said.startswith("Host 127.0.0.1 accepted the login and then sent nothing for 2 s")
+    assert f"{ANSWER_TIMEOUT}=30" in said and "`case $- in *i*) ...;; esac`" in said
+    assert ("It printed: project?" in said) == ("project" in noise)
+
+
+async def test_a_login_shell_that_prints_without_end_is_no_answer(
+    host: Host, known: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skyward_core.transport.ssh.command_channel.NOISY_START", 1.5)
+    host.noise = "while sleep 0.2; do echo still loading; done"
+    said = await refusal(host, known)
+    assert "prints without end" in said and "still loading" in said
+
+
+@pytest.mark.parametrize(
+    "noise", [NOISE, "printf '{\"ok\": true}\\n'; (sleep 0.5; echo '{\"ok\": false}'; echo; echo late) &"]
+)
+async def test_text_before_and_among_answers_is_not_taken_for_one(
+    host: Host, known: Path, noise: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ANSWER_TIMEOUT, "30")
+    host.noise = noise
+    transport = SSHTransport(target(host, known), "p.0")
+    async with running(transport):
+        await transport.prepare(config(), Reports())
+        assert (await greet(transport))["t"] == "welcome"
+
+
+async def test_work_that_says_nothing_for_longer_than_the_limit_is_waited_for(
+    host: Host, known: Path, tmp_path: Path
+) -> None:
+    transport = SSHTransport(target(host, known), "p.0")
+    async with running(transport):
+        await transport.prepare(config(image={"setup": [f"sleep 3; touch {tmp_path}/done"]}), Reports())
+        assert (tmp_path / "done").exists()
+
+
+@contextmanager
+def stopped(host: Host) -> Iterator[None]:
+    """Have all that runs on the host stand still, as what waits for a file server does."""
+    shells = [child.pid for child in host._children if child.returncode is None]
+    pids = [*shells, *(pid for shell in shells for pid in descendants(shell))]
+
+    def send(number: signal.Signals) -> None:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        send(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("size", [0, 20_000_000])
+async def test_a_host_that_stops_to_answer_while_it_works_is_named(
+    host: Host, known: Path, size: int
+) -> None:
+    transport = SSHTransport(target(host, known), "p.0")
+    channel = await transport.channel()
+    said = r"Host 127.0.0.1 sent nothing for 2 s while it was asked for 'rest'"
+    with stopped(host), pytest.raises(Unreachable, match=said):
+        await channel.ask("rest", bytes(size))
+    channel.close()
+    await transport.close()
+
+
+async def test_a_transfer_to_a_host_that_stops_to_take_it_ends(
+    host: Host, known: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(bytes(20_000_000))
+    way = SSHTransport(target(host, known), "p.0")
+    async with running(way):
+        await way.prepare(config(), Reports())
+        before = len(host.received)
+        sending = asyncio.create_task(way.put(source, "a" * 32))
+        await until(lambda: len(host.received) > before + 1_000_000 or sending.done(), "the transfer")
+        said = r"Host 127.0.0.1 sent nothing for 2 s .* a transfer"
+        with stopped(host), pytest.raises(ConnectionError, match=said):
+            await sending
+
+
+async def test_what_is_begun_on_a_host_that_has_fallen_silent_ends(
+    host: Host, known: Path, tmp_path: Path
+) -> None:
+    host.forwards = False
+    source = tmp_path / "source"
+    source.write_bytes(b"data")
+    way = SSHTransport(target(host, known), "p.0")
+    async with running(way):
+        await way.prepare(config(), Reports())
+        link = way._link
+        assert link is not None
+        host.noise = "exec sleep 600"
+        ended = await asyncio.gather(
+            way.open(lambda data: None, lambda error: None),
+            way.put(source, "a" * 32),
+            pythons_of(link),
+            Commands(target(host, known))("sinfo"),
+            return_exceptions=True,
+        )
+        host.noise = ""
+    for error in ended:
+        assert isinstance(error, (ConnectionError, Unreachable))
+        assert "Host 127.0.0.1" in str(error) and "sent nothing for 2 s" in str(error)
+
+
+class Hangs(asyncssh.SFTPServer):
+    async def lstat(self, path: bytes) -> asyncssh.SFTPAttrs:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_copy_from_a_host_that_stops_to_answer_ends(host: Host, known: Path, tmp_path: Path) -> None:
+    await host.stop()
+    host.sftp = Hangs
+    await host.start()
+    with pytest.raises(
+        Unreachable, match=r"Host 127.0.0.1 sent nothing for 2 s while it was asked for a copy"
+    ):
+        await copying._from_node(target(host, known), "results", tmp_path / "here", lambda done, total: None)
+
+
+@pytest.mark.parametrize("text", ["x", "0", "-1", "nan", "inf", "1e999"])
+def test_a_limit_that_cannot_be_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ANSWER_TIMEOUT, text)
+    with pytest.raises(
+        UsageError, match=f"{ANSWER_TIMEOUT}='{text}' cannot be used: give a number of seconds"
+    ):
+        answer_timeout()
