@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from copy import copy
 from typing import Any, Protocol
 
-from ...model.errors import PoolError, UsageError
+from ...model.errors import PoolError, SkywardError, UsageError
 from ...store.loggers import logger
 from . import failures, host_keys, questions
 from .asyncssh_import import (
@@ -127,7 +127,7 @@ class HostConnection(asyncssh.SSHClient):
                 await self.ssh.wait_closed()
                 if self.proxy is not None:
                     await self.proxy.ended()
-        except TimeoutError:
+        except Exception:  # noqa: BLE001  a time-out, or whatever the connection ended with
             self.ssh.abort()
 
 
@@ -164,13 +164,16 @@ async def connect(
     early = _early.pop((asyncio.get_running_loop(), target), None)
     if early is not None and (link := await early) is not None:
         return link
-    route = await resolve(target)
+    route: Route | None = None
     deadline = time.monotonic() + patience
     pause = FIRST_PAUSE
     while True:
         try:
+            route = route or await resolve(target)
             return await _attempt(target, route, min(max(patience, SHORT_TIMEOUT), CONNECT_TIMEOUT))
-        except (OSError, asyncssh.Error) as error:
+        except SkywardError:
+            raise
+        except Exception as error:  # see failures.not_reached
             wait = random.uniform(pause / 2, pause)
             if not failures.may_pass(error) or time.monotonic() + wait > deadline:
                 raise failures.not_reached(target, route, error) from error
@@ -196,8 +199,8 @@ async def _try_early(target: Target, dials: Dials, begin: Begin) -> HostConnecti
     try:
         link = await _attempt(target, await resolve(target), CONNECT_TIMEOUT, dials)
         await begin(link)
-    except (OSError, asyncssh.Error, PoolError, UsageError):
-        pass  # whoever needs it tries again, and tells
+    except Exception:  # noqa: BLE001  whoever needs it tries again, and tells
+        pass
     except BaseException:
         if link is not None:
             link.ssh.abort()
@@ -494,10 +497,15 @@ async def fetch_host_key(target: Target) -> host_keys.ServerKey:
         Unreachable: the host cannot be reached.
         PoolError: it showed no key.
     """
-    route = await resolve(target)
-    jump = await _Jump.borrow(jump_target(target, route.jump)) if route.jump else None
-    proxy, sock = await _Proxy.start(route.proxy_command) if route.proxy_command else (None, None)
+    route: Route | None = None
+    jump: _Jump | None = None
+    proxy: _Proxy | None = None
+    sock: socket.socket | None = None
     try:
+        route = await resolve(target)
+        jump = await _Jump.borrow(jump_target(target, route.jump)) if route.jump else None
+        if route.proxy_command:
+            proxy, sock = await _Proxy.start(route.proxy_command)
         async with asyncio.timeout(CONNECT_TIMEOUT):
             key = await asyncssh.get_server_host_key(
                 tunnel=jump.link.ssh if jump else None,
@@ -507,7 +515,9 @@ async def fetch_host_key(target: Target) -> host_keys.ServerKey:
                 options=asyncssh.SSHClientConnectionOptions(config=None, **_packets(route)),
                 **_way(route),
             )
-    except (OSError, asyncssh.Error) as error:
+    except SkywardError:
+        raise
+    except Exception as error:  # see failures.not_reached
         raise failures.not_reached(target, route, error) from error
     finally:
         if jump is not None:
