@@ -178,6 +178,23 @@ def one_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
+class Columns:
+    """Alignment of lines that are printed one by one: a column is as wide as its widest cell so far.
+
+    Args:
+        widths: what is known of it ahead.
+    """
+
+    def __init__(self, *widths: int) -> None:
+        self._widths = list(widths)
+
+    def line(self, cells: Sequence[str]) -> str:
+        """Return the next line; its last cell may be as long as it likes."""
+        known = [*self._widths, *[0] * len(cells)]
+        self._widths = [max(width, cell_len(cell)) for width, cell in zip(known, cells, strict=False)]
+        return "  ".join(fit(cell, width) for cell, width in zip(cells, self._widths, strict=True)).rstrip()
+
+
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines with aligned columns; the last column may be as long as it likes."""
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]

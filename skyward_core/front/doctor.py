@@ -7,7 +7,7 @@ import os
 import platform
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 from .. import providers
 from ..model.capabilities import ChecksSettings, settings_of
@@ -21,13 +21,15 @@ from ..store.ledger_file import VERSION
 FILES_WANTED = 1024  # a socket and two log files for each of some hundred ranks, and what the scripts open
 
 
-def examine(*more: Check) -> list[Check]:
-    """Look at all that pools need: Python, limits, folders, the ledger, every provider.
+def examine(*more: Check) -> Iterator[Check]:
+    """Yield what is found of all that pools need: Python, limits, folders, the ledger, every provider.
 
     Args:
         more: what the caller has found beside that; it stands behind Python.
     """
-    return [_python(), *more, _files(), *_folders(), *_providers()]
+    yield from (_python(), *more, _files())
+    yield from _folders()
+    yield from _providers()
 
 
 def _python() -> Check:
@@ -77,18 +79,28 @@ def _folders() -> Iterator[Check]:
 def _providers() -> Iterator[Check]:
     for name in providers.names():
         try:
-            yield from asyncio.run(_rows(name))
+            with asyncio.Runner() as runner:
+                rows = _rows(name)
+                while (check := runner.run(_next(rows))) is not None:
+                    yield check
         except (SkywardError, OSError) as error:
             yield Check(name, "fail", what_of(error), hint_of(error))
         except Exception as error:  # noqa: BLE001  one of another package may raise anything; the others are checked
             yield Check(name, "fail", f"{type(error).__name__}: {error}")
 
 
-async def _rows(name: str) -> list[Check]:
+async def _next(rows: AsyncIterator[Check]) -> Check | None:
+    return await anext(rows, None)
+
+
+async def _rows(name: str) -> AsyncIterator[Check]:
     """What a provider says of itself, or of what the person's settings hold for it."""
     found = providers.by_name(name)
     if isinstance(found, ChecksSettings):
-        return await found.check_all()
-    if needed := [each.name for each in settings_of(found) if each.required]:
-        return [Check(name, "ok", f"it needs {', '.join(needed)}, so there is nothing to look at")]
-    return list(await providers.resolve(found).check())
+        async for check in found.check_all():
+            yield check
+    elif needed := [each.name for each in settings_of(found) if each.required]:
+        yield Check(name, "ok", f"it needs {', '.join(needed)}, so there is nothing to look at")
+    else:
+        for check in await providers.resolve(found).check():
+            yield check

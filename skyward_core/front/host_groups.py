@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..model.errors import UsageError
+from ..model.errors import UsageError, what_of
 from ..model.gpu_use import GpuUse as GpuUse
 from ..model.machine import Check
 from ..providers.ssh.provider import SSH
@@ -136,15 +136,14 @@ def look(hosts: Sequence[str], said: Callable[[HostLook], None] = lambda seen: N
     Waits for all: for a host that does not answer some seconds.
 
     Args:
-        said: hears each as soon as it is known, in the thread that called.
-
-    Raises:
-        UsageError: one is no host's name.
+        said: hears each as soon as it is known, in the thread that called; also of one whose name is no host's.
     """
-    provider = SSH([*hosts])
 
     async def one(host: str) -> HostLook:
-        seen = await provider.look_at(host)
+        try:
+            seen = await SSH([host]).look_at(host)
+        except UsageError as error:
+            seen = HostLook(host, (), what_of(error).rstrip("."), False)
         said(seen)
         return seen
 

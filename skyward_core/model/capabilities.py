@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from .arrival import Bought
     from .leftover import Inventory, Leftover
@@ -384,8 +384,8 @@ class ChecksSettings(Protocol):
     """It cannot be checked by its name alone, and knows what to look at here."""
 
     @classmethod
-    async def check_all(cls) -> list[Check]:
-        """What a provider's ``check`` says of all that the person's ``skyward.toml`` holds for it."""
+    def check_all(cls) -> AsyncIterator[Check]:
+        """Yield what ``check`` says of all that the user's ``skyward.toml`` holds, as it is found out."""
 
 
 def default_nodes(provider: object) -> int:

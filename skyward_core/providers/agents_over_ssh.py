@@ -4,7 +4,7 @@ whose machines are such hosts, whoever owns them."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -39,16 +39,18 @@ async def look(machine: Machine, way: Way) -> Machine:
     Args:
         way: the provider's.
     """
-    here = _live(machine.extra["folder"])
+    from ..transport.ssh.keepalive import answer_timeout
+
+    here, answer = _live(machine.extra["folder"]), max(ANSWER, answer_timeout())
     if here is not None and here.untouched:
         return replace(machine, state="gone")  # its start ended before anything was left there
     if here is not None and here.is_up:
         try:
-            return await _ask_for_state(here, machine, ANSWER)
+            return await _ask_for_state(here, machine, answer)
         except (PoolError, UsageError, OSError):
             here = here if not here.is_up else None
     fresh = way(machine, patience=GLANCE)
-    asked = asyncio.ensure_future(_ask_for_state(fresh, machine, GLANCE + ANSWER))
+    asked = asyncio.ensure_future(_ask_for_state(fresh, machine, GLANCE + answer))
     try:
         if here is not None and await _silent(machine, here, asked):
             return replace(machine, state="lost")
@@ -85,13 +87,23 @@ async def end(machine: Machine, way: Way) -> None:
 
 async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """The results of coroutines, a bounded number of them at a time."""
+    return await asyncio.gather(*_gated(work))
+
+
+async def as_they_come(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncIterator[T]:
+    """Yield the results of coroutines as each is there, a bounded number of them at a time."""
+    for result in asyncio.as_completed([*_gated(work)]):
+        yield await result
+
+
+def _gated(work: Iterable[Coroutine[Any, Any, T]]) -> Iterator[Coroutine[Any, Any, T]]:
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: Coroutine[Any, Any, T]) -> T:
         async with gate:
             return await item
 
-    return await asyncio.gather(*(one(item) for item in work))
+    return map(one, work)
 
 
 async def _ask_for_state(transport: SSHTransport, machine: Machine, seconds: float) -> Machine:

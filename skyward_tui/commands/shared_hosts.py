@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rich.cells import cell_len
+
 from skyward_core.front import host_groups
 from skyward_core.front.host_groups import HostGroup, HostLook
 from skyward_core.model import exit_status
 from skyward_core.wire.safe_text import field
 
 from ..gpu_cells import free_of, memory, utilization
+from ..words import Columns
 from .console import Console
-from .report import table
 
 GREEN, RED, YELLOW = 32, 31, 33
 
@@ -26,15 +28,21 @@ def hosts(names: tuple[str, ...], console: Console) -> int:
         UsageError: there is no such group, or are none at all, or a ``skyward.toml`` cannot be used.
     """
     groups = host_groups.groups()
-    looks = host_groups.look(host_groups.meant(names, groups))
+    meant = host_groups.meant(names, groups)
+    columns = Columns(max(cell_len(field(host)) for host in meant))
+
+    def say(seen: HostLook) -> None:
+        """Print a host's lines as soon as they are known: another one may be waited for."""
+        for cells, color in _rows(seen, groups):
+            console.say(columns.line(cells), color)
+
     if console.as_json:
+        looks = host_groups.look(meant)
         console.result(
             {"hosts": [host_groups.as_json(each) | {"groups": _of(each.host, groups)} for each in looks]}
         )
     else:
-        rows = [row for each in looks for row in _rows(each, groups)]
-        for line, (_, color) in zip(table([cells for cells, _ in rows]), rows, strict=True):
-            console.say(line, color)
+        looks = host_groups.look(meant, say)
     return exit_status.OK if all(each.reached for each in looks) else exit_status.FAILED
 
 

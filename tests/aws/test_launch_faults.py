@@ -443,13 +443,13 @@ async def test_of_a_pool_that_is_not_ours_nothing_is_found_or_touched(bed: Bed) 
 
 
 async def test_a_check_up_tells_who_pays_and_where(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    who, where, *_ = await sky.AWS.check_all()
+    who, where, *_ = [each async for each in sky.AWS.check_all()]
     assert (who.state, who.detail[:20]) == ("ok", "account 123456789012")
     assert (where.subject, where.state) == ("us-east-1", "ok") and "us-east-1a" in where.detail
     bed.no_default_vpc()
-    assert [each.state for each in await sky.AWS.check_all()][:2] == ["ok", "fail"]
+    assert [each.state async for each in sky.AWS.check_all()][:2] == ["ok", "fail"]
     bed.expire_credentials()
-    (refused,) = await sky.AWS.check_all()
+    (refused,) = [each async for each in sky.AWS.check_all()]
     assert refused.state == "fail" and "have expired" in refused.detail
 
 
@@ -459,7 +459,7 @@ async def test_who_uses_no_aws_is_told_nothing_is_wrong(
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in (*checks.SIGNS, "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.delenv(name, raising=False)
-    (line,) = await sky.AWS.check_all()
+    (line,) = [each async for each in sky.AWS.check_all()]
     assert line.state == "ok" and "nothing to look at" in line.detail
 
 

@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
@@ -474,10 +474,11 @@ class AWS(KnowsItsWords, BlockSales):
         return await checks.look(self._calls, regions, subnet=self.subnet, zones=self.zones or ())
 
     @classmethod
-    async def check_all(cls) -> list[Check]:
+    async def check_all(cls) -> AsyncIterator[Check]:
         """As ``check``, where this machine has credentials; who has none uses no AWS."""
         none = "no AWS credentials in the environment or ~/.aws, so nothing to look at"
-        return await cls().check() if checks.has_credentials() else [Check(cls.name, "ok", none)]
+        for line in await cls().check() if checks.has_credentials() else [Check(cls.name, "ok", none)]:
+            yield line
 
     @classmethod
     def accounts(cls, used: Sequence[AWS]) -> list[AWS]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
@@ -421,18 +421,18 @@ class Slurm(KnowsItsWords):
         return [*lines, *(Check(each.name, "ok" if each.is_up else "warn", str(each)) for each in there)]
 
     @classmethod
-    async def check_all(cls) -> list[Check]:
+    async def check_all(cls) -> AsyncIterator[Check]:
         """As ``check``, where Slurm's commands are on this machine; a login host has to be named."""
         slurm = cls()
         try:
             await slurm._partitions(slurm._commands)
         except NoSlurm as error:
-            return [
-                Check(cls.name, "ok", f"{what_of(error)}; nothing to look at, unless a login host is named")
-            ]
+            yield Check(cls.name, "ok", f"{what_of(error)}; nothing to look at, unless a login host is named")
+            return
         except SkywardError:
             pass  # the check tells of it
-        return await slurm.check()
+        for line in await slurm.check():
+            yield line
 
     @classmethod
     def accounts(cls, used: Sequence[Slurm]) -> list[Slurm]:

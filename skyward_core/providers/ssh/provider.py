@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, asdict, replace
 from functools import partial
@@ -30,7 +30,7 @@ from ...transport.background_loop import prompt, submit
 from ...transport.ssh.dial import Dials
 from ...transport.ssh.target import Policy, Target
 from ...transport.upload.bundle import bundle
-from ..agents_over_ssh import CHECK_PATIENCE, all_of, end, look
+from ..agents_over_ssh import CHECK_PATIENCE, all_of, as_they_come, end, look
 from ..needed_python import there
 from ..told import progress
 from .settings import SETTINGS
@@ -312,23 +312,28 @@ class SSH(KnowsItsWords, Value):
         return [line for host in lines for line in host]
 
     @classmethod
-    async def check_all(cls) -> list[Check]:
-        """What works on the hosts of each group of ``skyward.toml``, in words."""
+    async def check_all(cls) -> AsyncIterator[Check]:
+        """Yield what works on the hosts of the groups of ``skyward.toml``, in words, as each host answers."""
         try:
             groups = host_groups()
         except SkywardError as error:
-            return [Check("settings", "fail", what_of(error), hint_of(error))]
+            yield Check("settings", "fail", what_of(error), hint_of(error))
+            return
         if not groups:
             none = "no groups under [hosts] in skyward.toml, so no hosts to look at"
-            return [Check(cls.name, "ok", none)]
-        lines: list[Check] = []
-        for group in groups:
-            # Of a host that is in several groups the same is true in each.
-            try:
-                lines += await cls(f"@{group}").check()
-            except (SkywardError, OSError) as error:
-                lines.append(Check(f"group {group}", "fail", what_of(error), hint_of(error)))
-        return lines
+            yield Check(cls.name, "ok", none)
+        hosts = dict.fromkeys(host for group in groups.values() for host in group)
+        async for lines in as_they_come(map(cls._check_alone, hosts)):
+            for line in lines:
+                yield line
+
+    @classmethod
+    async def _check_alone(cls, host: str) -> list[Check]:
+        """The same of one host, which may have a name that no host can have."""
+        try:
+            return await cls([host]).check()
+        except (SkywardError, OSError) as error:
+            return [Check(host, "fail", what_of(error), hint_of(error))]
 
     async def _check(self, host: str, loaded_with: Sequence[str] | None) -> list[Check]:
         from ...transport.ssh.bundle_sending import lend_bundle, send_bundle
