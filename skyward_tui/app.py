@@ -176,7 +176,7 @@ class SkywardApp(FailingApp):
 
     def on_mount(self) -> None:
         self.keep_what_is_chosen()
-        self.run_worker(self._keep_pumping(), group="refresh")
+        self.run_worker(self._keep_pumping(), group="paint")
         self.run_worker(self._keep_looking(), group="refresh")
         # The terminal of an app that comes back from the shell is empty; only what changes is painted otherwise.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
@@ -205,7 +205,10 @@ class SkywardApp(FailingApp):
         await super().on_event(event)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        if event.worker.group != "refresh":  # which comes every second; what it finds is seen by the pools
+        if event.worker.group not in (
+            "refresh",
+            "paint",
+        ):  # which comes every second; what it finds is seen by the pools
             self._enliven()
 
     def _enliven(self) -> None:
@@ -224,19 +227,24 @@ class SkywardApp(FailingApp):
 
         from .hints import words_of
 
+        defect: Exception | None = None
         try:
             self.session = await asyncio.to_thread(self._session_factory)
             refused = self._heed()
             self.session.ask_about_budgets()
             if said := "; ".join(filter(None, (self.session.notice, *self.remarks, *refused))):
                 self.flash(said, "error")
+            await self._list_pools()
         except (SkywardError, OSError) as error:
             self.session_error = paragraph(words_of(error))
-        else:
-            await self._list_pools()
+        except Exception as error:  # noqa: BLE001  raised again below
+            self.session_error = paragraph(f"{type(error).__name__}: {error}")
+            defect = error
         self._pump()
         await self._return()
         self._hear_early_keys()
+        if defect is not None:
+            raise defect
         self.refresh_pools()
         self.look_for_failures()
         self.look_for_leftovers()
@@ -541,7 +549,7 @@ class SkywardApp(FailingApp):
             self._leaving = True
             self._leave(status)
 
-    @work
+    @work(group="leave")
     async def _leave(self, status: int) -> None:
         """Let go of the pools and end; a link that hangs holds nobody up."""
         if self.session is not None:

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib import metadata
@@ -15,6 +16,7 @@ from typing import Any
 from ..model.errors import SkywardError
 from ..store import debug_log
 from ..store.ledger import Ledger
+from ..store.loggers import logger
 from ..wire.redact import Redactor, each_text, is_secret_name, secret_values, without_credentials
 
 POOLS = 100  # of those that are over, the latest
@@ -24,6 +26,7 @@ _COUNT = re.compile(r"[\d._]{1,15}[kKMGBT]?(/s)?")  # what a training tells of i
 _AWS_KEY = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
 
 Clean = Callable[[str], str]
+_log = logger("app")
 
 
 def cleaner() -> Clean:
@@ -40,6 +43,15 @@ def cleaner() -> Clean:
         return _AWS_KEY.sub("***", _ASSIGNED.sub(blanked, text))
 
     return clean
+
+
+def log_failure(what: str, error: BaseException) -> None:
+    """Log the traceback of a failure that the program survives.
+
+    Args:
+        what: What failed.
+    """
+    _log.error("%s failed: %s", what, "".join(traceback.format_exception(error)))
 
 
 def as_json(value: Any, clean: Clean) -> str:

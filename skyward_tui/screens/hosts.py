@@ -15,6 +15,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from skyward_core.front import host_groups
+from skyward_core.front.host_groups import HostLook
 from skyward_core.model.errors import SkywardError
 from skyward_core.wire.safe_text import field
 
@@ -30,7 +31,7 @@ from ..words import ago, count
 from .base import BaseScreen
 
 if TYPE_CHECKING:
-    from skyward_core.front.host_groups import HostGroup, HostLook
+    from skyward_core.front.host_groups import HostGroup
     from skyward_core.model.machine import Check
 
 _NONE = "No groups of hosts yet: {hosts.group} begins one, in the skyward.toml of the state folder."
@@ -182,7 +183,9 @@ class HostsScreen(BaseScreen[None]):
             self.flash(words_of(error), "error")
         finally:
             self._looking -= 1
-        self._change()
+            for host in meant:  # also of a look that failed there is none to wait for
+                self._seen.setdefault(host, HostLook(host, (), "the look failed", False))
+            self._change()
 
     @work(group="read", exclusive=True)
     async def action_again(self) -> None:

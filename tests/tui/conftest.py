@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.app import App
 from textual.screen import Screen
 
 from skyward_core.views.views import PoolView
@@ -51,6 +52,9 @@ def _own_world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     cut_anew(monkeypatch)
     match_once(monkeypatch)
     ask_who_is_busy(monkeypatch)
+    # A worker that fails fails the test, unless the test is about that.
+    if not getattr(request.module, "WORKERS_FAIL", False):
+        monkeypatch.setattr(SkywardApp, "_handle_exception", App._handle_exception)
     if not getattr(request.module, "PAINTS", False) and "painted" not in request.fixturenames:
         paint_on_demand(monkeypatch)
 
