@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from ..model.errors import SpecError, UsageError
 from .home import is_state
-from .user_files import expanded, resolved
+from .user_files import expanded, is_dir, resolved
 
 SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/sys",
           "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/local/lib", "/var",
@@ -51,12 +50,9 @@ def named(folder: str | os.PathLike[str]) -> str:
     Raises:
         SpecError: It is not a folder.
     """
-    path, is_there = Path(folder), False
-    with suppress(OSError, RuntimeError):  # a name that is too long, a user who does not exist
-        path = path.expanduser()
-        path = path if path.is_absolute() else here() / path
-        is_there = path.is_dir()
-    if not is_there:
+    path = expanded(Path(folder))
+    path = path if path.is_absolute() else here() / path
+    if not is_dir(path):
         raise SpecError(f"{path} is not a folder: name one that exists", "workdir")
     return str(path)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,9 +115,10 @@ def test_a_command_fails_there_as_it_would_here(reached: tuple[Lab, sky.Compute]
 
 
 def test_mpirun_of_open_mpi(reached: tuple[Lab, sky.Compute], home: Path) -> None:
-    if shutil.which("mpirun") is None:
-        pytest.skip("mpirun is not installed: apt-get install openmpi-bin")
     lab, compute = reached
+    mpirun = shutil.which("mpirun")
+    if mpirun is None or b"Open MPI" not in subprocess.check_output([mpirun, "--version"]):
+        pytest.skip("mpirun of Open MPI is not installed: apt-get install openmpi-bin")
     names = sorted(host.name for host in lab.hosts)
     assert (
         sorted(told(compute, "mpirun --hostfile $SKYWARD_HOSTFILE -np 2 hostname 2>&1").splitlines()) == names

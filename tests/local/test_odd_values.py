@@ -109,7 +109,7 @@ BACK: dict[str, tuple[Callable[[sky.Compute, Any], Any], Any]] = {
     "large yield": (lambda pool, odd: list(sky.function(generated)([bytes(100_000), odd]) >> pool), {}),
     "yield": (lambda pool, odd: list(sky.function(generated)(odd) >> pool), {}),
     "yields of all": (lambda pool, odd: [*zip(*(yields(odd) @ pool), strict=False)], None),
-    "map": (lambda pool, odd: list(pool.map(give, [1, odd])), {}),
+    "map": (lambda pool, odd: list(pool.map(give, [1, odd])), {0: 1}),
     "executor": (lambda pool, odd: submitted(pool, odd), {}),
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from skyward_core.model.outcome import ErrorInfo, Outcome, Summary
 from skyward_core.store.home import pool_dir
 from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import Receipt
 
 
 def stored_run(
@@ -40,4 +41,5 @@ def stored_run(
         for rank, data in (printed or {0: b""}).items()
     ]
     ledger.record(outcomes=outcomes, ends=[(run, state, opened_at + 60, None)])
+    ledger.ended(row.token, Receipt(row.name, ranks, tuple(range(ranks)), (), 0.0))
     return folder

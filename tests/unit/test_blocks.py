@@ -259,7 +259,7 @@ async def test_a_rank_that_fails_has_the_others_stopped(ranks: Ranks) -> None:
     ranks.end(1, "raised", error={"type": "ValueError", "message": "bad"})
     processes = [slot.process for slot in ranks.places]
     assert [process.killed for process in processes if process] == [
-        "fail-fast",
+        "fail-fast of run r1",
         "its gang was replaced",
         "",
         "",
@@ -272,7 +272,7 @@ async def test_a_rank_that_fails_has_the_others_stopped(ranks: Ranks) -> None:
 async def test_a_rank_that_dies_has_the_others_stopped(ranks: Ranks) -> None:
     ranks.send(width=2)
     ranks.dies(0)
-    assert ranks.places[1].process.killed == "fail-fast"  # type: ignore[union-attr]
+    assert ranks.places[1].process.killed == "fail-fast of run r1"  # type: ignore[union-attr]
     ranks.dies(1)
     assert ranks.outcomes() == [(0, "exited", 0)]
 
@@ -282,7 +282,7 @@ async def test_stopping_a_call_stops_all_of_its_ranks_or_takes_it_out(ranks: Ran
     ranks.slots.stop(calls[3], "cancel", 1.0)
     assert ranks.outcomes() == [(3, "collateral", -1 - 4)], "it waited for a block"
     ranks.slots.stop_run("r1", "cancel", 1.0, breaks=False)
-    assert all(slot.process and slot.process.killed == "cancel" for slot in ranks.places)
+    assert all(slot.process and slot.process.killed == "cancel of run r1" for slot in ranks.places)
     for rank in range(4):
         ranks.dies(rank)
     assert [told[:2] for told in sorted(ranks.outcomes())] == [(n, "collateral") for n in range(4)]

@@ -272,7 +272,7 @@ ASKING = ("skyward_tui", "skyward_core/front", "skyward_core/tasks", "skyward_co
           "skyward_core/store/toml_file.py", "skyward_core/store/working_folder.py")  # fmt: skip
 OF_OURS = {
     "skyward_core/front/alias_module.py": 4,
-    "skyward_core/front/api/fetched_results.py": 2,
+    "skyward_core/front/api/fetched_results.py": 4,
     "skyward_core/front/bug_report.py": 1,
     "skyward_core/front/copying.py": 5,  # of a node, and of what was just copied
     "skyward_core/front/history.py": 1,

@@ -62,7 +62,7 @@ class Answering:
 
     def answer(self, number: int) -> None:
         items = self.given[number]
-        self.arrivals.put(("values", number, lambda: list(items), len(items), 1.0))
+        self.arrivals.put(("values", number, lambda: list(items), len(items), 1.0, 8))
 
     def finish(self) -> None: ...
 

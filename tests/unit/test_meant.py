@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +30,9 @@ def session(tmp_path: Path) -> Iterator[Any]:
     ledger.record(
         opened=[(token, run, "f", "broadcast", 1, 100.0 + at) for at, (run, token) in enumerate(RUNS.items())]
     )
-    yield SimpleNamespace(ledger=ledger)
+    done: Future[list[Any]] = Future()
+    done.set_result([])
+    yield SimpleNamespace(ledger=ledger, look_again=lambda pools: done)
     ledger.close()
 
 
