@@ -110,7 +110,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def read_bytes(path: str | Path, most: int = MOST) -> bytes:
-    """Return the content of a regular file.
+    """Return the content of a regular file; nothing of the null device.
 
     Args:
         path: It may be a link.
@@ -122,6 +122,8 @@ def read_bytes(path: str | Path, most: int = MOST) -> bytes:
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             found = os.fstat(file.fileno())
+            if stat.S_ISCHR(found.st_mode) and os.path.samestat(found, os.stat(os.devnull)):
+                return b""  # the usual way to name no file, as in "UserKnownHostsFile /dev/null"
             if not stat.S_ISREG(found.st_mode):
                 kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
                 raise UnusableFile(errno.EINVAL, f"it is {kind}, not a regular file")

@@ -19,6 +19,7 @@ from skyward_core.front.offers import offered
 from skyward_core.model.accelerators import resolve
 from skyward_core.model.offer import Offer, OfferList, Wish, in_order
 from skyward_core.providers.aws import calls, price_store, shipped
+from skyward_core.wire.node_paths import STATE
 from skyward_tui.commands.console import Console
 from skyward_tui.commands.offers import offers as command
 from skyward_tui.commands.run import run
@@ -102,7 +103,7 @@ def test_several_that_write_the_store_at_once_leave_a_whole_one(bed: Bed, tmp_pa
         list(pool.map(lambda number: price_store._add(f"a {number}", piece), range(40)))
     kept = json.loads((tmp_path / price_store.FILE).read_text())
     assert kept and all(each == piece for each in kept.values())
-    assert sorted(each.name for each in tmp_path.iterdir()) == [price_store.FILE]
+    assert {each.name for each in tmp_path.iterdir()} == {price_store.FILE, STATE}
 
 
 def test_where_prices_are_not_told_those_of_this_release_are_shown_and_that_is_said(bed: Bed) -> None:

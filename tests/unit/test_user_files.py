@@ -244,3 +244,7 @@ def test_any_text_has_an_answer(text: str) -> None:
             raising(text)
     with suppress(ValueError):
         user_files.found_by(Path(), text)
+
+
+def test_the_null_device_is_an_empty_file() -> None:
+    assert user_files.read_bytes(os.devnull) == b"" == user_files.read_text(os.devnull).encode()
