@@ -15,7 +15,7 @@ from tests.support.fewer import without
 from tests.support.pool_logs import last_run, log_of
 
 from . import Lab
-from .pools import Client, less_patience, nothing_runs, pool, rank, ssh, until
+from .pools import Client, less_patience, nothing_runs, pool, ssh, until
 
 LOST = 1  # the worker's host
 COUNT = 600
@@ -52,7 +52,7 @@ def test_dask_goes_on_when_a_workers_host_loses_power(lab: Lab, monkeypatch: pyt
         try:
             assert list(values) == list(range(20, COUNT))
             view = compute.pool.view
-            (run,) = [each for each in view.runs.values() if each.kind == "map"]
+            (run,) = [each for each in view.runs.values() if each.function == "counted"]
             until(lambda: run.state == "done", "its end")
             assert run.counts == {"returned": 1, "lost": 1} and run.tasks[LOST].state == "lost"
             assert f"node {LOST} is gone" in view.detail, view.detail
@@ -165,6 +165,13 @@ def goes_on(ready: str) -> int:
     return total
 
 
+@sky.function
+def host_name() -> str:
+    import socket
+
+    return socket.gethostname()
+
+
 @pytest.mark.proof("ray")
 @pytest.mark.timeout(300)
 def test_ray_goes_on_when_a_workers_host_loses_power(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +181,8 @@ def test_ray_goes_on_when_a_workers_host_loses_power(lab: Lab, monkeypatch: pyte
     plugins, options = [sky.plugins.ray(dashboard=False)], {"lost_after": 2.0, "grace": 15.0}
     with pool(lab, beside(lab), plugins=plugins, options=options) as compute:
         until(lambda: len(spread() >> compute) == 2, "both hosts in one cluster")
-        until(lambda: rank() >> compute == LOST, "the other node's turn")  # the next call is for the head
+        # The next call is for the head.
+        until(lambda: host_name() >> compute == hosts[LOST].name, "the other node's turn")
         driver = goes_on("under way") > compute
         log = compute.pool.view.logs.rank(0)
         until(lambda: "under way" in log.lines(0, 99), "the driver's start")
