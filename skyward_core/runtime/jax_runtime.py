@@ -107,37 +107,45 @@ def share_once_imported(place: Callable[[], Mapping[str, Any]]) -> None:
     Args:
         place: see :func:`share_with_scripts`.
     """
-    if _shared:
-        return
-    if (there := sys.modules.get(MODULE)) is not None:
-        share_with_scripts(there, place)
+
+    def share(distributed: ModuleType) -> None:
+        if not _shared:
+            share_with_scripts(distributed, place)
+
+    once_imported(MODULE, share)
+
+
+def once_imported(name: str, use: Callable[[ModuleType], None]) -> None:
+    """Call a function with a module as soon as it is imported; now, if it is already."""
+    if (there := sys.modules.get(name)) is not None:
+        use(there)
     else:
-        sys.meta_path.insert(0, _JaxFinder(place))
+        sys.meta_path.insert(0, _OnceFinder(name, use))
 
 
-class _JaxFinder:
+class _OnceFinder:
     """Finds the one module as the finders behind it do."""
 
-    def __init__(self, place: Callable[[], Mapping[str, Any]]) -> None:
-        self._place = place
+    def __init__(self, name: str, use: Callable[[ModuleType], None]) -> None:
+        self._name, self._use = name, use
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != MODULE:
+        if fullname != self._name:
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             if (spec := finder.find_spec(fullname, path, target)) and spec.loader is not None:
-                spec.loader = _JaxLoader(spec.loader, self._place)  # type: ignore[assignment]  # has all that it has
+                spec.loader = _OnceLoader(spec.loader, self._use)  # type: ignore[assignment]  # has all that it has
                 return spec
         return None
 
 
-class _JaxLoader:
+class _OnceLoader:
     """Loads the module as its own loader does, which it has again afterwards."""
 
-    def __init__(self, own: Any, place: Callable[[], Mapping[str, Any]]) -> None:
-        self._own, self._place = own, place
+    def __init__(self, own: Any, use: Callable[[ModuleType], None]) -> None:
+        self._own, self._use = own, use
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
@@ -151,5 +159,4 @@ class _JaxLoader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._own
         self._own.exec_module(module)
-        if not _shared:
-            share_with_scripts(module, self._place)
+        self._use(module)

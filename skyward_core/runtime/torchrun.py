@@ -6,6 +6,7 @@ describe a world of one rank: code that waited for other ranks there would wait 
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import sys
@@ -15,9 +16,10 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from .info import InstanceInfo
-from .jax_runtime import place_of, share_once_imported
+from .jax_runtime import once_imported, place_of, share_once_imported
 from .network import claim_port, interface_of, limit_threads
 
+C10D = "torch.distributed.distributed_c10d"
 TURNS = 4  # ports that broadcasts take in turns
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 ADVICE = (
@@ -108,7 +110,9 @@ class ForCalls:
         self._ports: deque[str] = deque()
         self._together: bool | None = None
         self._jax: dict[InstanceInfo, dict[str, Any]] = {}
+        self._left: Any = None
         share_once_imported(self._place_in_jax)
+        once_imported(C10D, self._replace_left_group)
 
     def begin(self, together: bool) -> None:
         """A call begins.
@@ -152,15 +156,38 @@ class ForCalls:
 
     def end(self, fn: Callable[..., Any]) -> None:
         """A call has ended: say so if it meant to work with the others and did not."""
-        if (
-            self._together
-            and not _by_plugin
+        group = sys.modules.get(C10D)
+        if not self._together:
+            self._left = _default_group(group)
+        elif (
+            not _by_plugin
             and self._info.rank == 0
-            and (group := sys.modules.get("torch.distributed.distributed_c10d")) is not None
+            and group is not None
             and not made_groups(group)
             and mentions(fn, "torch.distributed")
         ):
             sys.stderr.write(ADVICE.format(ranks=self._info.world_size))
+
+    def _replace_left_group(self, c10d: Any) -> None:
+        """Have ``init_process_group()`` of a task replace the group that an earlier task has left.
+
+        A sweep with more trials than ranks would fail otherwise: each trial is a process of its own to its code.
+        """
+        init = c10d.init_process_group
+
+        @functools.wraps(init)
+        def init_process_group(*args: Any, **kwargs: Any) -> None:
+            if not self._together and self._left is not None and self._left is _default_group(c10d):
+                c10d.destroy_process_group()
+            init(*args, **kwargs)
+
+        modules: list[Any] = [c10d, sys.modules["torch.distributed"]]
+        for module in modules:
+            module.init_process_group = init_process_group
+
+
+def _default_group(c10d: Any) -> Any:
+    return c10d.group.WORLD if c10d is not None and c10d.is_initialized() else None
 
 
 def made_groups(c10d: Any) -> bool:

@@ -142,6 +142,20 @@ def test_a_task_trains_as_a_plain_process_does(pool):
     assert [r["pid"] for r in again] == [r["pid"] for r in together], "the group lives on"
 
 
+@sky.function
+def leaves_its_group(name: str) -> tuple[int, str]:
+    """Make a process group as a script does that runs once, and leave it to the end of the process."""
+    import torch.distributed as dist
+
+    dist.init_process_group(name)
+    return dist.get_world_size(), dist.get_backend()
+
+
+def test_each_task_may_make_a_process_group_and_leave_it(pool):
+    names = ["gloo", "cpu:gloo"] * 3  # more tasks than ranks
+    assert [*(sky.gather(*map(leaves_its_group, names)) >> pool)] == [(1, name) for name in names]
+
+
 def test_the_process_group_lives_as_long_as_the_worker(pool):
     first, second = train(1) @ pool, train(1) @ pool
     assert [r["pid"] for r in first] == [r["pid"] for r in second]

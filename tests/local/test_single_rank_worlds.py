@@ -143,7 +143,7 @@ def group(leaves: bool = False) -> tuple[bool, int]:
     """Whether this process has a process group; leave one behind, as code without a plugin may do."""
     found = C10D in sys.modules
     if leaves:
-        sys.modules[C10D] = SimpleNamespace(is_initialized=lambda: True)  # type: ignore[assignment]
+        sys.modules[C10D] = SimpleNamespace(is_initialized=lambda: True, group=SimpleNamespace(WORLD=1))  # type: ignore[assignment]
     return found, os.getpid()
 
 
