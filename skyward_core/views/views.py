@@ -433,13 +433,20 @@ def _(event: ev.RunOpened, view: PoolView) -> None:
             event.run, event.pool, event.function, event.kind, event.total, event.at,
             job=event.job, more=event.more, width=event.width,
         )  # fmt: skip
-        kept = dict(view.runs)
-        if len(kept) >= RUNS_KEPT:
-            over = next((old.id for old in kept.values() if old.state != "running"), None)
-            if over is not None:
-                del kept[over]
-        kept[event.run] = run
+        kept = view.runs | {event.run: run}
+        newest = next(reversed(view.runs.values()), run)
+        if newest.opened_at > event.at:
+            # Each node's agent tells a new client of its earlier runs, and nodes answer in any order.
+            kept = dict(sorted(kept.items(), key=lambda each: each[1].opened_at))
         view.runs = kept
+        _drop_oldest_runs(view, event.run)
+
+
+def _drop_oldest_runs(view: PoolView, but: str) -> None:
+    """Hold the newest runs, older ones that go on, and the one that an event is about."""
+    older = list(view.runs)[:-RUNS_KEPT]
+    if over := [run for run in older if view.runs[run].state != "running" and run != but]:
+        view.runs = {run: held for run, held in view.runs.items() if run not in over}
 
 
 @_apply.register(ev.RunPlaced)
@@ -521,6 +528,7 @@ def _(event: ev.RunEnded, view: PoolView) -> None:
     if run := view.runs.get(event.run):
         run.end(event.state, event.at, event.root_cause)
         run.version += 1
+        _drop_oldest_runs(view, event.run)
 
 
 @_apply.register(ev.LeaseNews)

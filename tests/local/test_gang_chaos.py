@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -106,13 +105,12 @@ def gangs_begun(stderr: str) -> list[str]:
     return re.findall(r"^run (\w+): \d+/\d+ (?!have)", stderr, re.MULTILINE)
 
 
-def runs_of(cli: Cli, function: str = "trial") -> list[Any]:
-    return [row for row in cli.pools()["storm"]["runs"] if row["function"] == function]
+def runs_of(cli: Cli, marks: Path) -> list[str]:
+    return [run["run"] for run in cli.json("history", "--all", f"marks={marks}")["runs"]]
 
 
 def storm(cli: Cli, marks: Path, at: int) -> None:
     """Kill a client at that step; then whoever comes later gets all that there is, and runs the rest."""
-    before = {row["run"] for row in runs_of(cli)}
     client = Child(
         [sys.executable, "killed.py", *map(str, words(marks))],
         cwd=cli.folder, env=cli.env | {"KILL_AT": str(at)}, text=True,
@@ -120,7 +118,7 @@ def storm(cli: Cli, marks: Path, at: int) -> None:
     with client:
         status = client.wait()
     assert status in (0, -signal.SIGKILL)
-    new = [row["run"] for row in runs_of(cli) if row["run"] not in before]
+    new = runs_of(cli, marks)
     if not new:
         assert status, "nothing had begun"
         assert not begun(marks)

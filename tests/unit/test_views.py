@@ -276,10 +276,26 @@ def test_only_so_many_runs_are_kept_and_none_that_runs() -> None:
         opened = replace(RUN, run=f"x{number}")
         apply(view, opened)
         apply(view, ev.RunEnded(pool="p", run=opened.run, state="done"))
-    assert len(view.runs) == views.RUNS_KEPT
+    assert len(view.runs) == views.RUNS_KEPT + 1
     assert "r1" in view.runs
     assert f"x{2 * views.RUNS_KEPT - 1}" in view.runs
     assert "x0" not in view.runs
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_the_newest_runs_are_kept_whichever_node_tells_first(at_once: bool) -> None:
+    view = view_of(OPENED)
+    half = views.RUNS_KEPT
+    opened = [replace(RUN, run=f"x{number}", at=RUN.at + number) for number in range(2 * half)]
+    ended = [ev.RunEnded(pool="p", run=each.run, state="done") for each in opened]
+    told = [
+        pair for number in (*range(half, 2 * half), *range(half)) for pair in (opened[number], ended[number])
+    ]
+    for event in sorted(told, key=lambda event: event in ended) if at_once else told:
+        apply(view, event)
+    newest = [each.run for each in opened[half:]]
+    assert list(view.runs)[-half:] == newest
+    assert len(view.runs) <= half + 1
 
 
 def test_only_so_many_outcomes_are_kept_and_every_failure() -> None:
