@@ -102,6 +102,9 @@ def results(run: str, console: Console, sort: str | None, diff: str | None, outp
                 live = session.look(pool.key).result()
                 view, book, runs = live.runs.get(row.run, view), live.metrics, live.runs
         board = _board_of(session, pool.key, view, sort)
+        if board is not None and board.sheet.gang and not runs:  # other runs of the sweep may go on
+            with suppress(PoolError):
+                runs = session.view(pool.key).runs
         trials = None if board is None else board.table(view.id, view.tasks, book, runs)
         if output is not None:
             from ..result_files import write

@@ -275,6 +275,31 @@ def test_who_leaves_a_sweep_by_gangs_is_told_what_becomes_of_it(cli: Cli, held: 
 
 
 @pytest.mark.proof("1 s of a processor")
+def test_results_of_an_ended_gang_show_others_that_still_run(cli: Cli, held: str, tmp_path: Path) -> None:
+    cli.write(
+        "uneven.py",
+        """
+import os, time
+import skyward_core as sky
+
+@sky.function
+def trial(gate: str) -> int:
+    while not os.path.exists(gate):
+        time.sleep(0.02)
+    return 1
+""",
+    )
+    words = ["--sweep", "--gang-nodes", 2, "-a", f"gate=.,{tmp_path}/gate", "--pool", held]
+    with cli.begin("run", "uneven.py", *words) as client:
+        wait_until(lambda: len(going(cli)) == 1 and len(cli.json("history", "gate=.")["runs"]) == 1)
+        (ended,), (other,) = cli.json("history", "gate=.")["runs"], going(cli)
+        rows = told(cli, ended["run"])
+        (tmp_path / "gate").touch()
+        client.communicate()
+    assert [(row["run"], row["outcome"]) for row in rows] == [(ended["run"], "returned"), (other, "running")]
+
+
+@pytest.mark.proof("1 s of a processor")
 def test_more_gangs_than_a_pool_has_in_memory_are_all_told(cli: Cli) -> None:
     words = [
         "--sweep",
