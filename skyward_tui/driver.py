@@ -79,6 +79,10 @@ class TerminalDriver(LinuxDriver):
         """Whether there was a terminal, and there is none any more."""
         return self.input_tty and not os.isatty(self.fileno)
 
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """Return the size that the app lays out for; a terminal that reports 0x0 has two defaults in Textual."""
+        return self._app.console.size
+
     def _tell(self) -> None:
         cast("AppFace", self._app).terminal_gone()
 

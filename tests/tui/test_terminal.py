@@ -121,3 +121,22 @@ def test_early_keys_are_heard_and_a_signal_leaves_the_terminal_as_it_was(
         terminal.close()
     (view,) = session.pools()
     assert view.state == "up"
+
+
+UNKNOWN_SIZE = """
+import fcntl, struct, termios
+fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("4H", 0, 0, 0, 0))
+from skyward_tui.entry import main
+main()
+"""
+
+
+def test_a_terminal_that_reports_no_size_is_painted_once_and_left(tmp_path: Path) -> None:
+    """A serial console, or a container's, has 0 rows and 0 columns."""
+    terminal = Terminal(tmp_path, size=(80, 25), program=("-c", UNKNOWN_SIZE))
+    try:
+        terminal.until("quit")
+        terminal.press("q")
+        assert terminal.ended() == 0
+    finally:
+        terminal.close()
