@@ -382,3 +382,20 @@ async def test_keys_of_the_configuration_that_are_not_there_or_locked_are_passed
     missing = Target("box", keys=(str(folder / "not-there"),))
     with pytest.raises(UsageError, match=r"cannot be used: .*not-there"):
         await connect.connect(missing, patience=0)
+
+
+async def test_a_key_file_that_is_a_named_pipe_is_not_waited_for(
+    host: Host, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / ".ssh").mkdir(mode=0o700)
+    (tmp_path / ".ssh/config").write_text(
+        f"Host box\n  HostName 127.0.0.1\n  Port {host.port}\n  IdentityFile {pipe}\n  CertificateFile {pipe}\n"
+        f"  IdentityFile {host.client_key}\n  UserKnownHostsFile {known}\n"
+    )
+    link = await connect.connect(Target("box"), patience=0)
+    await link.close()
+    with pytest.raises(UsageError, match="A key given for host box cannot be used: it is a named pipe"):
+        await connect.connect(Target("box", keys=(str(pipe),)), patience=0)

@@ -251,10 +251,15 @@ async def test_a_broken_configuration_is_named(home: Path) -> None:
 
 @WAYS
 @pytest.mark.usefixtures("way")
-async def test_a_configuration_that_includes_itself_is_refused(home: Path) -> None:
+async def test_a_configuration_that_includes_itself_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (home / ".ssh/config").write_text(f"Include {home}/.ssh/config\n")
     with pytest.raises(UsageError, match=r"~/\.ssh/config cannot be used"):
         await resolve(Target("box"))
+    monkeypatch.setenv("PATH", str(home))
+    with pytest.raises(UsageError, match="it includes itself; there is no ssh program"):
+        await resolve(Target("box2"))
 
 
 @pytest.mark.parametrize(
@@ -386,6 +391,37 @@ async def test_an_ssh_that_gives_no_answer_is_ended(
     with pytest.raises(UsageError, match=r"~/\.ssh/config cannot be used for host \w+: `ssh -G` fails"):
         await resolve(Target("gpu1"))
     await until(lambda: not any(exists(int(pid)) for pid in pids.read_text().split()))
+
+
+async def test_a_host_whose_match_exec_hangs_does_not_stop_the_others(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f"case $* in *bad*) touch {home}/asked; exec sleep 60;; esac; echo hostname there"
+    Program(home / "bin", script)
+    monkeypatch.setenv("PATH", f"{home}/bin:/bin:/usr/bin")
+    monkeypatch.setattr(route, "FIRST", 0.1)
+    monkeypatch.setattr(route, "ANSWER", 60)
+    bad = [asyncio.create_task(resolve(Target(f"bad{number}"))) for number in range(3)]
+    await until(lambda: (home / "asked").exists())
+    async with asyncio.timeout(20):
+        assert (await resolve(Target("good"))).host == "there"
+    assert not any(each.done() for each in bad)
+    monkeypatch.setattr(route, "ANSWER", 0.3)
+    for host in "bad7", "bad8":  # each is asked itself, so that all end at the same time
+        with pytest.raises(UsageError, match=f"host {host}: `ssh -G` fails: it gave no answer"):
+            await resolve(Target(host))
+    assert not any(each.done() for each in bad)
+    for each in bad:
+        each.cancel()
+
+
+async def test_without_ssh_only_a_regular_file_is_read_as_a_configuration(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(home))
+    os.mkfifo(home / ".ssh/config")
+    with pytest.raises(UsageError, match="it is a named pipe, not a regular file; there is no ssh program"):
+        await resolve(Target("box"))
 
 
 async def test_the_ssh_of_a_relative_folder_of_path_is_not_run(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes.util
 import gc
+import io
 import logging
 import socket
 import sys
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ...node.put_off import PutOff
+from ...store.user_files import read_bytes, read_text
 
 _search = ctypes.util.find_library
 ctypes.util.find_library = lambda name: None
@@ -32,6 +34,8 @@ _collects = gc.isenabled()
 gc.disable()  # looking for garbage among what is imported takes a twelfth of the time
 try:
     import asyncssh
+    from asyncssh import config as _config
+    from asyncssh import public_key as _public_key
     from asyncssh.config import SSHClientConfig, SSHConfig
     from asyncssh.crypto import cipher as _ciphers
     from asyncssh.encryption import get_encryption_algs
@@ -52,6 +56,10 @@ finally:
     if sys.modules["asyncssh.crypto.x509"] is None:
         del sys.modules["asyncssh.crypto.x509"]
 
+# It would wait for a named pipe in the place of a key or a configuration, and read a device without end.
+vars(_public_key)["read_file"] = lambda name: read_bytes(name, MOST)
+vars(_config)["open"] = lambda name: io.StringIO(read_text(name, most=MOST))
+
 # Options that asyncssh does not know, and ignores without a word.
 for _option in ("RevokedHostKeys", "BindInterface", "ProxyUseFdpass"):
     SSHClientConfig._handlers.setdefault(_option.lower(), (_option, SSHConfig._set_string))
@@ -64,6 +72,7 @@ _logger = logging.getLogger("asyncssh")
 if _logger.level == logging.NOTSET:
     _logger.setLevel(logging.WARNING)
 
+MOST = 1 << 20  # bytes of such a file
 CIPHERS_KEPT = 1024  # two of a connection; others are made anew
 _made = vars(_ciphers).get("AESGCM")
 if isinstance(_made, type):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 from ...model.errors import CredentialsRefused, PoolError, Unreachable, UsageError
+from ...store.user_files import UnusableFile
 from ...wire.safe_text import field as safe
 from .asyncssh_import import asyncssh
 from .keepalive import ANSWER_TIMEOUT
@@ -37,7 +38,8 @@ def not_reached(target: Target, route: Route | None, error: Exception) -> PoolEr
 
 def key_unusable(target: Target, error: Exception) -> UsageError | None:
     """The error for a key file that was given and is missing or none; None if that is not what went wrong."""
-    if target.keys and isinstance(error, asyncssh.KeyImportError | FileNotFoundError | PermissionError):
+    unread = asyncssh.KeyImportError | FileNotFoundError | PermissionError | IsADirectoryError | UnusableFile
+    if target.keys and isinstance(error, unread):
         return UsageError(f"A key given for host {target.host} cannot be used: {error}.")
     return None
 

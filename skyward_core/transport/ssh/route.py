@@ -23,10 +23,12 @@ from weakref import WeakKeyDictionary
 from ...model.errors import UsageError
 from ...model.value import Value, value
 from ...store import home
+from ...store.user_files import read_bytes
 from ...wire.safe_text import field as safe
 from .target import SSH_PORT, Target, why_unsafe
 
 ANSWER = 10.0  # seconds for one `ssh -G`: it runs the commands of `Match exec`
+FIRST = 1.0  # seconds that others wait for the first answer, which may spare their own
 LONGEST = 1 << 18  # bytes of its answer
 AT_ONCE = 8
 LIFE = 60.0  # seconds that an answer counts: a command's connections share it, a later one sees a changed network
@@ -281,15 +283,11 @@ async def _about(program: str, target: Target) -> Said:
     """Return what `ssh -G` prints of a host, or of another one for which it provably prints the same."""
     asking, (*words, host) = _here(), _command(program, target)
     flags = (_stamp(), *words)
-    async with asking.locks.setdefault(flags, asyncio.Lock()):
-        if flags not in asking.blocks:  # the first answer names the files
-            asking.blocks[flags] = _Blocks(None, set())
-            said = await _ask((*words, host))
-            if said[READ] or "-F none" in " ".join(words):
-                asking.blocks[flags] = blocks = _Blocks.of(said[READ])
-                asking.first.setdefault((*flags, blocks.matching(host)), host)
-            return said
-    same = asking.blocks[flags].matching(host)
+    if flags not in asking.blocks:
+        with suppress(UsageError, TimeoutError):  # of one host, in whose place the others do not wait
+            async with asyncio.timeout(FIRST):
+                await _once(asking.readings, flags, lambda: _read(flags, host))
+    same = asking.blocks[flags].matching(host) if flags in asking.blocks else None
     first = host if same is None else asking.first.setdefault((*flags, same), host)
     try:
         said = await _ask((*words, first))
@@ -299,6 +297,15 @@ async def _about(program: str, target: Target) -> Said:
         return await _ask((*words, host))  # whose name the error has
     own = {"host": [host]} | ({"hostname": [host]} if said["hostname"] == [first] else {})
     return {**said, **own}
+
+
+async def _read(flags: tuple[object, ...], host: str) -> None:
+    """Look into the files that the answer about a host names."""
+    asking, words = _here(), flags[1:]
+    said = await _ask((*map(str, words), host))
+    known = said[READ] or "-F none" in " ".join(map(str, words))
+    asking.blocks[flags] = blocks = _Blocks.of(said[READ]) if known else _Blocks(None, set())
+    asking.first.setdefault((*flags, blocks.matching(host)), host)
 
 
 class _Blocks:
@@ -319,7 +326,7 @@ class _Blocks:
         hosts: set[str] = set()
         for file in files:
             try:
-                lines = Path(file).read_bytes().decode("latin-1").split("\n")
+                lines = read_bytes(file).decode("latin-1").split("\n")
             except OSError:
                 return cls(None, hosts)
             for line in lines:
@@ -376,7 +383,7 @@ class _Asking:
         self.began = time.monotonic()
         self.routes: dict[object, asyncio.Task[Route]] = {}
         self.answers: dict[object, asyncio.Task[Said]] = {}
-        self.locks: dict[object, asyncio.Lock] = {}
+        self.readings: dict[object, asyncio.Task[None]] = {}
         self.blocks: dict[object, _Blocks] = {}
         self.first: dict[object, str] = {}
 
@@ -419,6 +426,9 @@ async def _once(
     answer = kept.get(question)
     if answer is None or (answer.done() and (answer.cancelled() or answer.exception())):
         answer = kept[question] = asyncio.create_task(ask())
+        answer.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # all may have stopped waiting
     return await asyncio.shield(answer)
 
 
@@ -441,7 +451,7 @@ async def _run(command: Sequence[str], gate: asyncio.Semaphore) -> Said:
             said = _errors(heard)
             if process.returncode:
                 words = " ".join(line for line in said.split("\n") if not line.startswith(NOISE))
-                raise _failed(command, safe(" ".join(words.split())))
+                raise _failed(command, safe(" ".join(words.split())) or f"it ended with {process.returncode}")
         except OSError as error:
             raise _failed(command, error.strerror or str(error)) from error
         finally:
@@ -498,4 +508,5 @@ async def _by_asyncssh(target: Target) -> Said:
     try:
         return await read_config(files, target.host, target.user, target.port)
     except (ValueError, OSError, RecursionError) as error:
-        raise _unusable(target, f"{error}; there is no ssh program, which could read all of it") from error
+        why = "it includes itself" if isinstance(error, RecursionError) else error
+        raise _unusable(target, f"{why}; there is no ssh program, which could read all of it") from error
