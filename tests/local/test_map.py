@@ -6,6 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import skyward_core as sky
+from skyward_core.front.session import Session
 from tests.support.task_places import pool_rank
 from tests.support.waiting import wait_until
 
@@ -27,6 +29,12 @@ def refuses(number: int) -> int:
     if number == 40:
         raise LookupError(f"no {number}")
     return number
+
+
+@sky.function
+def marks_and_waits(path: str) -> None:
+    Path(path).touch()
+    time.sleep(60)
 
 
 @sky.function
@@ -59,6 +67,22 @@ def slowly(number: int) -> int:
 def endless(number: int) -> None:
     while True:
         time.sleep(0.01)
+
+
+def test_a_map_that_another_client_cancels_ends(home: Path, tmp_path: Path) -> None:
+    marks = [str(tmp_path / f"{number}.begun") for number in range(40)]
+    with ThreadPoolExecutor(1) as beside, sky.Compute(provider=sky.Local(), nodes=2) as compute:
+        values = beside.submit(lambda: list(compute.map(marks_and_waits, marks)))
+        wait_until(lambda: any(tmp_path.glob("*.begun")))
+        (run,) = compute.pool.runs
+        session = Session()
+        try:
+            session.attach(compute.name).result(30)
+            session.cancel(compute.name, run).result(30)
+        finally:
+            session.detach()
+        with pytest.raises(sky.Cancelled, match="another client"):
+            values.result(10)
 
 
 def test_a_failure_has_all_values_that_were_computed_before_it(home: Path) -> None:

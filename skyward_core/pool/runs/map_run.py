@@ -18,7 +18,7 @@ from ...wire.frames import Heard
 from ..links.link import Link
 from ..links.spread import Parcel
 from .results import Value, load
-from .root_cause import is_failure, root_cause
+from .root_cause import end_of, is_failure, root_cause
 from .run import Run, Surroundings
 
 if TYPE_CHECKING:
@@ -246,6 +246,8 @@ class MapRun(Run):
             self.values[number] = value
             if is_failure(outcome):
                 self._stop("fail-fast", breaks=False)
+            elif root_cause([outcome]) is None and not self._stopping:
+                self.cancel("another client cancelled it")  # nodes drop its further calls without an answer
         self._refill()
         self._check_end()
 
@@ -306,11 +308,9 @@ class MapRun(Run):
             self._end()
 
     def _end(self) -> None:
-        self.root_cause = root_cause(self._arrived)
+        self.state, self.root_cause = end_of(self._arrived)
         if self.cancelled:
             self.state = "cancelled"
-        else:
-            self.state = "failed" if self._arrived else "done"
         self._around.background.later(self._close)
         self._tell()
 
