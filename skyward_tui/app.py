@@ -205,10 +205,8 @@ class SkywardApp(FailingApp):
         await super().on_event(event)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        if event.worker.group not in (
-            "refresh",
-            "paint",
-        ):  # which comes every second; what it finds is seen by the pools
+        # These two come every second; what they find is seen by the pools.
+        if event.worker.group not in ("refresh", "paint"):
             self._enliven()
 
     def _enliven(self) -> None:

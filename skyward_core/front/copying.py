@@ -87,30 +87,30 @@ def _target_of(ledger: Ledger, pool: PoolRow, node: int) -> Any:
 
 
 async def _to_node(target: Any, source: Path, entries: Sequence[_Entry], wanted: str, far: Far) -> Copied:
-    async with _sftp(target) as (sftp, silence):
+    async with _sftp(target) as (sftp, limit):
         path = await _place_there(sftp, wanted, resolved(source).name, entries[0].is_folder)
         holder = _holder(path)
         whole = str(PurePosixPath(holder, PurePosixPath(path).name))
-        progress = _Progress(far, sum(each.size for each in entries), silence)
+        progress = _Progress(far, sum(each.size for each in entries), limit)
         await sftp.mkdir(holder, asyncssh.SFTPAttrs(permissions=0o700))
         try:
             for each in entries:
-                silence.end()
+                limit.extend()
                 place = str(PurePosixPath(whole, *each.parts))
                 if each.is_folder:
                     await sftp.mkdir(place, asyncssh.SFTPAttrs(permissions=0o700))
                     continue
                 own = os.fsencode(source.joinpath(*each.parts))
                 await sftp.put(own, place, follow_symlinks=False, progress_handler=progress.of_file)
-                silence.end(each.size / SLOW_DISK)
+                limit.extend(each.size / SLOW_DISK)
                 await _on_disk_there(sftp, place)
                 await sftp.chmod(place, each.mode & 0o777)
                 progress.file_is_over(each.size)
             for each in reversed(entries):
                 if each.is_folder:
-                    silence.end()
+                    limit.extend()
                     await sftp.chmod(str(PurePosixPath(whole, *each.parts)), each.mode & 0o777)
-            silence.end()
+            limit.extend()
             await (sftp.rename if entries[0].is_folder else sftp.posix_rename)(whole, path)
         finally:
             with suppress(asyncssh.Error, OSError):
@@ -151,20 +151,20 @@ def _safe(path: str) -> str:
 
 
 async def _from_node(target: Any, wanted: str, own: Path, far: Far) -> Copied:
-    async with _sftp(target) as (sftp, silence):
+    async with _sftp(target) as (sftp, limit):
         source = await sftp.realpath(str(PurePosixPath(_safe(wanted) or ".").parent))
         name = PurePosixPath(_safe(wanted)).name
         if not name:
             raise UsageError(f"{field(wanted) or 'POOL:PATH'}: name a file or a folder on the node")
         source = str(PurePosixPath(source, name))
         try:
-            entries = [each async for each in _entries_there(sftp, source, (), silence)]
+            entries = [each async for each in _entries_there(sftp, source, (), limit)]
         except asyncssh.SFTPNoSuchFile as error:
             raise UsageError(f"there is no {field(source)} on the node") from error
         path = _place_here(own, name, entries[0].is_folder)
         holder = Path(_holder(str(path)))
         whole = holder / path.name
-        progress = _Progress(far, sum(each.size for each in entries), silence)
+        progress = _Progress(far, sum(each.size for each in entries), limit)
         holder.mkdir(mode=0o700)
         try:
             for each in entries:
@@ -179,9 +179,9 @@ async def _from_node(target: Any, wanted: str, own: Path, far: Far) -> Copied:
                 if place.is_symlink() or not place.is_file():
                     raise PoolError(f"{field(there)} became a link, or a folder, while it was copied")
                 place.chmod(each.mode & 0o777 | stat.S_IRUSR | stat.S_IWUSR)
-                silence.end(each.size / SLOW_DISK)
+                limit.extend(each.size / SLOW_DISK)
                 await asyncio.to_thread(_on_disk, place)
-                silence.end()
+                limit.extend()
                 progress.file_is_over(each.size)
             for each in reversed(entries):
                 if each.is_folder:
@@ -249,9 +249,9 @@ def _entries_here(source: Path) -> list[_Entry]:
 
 
 async def _entries_there(
-    sftp: Any, path: str, parts: tuple[str, ...], silence: _Silence
+    sftp: Any, path: str, parts: tuple[str, ...], limit: _AnswerLimit
 ) -> AsyncIterator[_Entry]:
-    silence.end()
+    limit.extend()
     facts = await sftp.lstat(path)
     mode = facts.permissions or 0
     _check_kind(path, mode, parts)
@@ -261,10 +261,10 @@ async def _entries_there(
         return
     names = list[str]()
     async for each in _names(sftp, path):
-        silence.end()
+        limit.extend()
         names.append(each)
     for name in sorted(names):
-        async for entry in _entries_there(sftp, str(PurePosixPath(path, name)), (*parts, name), silence):
+        async for entry in _entries_there(sftp, str(PurePosixPath(path, name)), (*parts, name), limit):
             yield entry
 
 
@@ -308,50 +308,50 @@ def _copied(path: str, entries: Sequence[_Entry]) -> Copied:
 class _Progress:
     """How far all files are together."""
 
-    def __init__(self, far: Far, total: int, silence: _Silence) -> None:
-        self._far, self._total, self._done, self._silence = far, total, 0, silence
+    def __init__(self, far: Far, total: int, limit: _AnswerLimit) -> None:
+        self._far, self._total, self._done, self._limit = far, total, 0, limit
 
     def of_file(self, _source: bytes, _target: bytes, done: int, _size: int) -> None:
         """asyncssh's word on the file under way."""
-        self._silence.end()
+        self._limit.extend()
         self._far(self._done + done, self._total)
 
     def file_is_over(self, size: int) -> None:
         self._done += size
 
 
-class _Silence:
-    """How long the node may send nothing: the answer time-out, since it last answered."""
+class _AnswerLimit:
+    """Limit of the time in which the node sends nothing: the answer time-out, from its last answer on."""
 
-    def __init__(self, limit: asyncio.Timeout) -> None:
-        self._limit = limit
+    def __init__(self, timeout: asyncio.Timeout) -> None:
+        self._timeout = timeout
         self.answered = False
 
-    def end(self, more: float = 0.0) -> None:
-        """Begin anew, as the node has answered.
+    def extend(self, more: float = 0.0) -> None:
+        """Extend the limit, because the node has answered.
 
         Args:
             more: Seconds that the next answer may take beyond the answer time-out.
         """
         self.answered = True
-        self._limit.reschedule(asyncio.get_running_loop().time() + answer_timeout() + more)
+        self._timeout.reschedule(asyncio.get_running_loop().time() + answer_timeout() + more)
 
 
 @asynccontextmanager
-async def _sftp(target: Any) -> AsyncIterator[tuple[Any, _Silence]]:
+async def _sftp(target: Any) -> AsyncIterator[tuple[Any, _AnswerLimit]]:
     link = await connect(target)
     try:
         try:
-            async with asyncio.timeout(answer_timeout()) as limit:
-                silence = _Silence(limit)
+            async with asyncio.timeout(answer_timeout()) as timeout:
+                limit = _AnswerLimit(timeout)
                 # Its end is that of the connection: to leave it in order may take as long as the node likes.
                 sftp = await link.ssh.start_sftp_client(path_errors="surrogateescape")
-                silence.end()
-                yield sftp, silence
+                limit.extend()
+                yield sftp, limit
         except TimeoutError as error:
             seconds = answer_timeout()
             raise (
-                stalled(target.host, seconds, "a copy") if silence.answered else silent(target.host, seconds)
+                stalled(target.host, seconds, "a copy") if limit.answered else silent(target.host, seconds)
             ) from error
         except asyncssh.SFTPError as error:
             raise PoolError(f"{target.host} refuses: {field(error.reason)}") from error

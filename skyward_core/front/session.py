@@ -220,13 +220,13 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
             slow.cancel()
 
     def look_again(self, pools: Collection[str] = ()) -> Future[list[PoolView]]:
-        """Have the ledger tell what has become of pools that it has as up: whoever reads it next reads the truth.
+        """Record in the ledger what has become of the pools that it lists as up.
 
         Args:
             pools: Their keys; none for all.
 
         Returns:
-            Those that did not answer within :data:`LOOK` seconds.
+            Pools that did not answer within :data:`LOOK` seconds.
         """
 
         async def look() -> list[PoolView]:

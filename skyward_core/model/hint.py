@@ -57,5 +57,5 @@ def in_commands(hint: Hint) -> str:
         "down": f"end it: skyward-tui down {name}",
         "results": f"skyward-tui results {name} shows what they were",
         "blocks": "skyward-tui offers --block 24 lists what is sold now",
-        "purchases": "skyward-tui capacity ls looks what was bought",
+        "purchases": "skyward-tui capacity ls shows what was bought",
     }[hint.action]

@@ -112,9 +112,8 @@ def is_state(folder: str) -> bool:
     if not there(inside):
         return False
     try:  # earlier releases, and hosts, leave no mark
-        return there(f"{folder}/ledger.db") or any(
-            there(NodePaths(each.path).lock) for each in os.scandir(inside)
-        )
+        with os.scandir(inside) as folders:
+            return there(f"{folder}/ledger.db") or any(there(NodePaths(each.path).lock) for each in folders)
     except OSError:
         return False
 

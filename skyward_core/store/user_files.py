@@ -30,8 +30,7 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
 }
 
-
-_Said = TypeVar("_Said")
+T = TypeVar("T")
 
 
 class UnusableFile(OSError):
@@ -178,7 +177,7 @@ def json_of(text: str | bytes) -> Any:
 _TOO_DEEP = f"it is nested more than {DEEPEST} levels deep"
 
 
-def _not_deep(value: _Said) -> _Said:
+def _not_deep(value: T) -> T:
     level: list[Any] = [value]
     for _ in range(DEEPEST):
         level = [

@@ -189,7 +189,7 @@ def merged(first: Stacks, second: Stacks) -> Stacks:
 def groups(stacks: Stacks) -> list[StackGroup]:
     """Equal stacks together: those of most ranks first, what is not known last.
 
-    Idle ranks that are not of the run are told of if ranks of the run wait for others.
+    Idle ranks outside the run are included if ranks of the run wait for others.
     """
     made = _grouped(stacks, stacks.ranks)
     if stacks.idle and any(group.collective is not None and group.collective.is_named for group in made):

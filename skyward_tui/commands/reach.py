@@ -111,7 +111,7 @@ def live_run(session: Session, word: str) -> tuple[PoolRow, str]:
 
 
 def _now(session: Session, row: RunRow | None) -> RunRow | None:
-    """A run as it is now, where its pool answers: nobody may have told the ledger what has happened since."""
+    """Return a run as it is now, if its pool answers: the ledger may not have recorded its end yet."""
     if row is None:
         return None
     session.look_again([session.ledger.pool(row.token).key]).result()
@@ -127,7 +127,7 @@ def _latest(session: Session, pool: PoolRow) -> RunRow:
 
 
 def note_silent(session: Session, console: Console) -> None:
-    """Have the ledger tell what has become of all pools, and name those that do not answer."""
+    """Record in the ledger what has become of all pools, and name those that do not answer."""
     for pool in session.look_again().result():
         if pool.state != "starting":
             console.note(

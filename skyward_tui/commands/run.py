@@ -522,7 +522,7 @@ class Job:
         return choice
 
     def _cancel(self, run: RunView, ended: Future[RunView]) -> None:
-        why = ": nobody reads its output any more" if self.console.unread else ""
+        why = ": its output has no reader any more" if self.console.unread else ""
         self.console.note(f"cancelling run {run.id}{why}")
         try:
             self.follower.wait(self.session.cancel(self.key, run.id))

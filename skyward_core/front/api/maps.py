@@ -25,9 +25,7 @@ SECONDS = 0.05  # that a call takes at least, while there are items enough
 MOST = 256  # items of a call
 BYTES = 32 << 10  # of a call's items that travel in its frame: of small ones no file is made
 GROWTH = 4  # times that a share is larger than the one before, at most
-HELD = (
-    64 << 20
-)  # bytes of values that the loop has had and that a failure shows again; none of items without an end
+HELD = 64 << 20  # bytes of values that the loop has had and that a failure returns again
 WAITING = 8  # calls per place that have ended, or been sent, and that the reader has not come to
 
 
@@ -167,14 +165,11 @@ class Mapped:
         self._read = 0  # items
         self._given = self._over = 0  # calls; of these, how many have ended
         self._exhausted = False
-        self._ready: dict[
-            int, tuple[Callable[[], list[Any]], int]
-        ] = {}  # what gives the values, and their size, by number of the call
-        self._firsts: dict[
-            int, int
-        ] = {}  # number of a call's first item, by the call's; of those not yet given on
+        # By number of the call: a function that loads its values, and their size; and the number of its first item.
+        self._ready: dict[int, tuple[Callable[[], list[Any]], int]] = {}
+        self._firsts: dict[int, int] = {}
         self._had: dict[int, Any] = {}  # values that the loop has had, by item
-        self._room = HELD if left is not None else 0
+        self._room = HELD if left is not None else 0  # items without an end would fill the memory
 
     def values(self) -> Iterator[Any]:
         """What comes of the items."""

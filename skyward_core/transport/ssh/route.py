@@ -53,7 +53,7 @@ Said = Mapping[str, Sequence[str]]  # options by their names in lower case, as `
 
 @value
 class Route(Value):
-    """What a target comes to once the SSH configuration has been read.
+    """The way to a target by the SSH configuration.
 
     Attributes:
         name: what known_hosts files know the host by.
@@ -193,7 +193,7 @@ def _own_name() -> str:
 def _replaced(target: Target, text: str, tokens: Mapping[str, str]) -> str:
     def token(found: re.Match[str]) -> str:
         if found[1] not in tokens:
-            raise _unusable(target, f"%{found[1]} is no token of ProxyCommand and ProxyJump")
+            raise _unusable(target, f"%{found[1]} is not a token of ProxyCommand and ProxyJump")
         return tokens[found[1]]
 
     return re.sub("%(.?)", token, text, flags=re.DOTALL)
@@ -309,7 +309,7 @@ async def _read(flags: tuple[object, ...], host: str) -> None:
 
 
 class _Blocks:
-    """What of the configuration depends on a host's name.
+    """The parts of the configuration that depend on a host's name.
 
     Attributes:
         patterns: Patterns of all ``Host`` lines; None if more than these depends on the name, or a line is unclear.
@@ -376,7 +376,7 @@ async def _without_tokens(program: str | None, target: Target, files: Sequence[s
 
 
 class _Asking:
-    """What was asked on one loop."""
+    """Questions to `ssh -G` on one loop, and their answers."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Semaphore(AT_ONCE)
