@@ -329,12 +329,12 @@ def test_what_another_client_fetches_to_the_same_folder_is_waited_for(
     with ThreadPoolExecutor(1) as beside:
         coming = beside.submit(pool.fetch, "both.pt", to=tmp_path)
         wait_until(lambda: len(turned_away) > 1)
-        theirs.write(content(LARGE, file.node)[: LARGE // 2])
+        theirs.write(content(LARGE)[: LARGE // 2])
         wait_until(lambda: LARGE // 2 in turned_away)
         assert not coming.done() and not through_ssh
         theirs.leave()  # it dies: this one goes on
         assert coming.result(60) == [tmp_path / "both.pt"]
-    assert (tmp_path / "both.pt").read_bytes() == content(LARGE, file.node) and through_ssh == [LARGE // 2]
+    assert (tmp_path / "both.pt").read_bytes() == content(LARGE) and through_ssh == [LARGE // 2]
 
 
 def test_a_file_that_is_being_written_is_not_taken_for_whole(pool: sky.Compute, tmp_path: Path) -> None:

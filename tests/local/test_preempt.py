@@ -381,8 +381,15 @@ def test_what_comes_next_waits_for_the_machine_in_its_place(home: Path) -> None:
         view = compute.pool.view
         says(compute, 0)  # the head
         wait_until(lambda: view.nodes[0].is_taken_back)
-        assert [sky.function(rank)() >> compute for _ in range(3)] == [1, 1, 1]
-        assert sky.gather(*[sky.function(rank)() for _ in range(4)]) >> compute == (1, 1, 1, 1)
+        before = set(view.runs)
+        assert [sky.function(rank)() >> compute for _ in range(3)] == [0, 0, 0]
+        assert sky.gather(*[sky.function(rank)() for _ in range(4)]) >> compute == (0, 0, 0, 0)
+
+        def nodes() -> list[int]:
+            new = [run for run in view.runs.values() if run.id not in before]
+            return [task.node for run in new for task in run.tasks.values()]
+
+        wait_until(lambda: nodes() == [1] * 7, what=nodes)
         # A task for which nothing else is left is lost with the machine.
         says(compute, 1)
         wait_until(lambda: view.nodes[1].is_taken_back)

@@ -236,13 +236,12 @@ def test_each_run_is_of_fresh_processes_and_functions_run_between_them(pool):
 
 
 @sky.function
-def keeps_a_rank(folder: str) -> None:
-    """A task for each rank, of which one stays."""
+def keeps_a_rank(folder: str, number: int) -> None:
+    """A task for each rank, of which the second one stays."""
     from pathlib import Path
 
-    rank = sky.instance_info().rank
-    Path(folder, str(rank)).touch()
-    wait_until(lambda: rank == 0 or Path(folder, "go").exists())
+    Path(folder, str(number)).touch()
+    wait_until(lambda: number == 0 or Path(folder, "go").exists())
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -258,7 +257,7 @@ def test_a_rank_that_begins_late_still_runs_its_part_and_what_came_behind_waits_
 
     with ThreadPoolExecutor(4) as beside:
         try:
-            tasks = sky.gather(*[keeps_a_rank(str(tmp_path)) for _ in range(2)])
+            tasks = sky.gather(*[keeps_a_rank(str(tmp_path), number) for number in range(2)])
             keeping, _ = begin(lambda: tasks >> pool)
             wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
             first, run = begin(lambda: sky.script("clicks.py", ["--epochs", "1"]) @ pool)
