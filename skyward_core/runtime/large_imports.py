@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
+import stat
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 # Those whose import takes more than a tenth of a second, and what is often imported before them.
@@ -19,11 +22,14 @@ LARGE = frozenset((
 ))  # fmt: skip
 
 
+_BUFFERED = (stat.S_IFREG, stat.S_IFIFO)
+
+
 def install() -> None:
     """Load them so from now on, whoever imports them; idempotent."""
     if not any(isinstance(finder, _LargeFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _LargeFinder())
-        atexit.register(_thaw_late)
+        atexit.register(_thaw_late, writable_descriptors())
 
 
 @contextmanager
@@ -46,9 +52,52 @@ def undisturbed() -> Iterator[None]:
         gc.enable()
 
 
-# The last collections of an interpreter's shutdown must find what was frozen: files in cycles still hold unwritten
-# data. The first collection only serves objects that were garbage before, and takes a tenth of a second for torch.
-def _thaw_late() -> None:
+def writable_descriptors() -> frozenset[tuple[int, int, int]] | None:
+    """Return the descriptors of open files to which data may still be unwritten: number, device and inode.
+
+    Sockets, pipes to this process itself and devices of GPUs do not count: frameworks leave these open, and write to
+    them without a buffer. None if the system does not list descriptors.
+    """
+    import fcntl
+
+    found, own = set(), set()
+    try:
+        numbers = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    except OSError:
+        return None
+    for number in numbers:
+        with suppress(OSError):  # the one that listed them is closed
+            there = os.fstat(number)
+            kind, flags = stat.S_IFMT(there.st_mode), fcntl.fcntl(number, fcntl.F_GETFL)
+            if kind == stat.S_IFIFO and flags & os.O_ACCMODE == os.O_RDONLY:
+                own.add(there.st_ino)
+            elif flags & os.O_ACCMODE != os.O_RDONLY and (kind in _BUFFERED or os.isatty(number)):
+                found.add((number, there.st_dev, there.st_ino))
+    return frozenset(each for each in found if each[2] not in own)
+
+
+def _has_finalizers_of_users() -> bool:
+    """Check whether an object's type has a ``__del__`` and is not of the standard library or an installed package."""
+    gc.unfreeze()
+    types = set(map(type, gc.get_objects()))
+    gc.freeze()
+    places = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+    for each in types:
+        if isinstance(getattr(each, "__del__", None), FunctionType):
+            module = sys.modules.get(getattr(each, "__module__", None) or "")
+            file = getattr(module, "__file__", None)
+            if file is None or not (file.startswith(places) or each.__module__.startswith("skyward_core.")):
+                return True
+    return False
+
+
+# The last collections of an interpreter's shutdown must find what was frozen if data may still be unwritten: in open
+# files, or in objects with finalizers of their own. For torch, they take a tenth of a second and more. The first
+# collection only serves objects that were garbage before.
+def _thaw_late(at_start: frozenset[tuple[int, int, int]] | None) -> None:
+    now = writable_descriptors()
+    if at_start is not None and now is not None and now <= at_start and not _has_finalizers_of_users():
+        return
     if gc.isenabled():
         gc.callbacks.append(_thaw)
     else:

@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import inspect
 import shutil
+import subprocess
 import sys
 import weakref
 import zipfile
@@ -142,3 +143,32 @@ def test_small_libraries_are_none_of_its_business(library: Path) -> None:
     (library.parent / "small_one.py").write_text("import gc\nseen = gc.isenabled()\n")
     assert importlib.import_module("small_one").seen is True
     del sys.modules["small_one"]
+
+
+AT_THE_END = """
+import atexit, gc, os, subprocess, sys
+from skyward_core.runtime import large_imports
+
+atexit.register(lambda: print("thaws" if large_imports._thaw in gc.callbacks else "stays frozen"))  # called last
+large_imports.install()
+exec(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "ends"),
+    [
+        ("", "stays frozen"),
+        ("ends = os.pipe()", "stays frozen"),  # as frameworks have them, to wake their own threads
+        ("file = open('left', 'w')", "thaws"),
+        ("child = subprocess.Popen(['cat'], stdin=subprocess.PIPE)", "thaws"),
+        ("kept = type('Own', (), {'__del__': lambda self: None, '__module__': '__main__'})()", "thaws"),
+    ],
+)
+def test_frozen_objects_are_found_at_the_end_only_if_data_may_be_unwritten(
+    tmp_path: Path, left: str, ends: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AT_THE_END, left], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout.strip(), done.stderr) == (ends, "")

@@ -55,12 +55,12 @@ T = TypeVar("T")
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     """Serve calls until told to exit, or until there has been no agent for too long."""
     older_import.install()
-    large_imports.install()
     paths = NodePaths(folder)
     beside = f"{paths.spool}/{log_stem(int(rank), int(number))}"
     streams = Streams(beside + MARKS)
     faulthandler.enable()
     write_stacks(paths.stacks(int(rank), int(number)))
+    large_imports.install()  # it counts the files that are open by now as ours
     # The first to be registered is called last: what is left then is memory to be freed, and a busy machine may need
     # long for that of a large framework. No frame of Python would tell where it is.
     atexit.register(faulthandler.cancel_dump_traceback_later)
