@@ -133,7 +133,11 @@ async def _resolve(target: Target) -> Route:
     program = _program() if target.config else None
     usual: Said = {}
     if program is not None:
-        said, usual = await asyncio.gather(_about(program, target), _ask(_defaults(program)))
+        about = asyncio.ensure_future(_about(program, target))
+        usually = asyncio.ensure_future(_ask(_defaults(program)))
+        await asyncio.wait([about, usually])  # asyncio hangs if a process is given up while it starts
+        usually.exception()  # retrieved, even if both have failed
+        said, usual = about.result(), usually.result()
     else:
         said = await _by_asyncssh(target) if target.config else {}
 
