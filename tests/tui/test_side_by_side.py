@@ -86,7 +86,7 @@ async def test_ranks_stand_side_by_side_each_with_its_own_place(
         await pilot.press("down", "down", "down")
         await until(pilot, lambda: rows(third)[0] == "r3 second 9")
         await until(pilot, lambda: rows(first)[0] == "r0 second 10")  # the first line that came after it
-        assert "aligned by time" in str(log_of(screen).border_title)
+        await until(pilot, lambda: "aligned by time" in str(log_of(screen).border_title))
         await pilot.press("f")
         await until(pilot, lambda: first.pane.following and third.pane.following)
         # Away again: by the key, by its number, and the last one stays.
