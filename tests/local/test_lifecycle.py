@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +41,20 @@ def test_the_block_tears_down_and_gives_a_receipt(home: Path) -> None:
     assert not any(exists(pid) for pid in pids)
     assert not list((home / "local").iterdir())
     assert Ledger().live() == []
+
+
+@pytest.mark.parametrize("console", [False])
+def test_a_pool_that_was_left_or_ended_is_freed(home: Path, console: bool) -> None:
+    def freed(pool: weakref.ref[Any]) -> bool:
+        gc.collect()
+        return pool() is None
+
+    with sky.Compute(nodes=1, options=sky.Options(console=console)) as compute:
+        with sky.attach(compute.name) as attached:
+            left = weakref.ref(attached.pool)
+        wait_until(lambda: freed(left), what="the end of the pool of the client that left")
+        ended = weakref.ref(compute.pool)
+    wait_until(lambda: freed(ended), what="the end of the pool that was torn down")
 
 
 @pytest.mark.proof("1 s of a processor", after=1)

@@ -171,7 +171,6 @@ class Compute(OverItems):
         super().__init__()
         self.plugins = self.spec.plugins
         self.receipt: Receipt | None = None
-        self._ended: Pool | None = None
         self._stack = ExitStack()
         self._coming: Future[None] | None = None
         self._given_up = False
@@ -349,10 +348,11 @@ class Compute(OverItems):
             return  # the pool is the parent's, and so is its end
         closed(self)
         try:
+            pool = self.pool
             receipt = self._end()
         finally:
             self._stack.close()
-        self._tell_end(receipt, error)
+        self._tell_end(pool, receipt, error)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -361,17 +361,18 @@ class Compute(OverItems):
             return
         closed(self)
         try:
+            pool = self.pool
             receipt = await in_thread(self._end, cancel=self._say_it_ends)
         finally:
             self._stack.close()
-        self._tell_end(receipt, error)
+        self._tell_end(pool, receipt, error)
 
-    def _tell_end(self, receipt: Receipt, error: BaseException | None) -> None:
+    def _tell_end(self, pool: Pool, receipt: Receipt, error: BaseException | None) -> None:
         if receipt.ok:
             if receipt.kept:
-                self._tell_receipt(f"pool {self.name}: {receipt}; sky.results(run) fetches them")
+                self._tell_receipt(pool, f"pool {self.name}: {receipt}; sky.results(run) fetches them")
             elif costs_money(self.spec.provider):
-                self._tell_receipt(f"pool {self.name} is down: {receipt}")
+                self._tell_receipt(pool, f"pool {self.name} is down: {receipt}")
             return
         said = f"pool {self.name}: {receipt}"
         if receipt.unaccounted:
@@ -382,13 +383,14 @@ class Compute(OverItems):
             )
         if error is None:
             raise failure
-        self._tell_receipt(str(failure))
+        self._tell_receipt(pool, str(failure))
 
-    def _tell_receipt(self, text: str) -> None:
+    @staticmethod
+    def _tell_receipt(pool: Pool, text: str) -> None:
         """Show a receipt, or keep its text for the next list of pools if standard error does not take it."""
-        if not tell(text) and self._ended is not None:
+        if not tell(text):
             with suppress(LedgerError):
-                self._ended.context.ledger.not_shown(self._ended.row.token, text)
+                pool.ledger.not_shown(pool.row.token, text)
 
     def _say_it_ends(self) -> None:
         tell(f"tearing down pool {self.name}; ctrl-c again leaves it to end by itself")
@@ -401,7 +403,7 @@ class Compute(OverItems):
             self._leave_engine()
         except (KeyboardInterrupt, SystemExit) as again:
             interrupted = again
-        self._pool, self._ended = None, pool
+        self._pool = None  # an ended Compute must not keep the ledger open
         work = submit(down(pool))
         while True:
             try:
