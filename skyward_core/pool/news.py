@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from ..model.capabilities import price_of
 from ..model.machine import hourly_of
@@ -98,13 +99,16 @@ class News:
             if missed:
                 self.live.missed(on_log)
             self.live.sinks.append(on_log)
+        weak = ref(self)  # a listener that keeps ``stop`` must not keep the pool and its ledger
 
         def stop() -> None:
-            if on_event in self._listeners:
-                self._listeners.remove(on_event)
-            if on_log in self.live.sinks:
-                self.live.give_up()
-                self.live.sinks.remove(on_log)
+            if (news := weak()) is None:
+                return
+            if on_event in news._listeners:
+                news._listeners.remove(on_event)
+            if on_log in news.live.sinks:
+                news.live.give_up()
+                news.live.sinks.remove(on_log)
 
         return stop
 

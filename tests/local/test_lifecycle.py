@@ -43,7 +43,7 @@ def test_the_block_tears_down_and_gives_a_receipt(home: Path) -> None:
     assert Ledger().live() == []
 
 
-@pytest.mark.parametrize("console", [False])
+@pytest.mark.parametrize("console", [False, True])
 def test_a_pool_that_was_left_or_ended_is_freed(home: Path, console: bool) -> None:
     def freed(pool: weakref.ref[Any]) -> bool:
         gc.collect()
