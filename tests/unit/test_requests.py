@@ -13,6 +13,7 @@ from skyward_core.node.agent.meter import Meter
 from skyward_core.node.agent.requests import Requests
 from skyward_core.wire.frames import VERSION, Header
 from tests.support.agent_parts import Node, Speaker
+from tests.support.waiting import until
 
 BLOB = "ab" * 16
 CALL: Header = {
@@ -86,6 +87,30 @@ async def test_who_greets_is_told_what_the_node_is_and_what_it_remembers(node: S
     assert (welcome["version"], welcome["pool"], welcome["node"]) == (VERSION, "p", 1)
     assert (welcome["ranks_per_node"], welcome["epoch"], welcome["idle_timeout"]) == (2, 0, 600.0)
     assert [(run["run"], run["function"], run["total"]) for run in welcome["runs"]] == [("aa11", "train", 1)]
+
+
+@pytest.mark.parametrize("short", ["joining", "running", ""])
+async def test_a_phase_too_short_to_be_told_is_in_no_welcome(node: Served, short: str) -> None:
+    client = node.client(watch=True)
+    node.phases.enter(3, "importing")
+    await until(client.told)
+    node.phases.enter(3, short)
+    late = Speaker(node.requests.accept())
+    (welcome,) = late.say({"t": "hello", "version": VERSION, "watch": True})
+    node.phases.enter(3, "importing")
+    node.phases.enter(2, "joining")
+    heard: list[Header] = []
+
+    def rank_2_is_told() -> bool:
+        heard.extend(late.told())
+        return any(header["rank"] == 2 for header in heard)
+
+    await until(rank_2_is_told)
+    assert {each["rank"]: each["phase"] for each in (*welcome["phases"], *heard)} == {
+        3: "importing",
+        2: "joining",
+    }
+    assert [header["phase"] for header in client.told()] == ["joining"]
 
 
 async def test_who_only_looks_keeps_no_lease_until_it_uses_the_pool(node: Served) -> None:

@@ -22,7 +22,7 @@ class Phases:
     def __init__(self, tell: Callable[[Header], None]) -> None:
         self._tell = tell
         self._now: dict[int, tuple[str, float]] = {}
-        self._told: dict[int, str] = {}
+        self._told: dict[int, tuple[str, float]] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
     def enter(self, rank: int, phase: str, age: float = 0.0) -> None:
@@ -34,17 +34,18 @@ class Phases:
             self._timers[rank] = asyncio.get_running_loop().call_later(LASTS, self._due, rank)
 
     def frames(self) -> list[Header]:
-        """What somebody who comes now has to know."""
-        return [self._frame(rank) for rank, (phase, _) in self._now.items() if phase]
+        """Return what a client that comes now has to know: the phases that the others were told. It may never hear
+        the end of a phase that is too short to be told."""
+        return [self._frame(rank) for rank, (phase, _) in self._told.items() if phase]
 
     def _due(self, rank: int) -> None:
         del self._timers[rank]
-        phase, told = self._now[rank][0], self._told.get(rank, "")
+        phase, told = self._now[rank][0], self._told.get(rank, ("", 0.0))[0]
         if phase == told or (phase == "running" and not told):
             return  # that a call runs is told with the call
-        self._told[rank] = phase
+        self._told[rank] = self._now[rank]
         self._tell(self._frame(rank))
 
     def _frame(self, rank: int) -> Header:
-        phase, since = self._now[rank]
+        phase, since = self._told[rank]
         return {"t": "phase", "rank": rank, "phase": phase, "age": round(time.monotonic() - since, 3)}
