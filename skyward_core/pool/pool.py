@@ -330,7 +330,8 @@ class Pool:
         self.launch.line.note()
         if up:
             self.watch.suspicion.up(link)
-            self._greeted(link)
+            if not link.silent:  # else its last greeting is old, and all that came since has been heard
+                self._greeted(link)
             return
         if link.silent:
             return  # still connected: it is shown, nothing is done about it

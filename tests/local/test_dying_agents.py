@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
+from skyward_core.runtime.phase import enter
+from skyward_core.transport.background_loop import submit
 from tests.support.child import read_line
 from tests.support.faults import agent_pids, remove, worker_pids
 from tests.support.forked_clients import script
@@ -124,6 +126,35 @@ def test_a_frozen_agent_is_shown_and_goes_on_where_it_was(
         wait_until(lambda: node.link_up is True)
         assert running.result(90) in (0, 1)
         assert rank() @ compute == [0, 1]
+
+
+def test_a_frozen_agent_that_goes_on_changes_no_phase_of_its_ranks(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skyward_core.pool.links.link.SILENCE", 0.4)
+
+    def prepares() -> None:
+        enter("joining")
+        while not (tmp_path / "go").exists():
+            time.sleep(0.01)
+
+    def phases() -> list[str]:
+        return [phase for phase, _ in compute.pool.view.rank_phases.values()]
+
+    with sky.Compute(nodes=1, options=QUIET) as compute:
+        view, (agent,) = compute.pool.view, agent_pids(compute)
+        running = sky.function(prepares)() > compute
+        wait_until(lambda: phases() == ["joining"])  # of which the agent's greeting told nothing
+        os.kill(agent, signal.SIGSTOP)
+        try:
+            wait_until(lambda: view.nodes[0].link_up is False, what="the news that the agent does not answer")
+        finally:
+            os.kill(agent, signal.SIGCONT)
+        wait_until(lambda: view.nodes[0].link_up is True)
+        submit(compute.pool.links[0].ask({"t": "ping"})).result(60)  # what was done with that news is done
+        assert phases() == ["joining"]
+        (tmp_path / "go").touch()
+        running.result(90)
 
 
 @pytest.mark.parametrize("stays", [False, True], ids=["stopped", "stopped for good"])

@@ -55,7 +55,9 @@ class Listener(Protocol):
 
     def on_frame(self, link: Link, header: FromAgent, body: bytes) -> None: ...
 
-    def on_link(self, link: Link, up: bool, detail: str) -> None: ...
+    def on_link(self, link: Link, up: bool, detail: str) -> None:
+        """The link is up, down, or still down. Where it is up and ``silent``, its agent answers again on the same
+        connection, without a greeting."""
 
     def cursors(self, node: int) -> dict[str, int]:
         """How many bytes of each log file of a node are here."""
@@ -186,9 +188,9 @@ class Link:
     def _data(self, data: bytes | memoryview) -> None:
         self._heard_at = self.loop.time()
         if self.silent:
-            self.silent = False
             _log.info("node %d: answers again", self.node, extra=self._about)
             self._listener.on_link(self, True, "")
+            self.silent = False
         begun = self.hold()
         try:
             for header, body in self._decoder.feed(data):
