@@ -384,7 +384,8 @@ FROM_CLIENT: Forms = {
         body=INLINE,
     ),
     "stop": FrameForm(
-        "End a run's calls, or the one call `i`: SIGTERM, then SIGKILL. `break` names the gang's epoch that this ends.",
+        "End a run's calls, or the one call `i`: SIGTERM, then SIGKILL. `break` names the gang's epoch that this ends. "
+        'After "cancel" no later call of the run begins.',
         {"run": is_run},
         {"i": is_call, "grace": is_number, "why": is_text, "break": is_count},
     ),

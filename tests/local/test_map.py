@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -83,6 +85,35 @@ def test_a_map_that_another_client_cancels_ends(home: Path, tmp_path: Path) -> N
             session.detach()
         with pytest.raises(sky.Cancelled, match="another client"):
             values.result(10)
+
+
+def test_a_map_that_is_cancelled_between_two_items_ends(home: Path) -> None:
+    cancelled, over = threading.Event(), threading.Event()
+
+    def items() -> Iterator[int]:
+        yield 1
+        cancelled.wait(60)
+        yield from itertools.takewhile(lambda _: not over.is_set(), itertools.count(2))
+
+    options = sky.Options(console=False)
+    with ThreadPoolExecutor(1) as beside, sky.Compute(nodes=2, options=options) as compute:
+        ended = beside.submit(lambda: deque(compute.map(square, items()), maxlen=0))
+        try:
+            view = compute.pool.view
+            wait_until(lambda: any(task.items for run in view.runs.values() for task in run.tasks.values()))
+            (run,) = compute.pool.runs
+            session = Session()
+            try:
+                session.attach(compute.name).result(30)
+                session.cancel(compute.name, run).result(30)
+            finally:
+                session.detach()
+            cancelled.set()
+            with pytest.raises(sky.Cancelled, match="another client"):
+                ended.result(60)
+        finally:
+            cancelled.set()
+            over.set()
 
 
 def test_a_failure_has_all_values_that_were_computed_before_it(home: Path) -> None:

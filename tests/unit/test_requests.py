@@ -163,6 +163,25 @@ async def test_a_run_is_stopped_where_it_waits(node: Served) -> None:
     assert client.say({"t": "stop", "run": "bb22"}) == []
 
 
+@pytest.mark.parametrize("header", [{"kind": "map", "items": 1}, {"kind": "gather"}, {"kind": "sweep"}])
+async def test_no_call_of_a_cancelled_run_begins_later(node: Served, header: Header) -> None:
+    client, other = node.client(), node.client()
+    other.say({"t": "stop", "run": "aa11", "why": "cancel"})  # before a call has come, or between two
+    (outcome,) = client.say(CALL | header)
+    assert (outcome["t"], outcome["kind"], outcome["begun"]) == ("outcome", "collateral", False)
+    assert outcome["error"]["message"] == "stopped because the run was cancelled"
+    assert not any(slot.load for slot in node.slots.all)
+    client.say(CALL | header | {"run": "bb22"})
+    assert sum(slot.load for slot in node.slots.all) == 1
+
+
+async def test_a_run_of_which_a_call_was_stopped_goes_on(node: Served) -> None:
+    client = node.client()
+    client.say({"t": "stop", "run": "aa11", "why": "fail-fast"})
+    client.say({"t": "stop", "run": "aa11", "i": 7, "why": "cancel"})
+    assert client.say(CALL) == []
+
+
 async def test_a_run_of_a_client_that_has_gone_is_claimed_with_what_came_of_it(node: Served) -> None:
     first = node.client()
     first.say(CALL)

@@ -195,6 +195,7 @@ class Register:
         self.calls: dict[Key, Call] = {}
         self._by_run: dict[str, dict[int, Call]] = {}
         self.records: dict[str, RunRecord] = {}
+        self._cancelled: dict[str, None] = {}  # the latest runs that were, in order
         self.active = 0  # calls without an outcome
         self._came = 0
 
@@ -231,6 +232,15 @@ class Register:
         for other in self.records.values() if job else ():
             if other.job == job and other is not record:
                 other.followed = True
+
+    def cancel(self, run: str) -> None:
+        """Remember that a run is cancelled: its client may hear of that only from its later calls."""
+        self._cancelled[run] = None
+        if len(self._cancelled) > RECORDS:
+            del self._cancelled[next(iter(self._cancelled))]
+
+    def is_cancelled(self, run: str) -> bool:
+        return run in self._cancelled
 
     def end(self, call: Call, outcome: AgentOutcome) -> None:
         call.outcome = outcome

@@ -236,7 +236,10 @@ class Requests:
         if self._register.add(call) and len(self._audience) > 1:
             record = self._register.records[call.run]
             self._audience.broadcast({"t": "run"} | record.to_json(), skip=connection)
-        if call.width > 1:
+        if self._register.is_cancelled(call.run):
+            call.rank, call.stop_reason = slot.rank, "cancel"
+            self._desk.not_run(call)
+        elif call.width > 1:
             self._slots.blocks.take(call)
         else:
             slot.give(call)
@@ -266,6 +269,8 @@ class Requests:
         state, run = self._state, header["run"]
         reason, grace = header.get("why", "cancel"), header.get("grace", state.config.grace)
         self._gang.drop(run, connection.who)
+        if reason == "cancel" and "i" not in header:
+            self._register.cancel(run)
         # Who does not know on which nodes a run is tells all of them.
         is_here = not state.gang.members or run in self._register.records
         breaks = bool(header.get("break")) and header["break"] == state.gang.epoch and is_here
