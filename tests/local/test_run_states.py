@@ -310,6 +310,7 @@ class RunStates(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.home = self.folder / "home"
         self.patch.setenv("SKYWARD_HOME", str(self.home))
+        self.patch.setattr(session_module, "LOOK", 60.0)  # its pool answers, or has ended
         self.all: list[Modelled] = []
         self.holder: Session | None = Session()  # as long as it is there, the pool does not end itself
         options = sky.Options(console=False, grace=0.5, idle_timeout=0.5)
