@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ..views.trial_sheet import TrialSheet
 from .home import pool_dir, pool_path
@@ -92,15 +92,23 @@ def claimed(pool: str, sweep: str) -> Iterator[None]:
         OSError: it cannot be written.
     """
     path = pool_path(pool) / FOLDER / f"{sweep}.claim"
-    with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Claimed(file.read(100).strip() or "another process") from None
-        file.truncate()
-        file.write(f"another client (process {os.getpid()}, since {time.strftime('%H:%M:%S')})")
-        file.flush()
+    with _for_locks(path) as file:
+        # A process that finds the claim locked reads its owner's name. The turn ends once that name is written.
+        with _for_locks(path.with_suffix(".turn")) as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Claimed(file.read(100)) from None
+            file.truncate()
+            file.write(f"another client (process {os.getpid()}, since {time.strftime('%H:%M:%S')})")
+            file.flush()
         yield
+
+
+def _for_locks(path: Path) -> IO[str]:
+    """Open a file that stays, to lock it and to read or write it."""
+    return open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+", encoding="utf-8")
 
 
 def gone_on_by(pool: str, sweep: str) -> tuple[str, str] | None:

@@ -5,10 +5,12 @@ Each combination that has no result runs once.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from random import Random
 
 import pytest
 
+from skyward_core.store import kept_trials
 from tests.support.child import Child
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
@@ -139,6 +142,46 @@ def test_of_several_that_start_at_once_one_runs_it(
             )
             assert refused or (client.returncode == 0 and "nothing is missing" in said), said
     check(cli, run, tmp_path)
+
+
+def test_a_refused_client_names_the_owner_of_a_claim_that_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    (tmp_path / "pools/p.1/trials").mkdir(parents=True)
+    (tmp_path / "pools/p.1/trials/r1.claim").write_text("another client (process 1, since 00:00:00)")
+    is_locked, may_write, is_owner, may_end = (threading.Event() for _ in range(4))
+    lock, ours = fcntl.flock, threading.get_ident()
+
+    def written_late(shape: str) -> str:
+        is_locked.set()
+        assert may_write.wait(60)
+        return "12:00:00"
+
+    def noted(file: object, how: int) -> None:
+        if threading.get_ident() == ours and not how & fcntl.LOCK_NB:
+            may_write.set()  # the owner writes only because this thread waits
+        lock(file, how)  # type: ignore[arg-type]
+
+    def own() -> None:
+        with kept_trials.claimed("p.1", "r1"):
+            is_owner.set()
+            assert may_end.wait(60)
+
+    monkeypatch.setattr("time.strftime", written_late)
+    monkeypatch.setattr("fcntl.flock", noted)
+    owner = threading.Thread(target=own)
+    owner.start()
+    try:
+        assert is_locked.wait(60)
+        with pytest.raises(kept_trials.Claimed) as refused, kept_trials.claimed("p.1", "r1"):
+            pass
+        assert str(refused.value) == f"another client (process {os.getpid()}, since 12:00:00)"
+    finally:
+        may_write.set()
+        may_end.set()
+        owner.join()
+    assert is_owner.is_set()
 
 
 def stopped(cli: Cli, marks: Path, at: int) -> None:
