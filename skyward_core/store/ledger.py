@@ -57,7 +57,7 @@ class Ledger:
     def _failed(self, error: sqlite3.Error, what: str) -> LedgerError:
         """What to raise for a statement that failed; of a damaged ledger, after it was kept aside."""
         if not is_damage(error):
-            return LedgerError(f"the ledger {self.path} cannot be {what}: {in_words(error)}")
+            return LedgerError(f"the ledger {self.path} cannot be {what}: {in_words(error, self.path)}")
         self._db.close()
         self._db = self._file.open(damaged=True)
         kept = f" and is kept as {self.set_aside}" if self.set_aside else ""

@@ -101,7 +101,7 @@ class LedgerFile:
             except sqlite3.DatabaseError as error:
                 if not is_damage(error):
                     raise LedgerError(
-                        f"the ledger {self.path} cannot be opened: {in_words(error)}"
+                        f"the ledger {self.path} cannot be opened: {in_words(error, self.path)}"
                     ) from error
             self.set_aside = self._keep_aside()
             return self._connect()
@@ -202,14 +202,32 @@ def is_damage(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def in_words(error: sqlite3.Error) -> str:
-    """What SQLite says, and what to do about it."""
+def in_words(error: sqlite3.Error, path: Path) -> str:
+    """Return what SQLite says about a ledger, and what to do about it."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     hint = {
         sqlite3.SQLITE_FULL: "make room on the disk",
         sqlite3.SQLITE_IOERR: "see that the disk is there and has room",
-        sqlite3.SQLITE_BUSY: "another process holds it; end that one or try again",
         sqlite3.SQLITE_READONLY: "see that the file and its folder are yours to write",
         sqlite3.SQLITE_CANTOPEN: "see that the file and its folder are yours to write",
-    }.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "move it away, and a new one begins")
+    }.get(code, "move it away, and a new one begins")
+    if code == sqlite3.SQLITE_BUSY:
+        hint = f"{_writer(path) or 'another process'} holds it; end that one or try again"
     which = getattr(error, "sqlite_errorname", "")
     return f"{error} ({which}): {hint}, or set SKYWARD_HOME to another folder"
+
+
+def _writer(path: Path) -> str:
+    """Return the process that writes to a ledger now, for example one that was stopped; empty if it is unknown."""
+    with suppress(OSError):  # not every system lists its locks
+        index = path.with_name(f"{path.name}-shm").stat()
+        place = f"{os.major(index.st_dev):02x}:{os.minor(index.st_dev):02x}:{index.st_ino}"
+        for lock in Path("/proc/locks").read_text().splitlines():
+            _, kind, _, _, pid, where, *span = lock.split()
+            if (kind, where, span) == (
+                "POSIX",
+                place,
+                ["120", "120"],
+            ):  # the byte that a writer locks in WAL mode
+                return f"process {pid}"
+    return ""

@@ -18,7 +18,7 @@ from skyward_core.model.errors import LedgerError
 from skyward_core.model.machine import Machine
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
-from tests.support.child import child
+from tests.support.child import Child, child
 from tests.support.ledgers import LOCAL, SPEC, all_closed
 
 
@@ -119,15 +119,23 @@ def test_threads_share_one_ledger(ledger: Ledger) -> None:
     assert len(ledger.runs("t1")) == 200
 
 
-def test_a_ledger_that_another_process_holds_is_a_clear_error(path: Path, ledger: Ledger) -> None:
+HOLD = """
+import os, signal, sqlite3, sys
+holder = sqlite3.connect(sys.argv[1], isolation_level=None)
+holder.execute("BEGIN IMMEDIATE")
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_an_error_names_the_stopped_process_that_holds_the_ledger(path: Path, ledger: Ledger) -> None:
     ledger._db.execute("PRAGMA busy_timeout=50")
-    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
-        holder.execute("BEGIN IMMEDIATE")
-        with pytest.raises(
-            LedgerError,
-            match=r"cannot be written: database is locked \(SQLITE_BUSY\): another process holds it",
-        ):
+    with Child([sys.executable, "-c", HOLD, str(path)]) as holder:
+        os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
+        said = rf"cannot be written: database is locked \(SQLITE_BUSY\): process {holder.pid} holds it; end"
+        with pytest.raises(LedgerError, match=said):
             ledger.intend("t1", "fit", LOCAL, SPEC)
+        holder.kill()
+        holder.wait()
     ledger.intend("t1", "fit", LOCAL, SPEC)
 
 
