@@ -36,20 +36,33 @@ def trial(n: int, marks: str) -> int:
     return n * 10
 """
 # Before and after all that it writes down, or asks a pool for, it counts a step: at one of them it does that to itself.
+# Other threads write to the ledger as well: none of them may be stopped in a transaction, which would stop everybody.
 STEPPED = """
-import os, sys
+import os, signal, sys, threading
+from contextlib import ExitStack
 from skyward_core.front.session import Session
 from skyward_core.store import kept_trials
 from skyward_core.store.ledger import Ledger
 from skyward_tui.cli import main
 
-at, how, count = int(os.environ["STEP"]), int(os.environ["SIGNAL"]), 0
+at, how, count, ledgers = int(os.environ["STEP"]), int(os.environ["SIGNAL"]), 0, []
+opened = Ledger.__init__
+
+def noted(ledger, *given):
+    opened(ledger, *given)
+    ledgers.append(ledger)
+
+Ledger.__init__ = noted
 
 def step():
     global count
     count += 1
     if count == at:
-        os.kill(os.getpid(), how)
+        with ExitStack() as writers:
+            for ledger in ledgers:
+                writers.enter_context(ledger._lock)
+            # This thread takes the signal before the call returns: it goes no further.
+            signal.pthread_kill(threading.get_ident(), how)
 
 def stepped(owner, name):
     act = getattr(owner, name)
