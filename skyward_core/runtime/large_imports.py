@@ -7,7 +7,6 @@ import gc
 import os
 import stat
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
@@ -78,6 +77,8 @@ def writable_descriptors() -> frozenset[tuple[int, int, int]] | None:
 
 def _has_finalizers_of_users() -> bool:
     """Check whether an object's type has a ``__del__`` and is not of the standard library or an installed package."""
+    import sysconfig  # late: it would cost each start of a worker a third of a millisecond
+
     gc.unfreeze()
     types = set(map(type, gc.get_objects()))
     gc.freeze()
