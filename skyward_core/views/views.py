@@ -433,19 +433,26 @@ def _(event: ev.RunOpened, view: PoolView) -> None:
             event.run, event.pool, event.function, event.kind, event.total, event.at,
             job=event.job, more=event.more, width=event.width,
         )  # fmt: skip
+        is_newest = all(each.opened_at <= event.at for each in view.runs.values())
         kept = view.runs | {event.run: run}
-        newest = next(reversed(view.runs.values()), run)
-        if newest.opened_at > event.at:
+        if not is_newest:
             # Each node's agent tells a new client of its earlier runs, and nodes answer in any order.
             kept = dict(sorted(kept.items(), key=lambda each: each[1].opened_at))
         view.runs = kept
-        _drop_oldest_runs(view, event.run)
+        _drop_oldest_runs(view, run, is_newest)
 
 
-def _drop_oldest_runs(view: PoolView, but: str) -> None:
-    """Hold the newest runs, older ones that go on, and the one that an event is about."""
-    older = list(view.runs)[:-RUNS_KEPT]
-    if over := [run for run in older if view.runs[run].state != "running" and run != but]:
+def _drop_oldest_runs(view: PoolView, current: RunView, is_newest: bool = False) -> None:
+    """Hold the newest runs, those that go on, and the one that an event is about.
+
+    Args:
+        is_newest: Whether older runs that go on take the places of ended ones. While nodes report earlier runs,
+            runs that ended long ago still seem to go on.
+    """
+    spare = max(0, len(view.runs) - RUNS_KEPT)
+    others = [each for each in view.runs.values() if each is not current]
+    ended = [each.id for each in (others if is_newest else others[:spare]) if each.state != "running"]
+    if over := ended[:spare]:
         view.runs = {run: held for run, held in view.runs.items() if run not in over}
 
 
@@ -528,7 +535,7 @@ def _(event: ev.RunEnded, view: PoolView) -> None:
     if run := view.runs.get(event.run):
         run.end(event.state, event.at, event.root_cause)
         run.version += 1
-        _drop_oldest_runs(view, event.run)
+        _drop_oldest_runs(view, run)
 
 
 @_apply.register(ev.LeaseNews)

@@ -276,7 +276,7 @@ def test_only_so_many_runs_are_kept_and_none_that_runs() -> None:
         opened = replace(RUN, run=f"x{number}")
         apply(view, opened)
         apply(view, ev.RunEnded(pool="p", run=opened.run, state="done"))
-    assert len(view.runs) == views.RUNS_KEPT + 1
+    assert len(view.runs) == views.RUNS_KEPT
     assert "r1" in view.runs
     assert f"x{2 * views.RUNS_KEPT - 1}" in view.runs
     assert "x0" not in view.runs
@@ -293,9 +293,10 @@ def test_the_newest_runs_are_kept_whichever_node_tells_first(at_once: bool) -> N
     ]
     for event in sorted(told, key=lambda event: event in ended) if at_once else told:
         apply(view, event)
-    newest = [each.run for each in opened[half:]]
-    assert list(view.runs)[-half:] == newest
-    assert len(view.runs) <= half + 1
+    held = [opened[half - 1], *opened[half + 1 :]]
+    assert list(view.runs) == [each.run for each in held], (
+        "the run of the last event takes the oldest's place"
+    )
 
 
 def test_only_so_many_outcomes_are_kept_and_every_failure() -> None:
