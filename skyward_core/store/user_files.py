@@ -40,28 +40,20 @@ class UnusableFile(OSError):
         return str(self.strerror)
 
 
+# For text that is not a path, functions of os.path return False; methods of pathlib may raise.
 def exists(path: str | Path) -> bool:
     """Check whether there is something at a path."""
-    try:
-        return Path(path).exists()
-    except NO_PATH:
-        return False
+    return os.path.exists(Path(path))  # noqa: PTH110
 
 
 def is_file(path: str | Path) -> bool:
     """Check whether a path leads to a regular file."""
-    try:
-        return Path(path).is_file()
-    except NO_PATH:
-        return False
+    return os.path.isfile(Path(path))  # noqa: PTH113
 
 
 def is_dir(path: str | Path) -> bool:
     """Check whether a path leads to a folder."""
-    try:
-        return Path(path).is_dir()
-    except NO_PATH:
-        return False
+    return os.path.isdir(Path(path))  # noqa: PTH112
 
 
 def expanded(path: str | Path) -> Path:
