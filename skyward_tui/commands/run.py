@@ -278,7 +278,7 @@ class Job:
             self.leave |= isinstance(error, PoolExistsError)  # that one is somebody else's
             if self.caller is not None and self.run is None:
                 self.caller.start_failed(self.pool, what_of(error))
-        except Exception as error:  # noqa: BLE001  a defect of this program: the pool is torn down all the same
+        except Exception as error:  # noqa: BLE001  a defect of this program: the pool is still torn down
             status = exit_status.FAILED
             self._show_defect(error)
             self.leave &= up

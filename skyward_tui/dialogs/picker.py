@@ -51,7 +51,7 @@ class Picker(Dialog[str | None]):
         self.fill(event.value)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        # The second half of a double click may come when the list has been filled anew.
+        # The second half of a double click may arrive after the list was refilled.
         if event.option in event.option_list.options:
             self.take(event.option_id or "")
 

@@ -49,7 +49,7 @@ class HistoryInLogs:
         return self._search is not None and not self._search.done
 
     def look_soon(self, look: Callable[[], None]) -> None:
-        """The words have changed: what was found is over, and once nobody has typed for a moment it begins anew."""
+        """Drop the results, and search for the new words once the user has stopped typing."""
         self.drop()
         if self._typing is not None:
             self._typing.stop()

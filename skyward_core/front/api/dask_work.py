@@ -340,5 +340,5 @@ def _rank_in(worker: object) -> int:
 def _pickled(error: BaseException) -> bytes:
     try:
         return dumps(error)
-    except BaseException:  # noqa: BLE001  a reducer may raise anything; its words are told all the same
+    except BaseException:  # noqa: BLE001  a reducer may raise anything; the error's text is still sent
         return b""

@@ -615,7 +615,7 @@ def _end_child(answer: WorkerOutcome) -> None:
     os._exit(1 if answer["kind"] == "raised" else answer.get("exit_code") or 0)
 
 
-# A class of the user's may define these anew.
+# A user's subclass may override these attributes.
 _EXIT_CODE, _ATTRIBUTES = SystemExit.__dict__["code"].__get__, BaseException.__dict__["__dict__"].__get__
 
 

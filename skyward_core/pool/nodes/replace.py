@@ -158,8 +158,8 @@ class Replacements:
                 await self._get(node, found)
                 await self._startup.take_over(pool.machines[node])
         except (PoolError, UsageError, OSError) as error:
-            # A provider and the system have time limits, too: what they say of theirs is not said of ours. And an
-            # error without words is a failure all the same.
+            # Providers and the system have time limits, too: only our own limit gets our message. An error without a
+            # message is still a failure.
             ours = limit.expired() and isinstance(error, TimeoutError)
             late = f"it was not up after {pool.options.start_timeout:g} s"
             why = late if ours else what_of(error) or type(error).__name__

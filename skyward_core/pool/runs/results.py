@@ -272,5 +272,5 @@ def load(value: Value) -> Loaded:
         return tried(lambda: pickle.loads(value))
     try:
         return pickle.loads(value), None
-    except Exception as error:  # noqa: BLE001  the caller tells which value it was
+    except Exception as error:  # noqa: BLE001  the caller reports which value it was
         return None, error

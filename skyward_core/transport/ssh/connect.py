@@ -199,7 +199,7 @@ async def _try_early(target: Target, dials: Dials, begin: Begin) -> HostConnecti
     try:
         link = await _attempt(target, await resolve(target), CONNECT_TIMEOUT, dials)
         await begin(link)
-    except Exception:  # noqa: BLE001  whoever needs it tries again, and tells
+    except Exception:  # noqa: BLE001  the call that needs it tries again, and reports the failure
         pass
     except BaseException:
         if link is not None:
