@@ -252,12 +252,12 @@ class Ledger:
         self._trace(token)
 
     def not_shown(self, token: str, text: str) -> None:
-        """Keep a receipt's text with the receipt, because it could not be printed."""
+        """Keep a receipt's text with the receipt until it has been printed."""
         put = "UPDATE pools SET receipt=json_set(receipt, '$.unshown', ?) WHERE token=?"
-        self._write([(put, (text, token))])
+        self._write([(put, (text, token))], patience=1.0)  # the receipt is printed after this
 
     def unshown(self) -> dict[str, str]:
-        """Return the receipts that could not be printed, by token, oldest first."""
+        """Return the receipts that have not been printed, by token, oldest first."""
         text = "json_extract(receipt, '$.unshown')"
         return dict(self._read(f"SELECT token, {text} FROM pools WHERE {text} IS NOT NULL ORDER BY ended_at"))
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from skyward_core.front.history import PoolRow, Printed, following, locks, printed, printed_together, run_view
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
-from skyward_core.model.errors import LedgerError, PoolError, UsageError
+from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.views.metrics import MetricBook
 from skyward_core.views.trials import TrialBoard
 from skyward_core.views.views import RunView
@@ -21,7 +21,7 @@ from ..words import BROKEN_OFF, count, duration, hourly
 from .collapsing import Collapsed
 from .console import Console
 from .reach import fetched, meant, opened
-from .report import show_difference, show_run, status_of, table, unfetched
+from .report import drop_shown, show_difference, show_run, status_of, table, unfetched
 from .trials import show_trials
 
 
@@ -69,8 +69,7 @@ def _show_receipts(session: Session, console: Console) -> None:
     for text in unshown.values():
         console.note(f"not printed when it ended: {text}")
     if unshown and console.shows_notes:
-        with suppress(LedgerError):  # then the next one shows them, too
-            session.ledger.shown(unshown)
+        drop_shown(session, unshown)
 
 
 def results(run: str, console: Console, sort: str | None, diff: str | None, output: str | None) -> int:

@@ -18,7 +18,7 @@ from ..unfetched import lines_of
 from .console import Console
 from .follow import Follower
 from .reach import opened, recorded, with_kept
-from .report import keep_unshown, receipt_line
+from .report import drop_shown, keep_unshown, receipt_line
 from .sweep import note_left
 
 T = TypeVar("T")
@@ -80,14 +80,14 @@ def down(
                     console.note(f"error: pool {row.name} could not be torn down: {words_of(error)}")
                     status = exit_status.UNVERIFIED
                     continue
+                keep_unshown(session, row.key, receipt)  # before it is printed: the client may be killed
                 console.note(receipt_line(receipt))
-                receipts[row.key] = receipt
+                receipts[row.token] = receipt
                 status = status if receipt.ok else exit_status.UNVERIFIED
         note_left(session, [row.spec for row in live], console)
         console.result({"receipts": [each.to_json() for each in receipts.values()]})
-        if not (console.shows_notes or console.shows_results):
-            for key, receipt in receipts.items():
-                keep_unshown(session, key, receipt)
+        if receipts and (console.shows_notes or console.shows_results):
+            drop_shown(session, receipts)
     return status
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 from skyward_core.front.history import Receipt
@@ -140,7 +141,7 @@ def receipt_line(receipt: Receipt) -> str:
 
 
 def keep_unshown(session: Session, pool: str, receipt: Receipt) -> None:
-    """Let the next ``ls`` print the receipt of a pool, because it could not be printed.
+    """Let the next ``ls`` print the receipt of a pool unless it is printed now; see :func:`drop_shown`.
 
     Args:
         pool: its key.
@@ -148,6 +149,12 @@ def keep_unshown(session: Session, pool: str, receipt: Receipt) -> None:
     with suppress(LedgerError):  # the receipt itself says then that the ledger cannot be written
         if row := session.ledger.find(pool):
             session.ledger.not_shown(row.token, receipt_line(receipt))
+
+
+def drop_shown(session: Session, tokens: Iterable[str]) -> None:
+    """Record that the receipts of these pools have been printed."""
+    with suppress(LedgerError):  # the next ``ls`` prints them again
+        session.ledger.shown(tokens)
 
 
 def show_run(run: RunView, console: Console) -> None:

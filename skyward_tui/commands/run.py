@@ -43,7 +43,7 @@ from .calling import Caller
 from .console import Console
 from .follow import MUST_FINISH, Choice, Follower, Interrupted
 from .reach import opened, up
-from .report import keep_unshown, receipt_line, show_run, status_of, table
+from .report import drop_shown, keep_unshown, receipt_line, show_run, status_of, table
 from .sweep import note_left
 from .trials import GangNotes, TrialNotes, show_trials
 
@@ -551,12 +551,14 @@ class Job:
                 status = exit_status.UNVERIFIED
             else:
                 status = status if receipt.ok else exit_status.UNVERIFIED
+        if receipt is not None:
+            keep_unshown(self.session, self.key, receipt)  # before it is printed: the client may be killed
         try:
             self._tell_end(receipt)
         except Exception as error:  # noqa: BLE001  a defect of this program
             self._show_defect(error)
-        if receipt is not None and not self._is_shown:
-            keep_unshown(self.session, self.key, receipt)
+        if receipt is not None and self._is_shown:
+            drop_shown(self.session, [self.key.partition(".")[2]])
         return status or (exit_status.OK if self.error is None else exit_status.FAILED)
 
     def _must(self, future: Future[T]) -> T:

@@ -26,7 +26,7 @@ from tests.support.forked_clients import run_script
 from tests.support.waiting import wait_until
 
 # BROKEN says of the process that is to begin: its streams' encoding, which of them are closed, what happens when it
-# prints its Nth line (a signal, or an error), and N.
+# prints its Nth line (a signal, or an error), and N; "killed" is SIGKILL once a receipt was written, or was not.
 BEGIN = """
 import os, signal, sys
 from itertools import count
@@ -46,6 +46,8 @@ def _print(self, text, stream):
             raise RuntimeError("a defect")
         os.kill(os.getpid(), getattr(signal, event))
     print_(self, text, stream)
+    if event == "killed" and " is down: " in text:
+        os.kill(os.getpid(), signal.SIGKILL)
 if event:
     Console._print = _print
 skyward_tui.cli.main()
@@ -224,6 +226,37 @@ def test_a_receipt_that_down_cannot_print_is_shown_later(cli: Cli) -> None:
     cli("run", "endings.py:fine", "--pool", "p", "--keep")
     assert call(cli, Broken(stderr="full"), "down", "p").status == 0
     assert "pool p is down: created 1, verified gone 1, unaccounted 0" in cli("ls").stderr
+    assert cli("ls").stderr == ""
+
+
+@pytest.mark.parametrize("command", [("run", "endings.py:fine", "--pool", "p"), ("down", "p")])
+def test_a_receipt_is_shown_later_if_the_client_is_killed_before_it_is_printed(
+    cli: Cli, command: tuple[str, ...]
+) -> None:
+    if command[0] == "down":
+        cli("run", "endings.py:fine", "--pool", "p", "--keep")
+    assert call(cli, Broken(stderr="full", event="killed"), *command).status == -signal.SIGKILL
+    assert "pool p is down: created 1, verified gone 1, unaccounted 0" in cli("ls").stderr
+    assert cli("ls").stderr == ""
+
+
+DIES = """
+import os, signal
+import skyward_core as sky
+from skyward_core.front.api import compute as module
+
+if __name__ == "__main__":
+    with sky.Compute(name="s", nodes=1):
+        module.costs_money = lambda provider: True  # scripts print the receipts of rented machines
+        module.tell = lambda text: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_receipt_of_a_script_that_is_killed_before_it_is_printed_is_shown_later(cli: Cli) -> None:
+    with run_script(cli.write("dies.py", DIES), cwd=cli.folder, env=cli.env) as process:
+        process.communicate(timeout=PATIENCE)
+    assert process.returncode == -signal.SIGKILL
+    assert "pool s is down: created 1, verified gone 1, unaccounted 0" in cli("ls").stderr
     assert cli("ls").stderr == ""
 
 

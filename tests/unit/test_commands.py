@@ -212,6 +212,7 @@ class Session:
         self.is_heard = False
         self.unkept: OSError | None = None
         self.ended: Future[RunView] = Future()
+        self.ledger = SimpleNamespace(find=lambda _: None, shown=lambda _: None)  # its pool is not in one
 
     def _called(self, what: str) -> None:
         self.calls.append(what)
@@ -552,7 +553,7 @@ def test_down_ends_with_the_truth(
     monkeypatch.setattr(
         manage,
         "with_kept",
-        lambda session, pools: ([SimpleNamespace(name="p", key="p.t", spec={"rents": True})], []),
+        lambda session, pools: ([SimpleNamespace(name="p", key="p.t", token="t", spec={"rents": True})], []),
     )
     assert manage.down(("p",), False, True, False, Console(as_json=True)) == status
     said = capfd.readouterr()

@@ -387,10 +387,12 @@ class Compute(OverItems):
 
     @staticmethod
     def _tell_receipt(pool: Pool, text: str) -> None:
-        """Show a receipt, or keep its text for the next list of pools if standard error does not take it."""
-        if not tell(text):
+        """Print a receipt; the next list of pools shows it if that fails, or if this process dies before."""
+        with suppress(LedgerError):
+            pool.ledger.not_shown(pool.row.token, text)
+        if tell(text):
             with suppress(LedgerError):
-                pool.ledger.not_shown(pool.row.token, text)
+                pool.ledger.shown([pool.row.token])
 
     def _say_it_ends(self) -> None:
         tell(f"tearing down pool {self.name}; ctrl-c again leaves it to end by itself")
