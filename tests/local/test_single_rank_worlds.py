@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import skyward_core as sky
 from tests.support.faults import agent_pids
 from tests.support.joining_plugin import Joins
+from tests.support.processes import descendants
 from tests.support.task_places import pool_rank
 from tests.support.waiting import wait_until
 
@@ -53,6 +55,16 @@ def alone(folder: str, name: str, number: int = 0) -> list[int]:
         wait_until(Path(folder, name).exists)
     mark.unlink()
     return joined
+
+
+def second_workers(pool: sky.Compute) -> set[int]:
+    """The processes that run the tasks of the ranks beside their gang's; they are started with the number 1."""
+    found = set()
+    for pid in (pid for agent in agent_pids(pool) for pid in descendants(agent)):
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_text().endswith("\0001\0"):
+                found.add(pid)
+    return found
 
 
 def worlds(told: Any) -> list[tuple[list[int], int]]:
@@ -112,6 +124,31 @@ def test_a_task_that_is_cancelled_or_killed_takes_no_gang_with_it(pool: sky.Comp
     with pytest.raises(sky.RunError, match="SIGKILL"):
         waits("dies") >> pool
     assert worlds([world_of() >> pool, *(world_of() @ pool)]) == [([1], 1), ([2], 2), ([2], 2)]
+
+
+def test_a_task_survives_the_death_of_the_process_that_waits_its_turn(
+    pool: sky.Compute, tmp_path: Path
+) -> None:
+    gang = world_of() @ pool
+    places = {pid for *_, pid in sky.gather(*[world_of() for _ in range(4)]) >> pool}
+    assert second_workers(pool) == places and len(places) == 2
+    run = alone(str(tmp_path), "go").on_all(pool)
+    wait_until(lambda: len(list(tmp_path.glob("busy.*"))) == 2)
+    tasks = [alone(str(tmp_path), "") > pool for _ in range(2)]
+    killed: set[int] = set()
+    for _ in range(2):
+        # The next process starts once a task waits for it, and is killed while it starts.
+        wait_until(lambda: len(second_workers(pool) - killed) == 2)
+        for pid in second_workers(pool):
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+    wait_until(lambda: len(second_workers(pool) - killed) == 2)
+    assert not run.done() and not any(each.done() for each in tasks)
+    (tmp_path / "go").touch()
+    assert [each.result(60) for each in tasks] == [[1], [1]]
+    assert run.result(60) == [[2], [2]]
+    assert worlds(sky.gather(world_of(), world_of()) >> pool) == [([1], 1)] * 2
+    assert world_of() @ pool == gang, "the gang lives on"
 
 
 def test_the_next_agent_keeps_tasks_out_of_the_gang(world: Path, tmp_path: Path) -> None:
