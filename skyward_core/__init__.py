@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if __path__[0].endswith("/all.zip/skyward_core"):  # on a node, which has the rest of us in another file
-    from .node.rest_of_bundle import have_rest
+    from skyward_core.node.bundle_importer import have_rest
 
     have_rest(__path__[0])
 
@@ -28,64 +28,64 @@ from .model.function import Function, PendingFunction, PendingGroup, function, g
 __version__ = "0.1.0"
 
 _WHERE = {
-    "Compute": "front.api.compute",
-    "Executor": "front.api.executor",
-    "attach": "front.api.attach",
-    "results": "front.api.fetched_results",
-    "sweep": "front.api.trials",
-    "script": "tasks.whole_script",
-    "shell": "tasks.shell",
+    "Compute": "api.compute",
+    "Executor": "api.executor",
+    "attach": "api.attach",
+    "results": "api.attach",
+    "sweep": "api.hyperparameter_sweep",
+    "script": "tasks.shell_and_script_calls",
+    "shell": "tasks.shell_and_script_calls",
     "Task": "tasks.job_files.job",
-    "Image": "model.spec",
-    "PipIndex": "model.spec",
-    "Worker": "model.spec",
-    "Options": "model.spec",
-    "PoolSpec": "model.spec",
-    "Nodes": "model.node_range",
-    "Spec": "model.spec",
+    "Image": "model.specs",
+    "PipIndex": "model.specs",
+    "Worker": "model.specs",
+    "Options": "model.specs",
+    "PoolSpec": "model.specs",
+    "Nodes": "model.specs",
+    "Spec": "model.specs",
     "Local": "providers.local.provider",
     "SSH": "providers.ssh.provider",
     "AWS": "providers.aws.provider",
     "Slurm": "providers.slurm.provider",
     # Names of others, whose machines are not had here.
-    "GCP": "providers.elsewhere.names",
-    "Hyperstack": "providers.elsewhere.names",
-    "JarvisLabs": "providers.elsewhere.names",
-    "Lambda": "providers.elsewhere.names",
-    "LambdaCloud": "providers.elsewhere.names",
-    "MassedCompute": "providers.elsewhere.names",
-    "Novita": "providers.elsewhere.names",
-    "RunPod": "providers.elsewhere.names",
-    "Salad": "providers.elsewhere.names",
-    "Scaleway": "providers.elsewhere.names",
-    "TensorDock": "providers.elsewhere.names",
-    "VastAI": "providers.elsewhere.names",
-    "Verda": "providers.elsewhere.names",
-    "Vultr": "providers.elsewhere.names",
-    "Container": "providers.elsewhere.names",
-    "instance_info": "runtime.info",
-    "is_head": "runtime.info",
-    "InstanceInfo": "runtime.info",
-    "log": "runtime.metrics",
-    "on_preempt": "runtime.preempt",
-    "post_mortem": "runtime.post_mortem",
-    "shard": "runtime.shard",
-    "stdout": "runtime.output",
-    "stderr": "runtime.output",
-    "silent": "runtime.output",
-    "CallbackWriter": "runtime.output",
-    "redirect_output": "runtime.output",
-    "stream": "model.stream",
-    "app": "front.api.older_app",
-    "sky": "front.api.active_pool",
-    "Info": "runtime.info",
-    "DistributedSampler": "runtime.sampler",
-    "ComputePool": "front.api.older_names",
-    "compute": "front.api.older_names",
-    "integrations": "front.api.older_names",
-    "Accelerator": "front.api.older_names",
-    "NVIDIA": "front.api.older_names",
-    "AMD": "front.api.older_names",
+    "GCP": "providers.unsupported_providers",
+    "Hyperstack": "providers.unsupported_providers",
+    "JarvisLabs": "providers.unsupported_providers",
+    "Lambda": "providers.unsupported_providers",
+    "LambdaCloud": "providers.unsupported_providers",
+    "MassedCompute": "providers.unsupported_providers",
+    "Novita": "providers.unsupported_providers",
+    "RunPod": "providers.unsupported_providers",
+    "Salad": "providers.unsupported_providers",
+    "Scaleway": "providers.unsupported_providers",
+    "TensorDock": "providers.unsupported_providers",
+    "VastAI": "providers.unsupported_providers",
+    "Verda": "providers.unsupported_providers",
+    "Vultr": "providers.unsupported_providers",
+    "Container": "providers.unsupported_providers",
+    "instance_info": "runtime.instance_info",
+    "is_head": "runtime.instance_info",
+    "InstanceInfo": "runtime.instance_info",
+    "log": "runtime.metric_logging",
+    "on_preempt": "runtime.preemption",
+    "post_mortem": "runtime.instance_info",
+    "shard": "runtime.sharding",
+    "stdout": "runtime.output_decorators",
+    "stderr": "runtime.output_decorators",
+    "silent": "runtime.output_decorators",
+    "CallbackWriter": "runtime.output_decorators",
+    "redirect_output": "runtime.output_decorators",
+    "stream": "model.stream_decorator",
+    "app": "api.older_api_names",
+    "sky": "api.active_pool",
+    "Info": "runtime.instance_info",
+    "DistributedSampler": "runtime.distributed_sampler",
+    "ComputePool": "api.older_api_names",
+    "compute": "api.older_api_names",
+    "integrations": "api.older_api_names",
+    "Accelerator": "api.older_api_names",
+    "NVIDIA": "api.older_api_names",
+    "AMD": "api.older_api_names",
     "SkywardError": "model.errors",
     "UsageError": "model.errors",
     "SpecError": "model.errors",
@@ -99,7 +99,7 @@ _WHERE = {
     "CredentialsRefused": "model.errors",
     "NoCapacity": "model.errors",
     "TooFewHosts": "model.errors",
-    "Hint": "model.hint",
+    "Hint": "model.errors",
     "RunFuture": "model.run_future",
     "LedgerError": "model.errors",
     "TeardownError": "model.errors",
@@ -117,14 +117,14 @@ _SAME = {  # by older words; not in __all__ either
     "PendingFunctionGroup": "model.function.PendingGroup",
     "Group": "model.function.PendingGroup",
     "TaskFailedError": "model.errors.RunError",
-    "DEFAULT_IMAGE": "model.older_values.DEFAULT_IMAGE",
-    "DockerImage": "model.older_values.DockerImage",
-    "HealthChecker": "model.older_values.HealthChecker",
-    "LogConfig": "model.older_values.LogConfig",
-    "MetricSpec": "model.older_values.MetricSpec",
-    "containers": "model.older_values.containers",
-    "emit": "runtime.older_emit.emit",
-    "metrics": "model.older_values.metrics",
+    "DEFAULT_IMAGE": "api.older_api_names.DEFAULT_IMAGE",
+    "DockerImage": "api.older_api_names.DockerImage",
+    "HealthChecker": "api.older_api_names.HealthChecker",
+    "LogConfig": "api.older_api_names.LogConfig",
+    "MetricSpec": "api.older_api_names.MetricSpec",
+    "containers": "api.older_api_names.containers",
+    "emit": "runtime.metric_logging.emit",
+    "metrics": "api.older_api_names.metrics",
 }
 _MODULES = {"plugins": "plugins", "accelerators": "model.accelerators"}
 
@@ -139,29 +139,71 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from skyward_core.api import older_api_names
+    from skyward_core.api.active_pool import sky as sky
+    from skyward_core.api.attach import attach as attach
+    from skyward_core.api.attach import results as results
+    from skyward_core.api.compute import Compute as Compute
+    from skyward_core.api.executor import Executor as Executor
+    from skyward_core.api.hyperparameter_sweep import sweep as sweep
+    from skyward_core.api.older_api_names import AMD as AMD
+    from skyward_core.api.older_api_names import NVIDIA as NVIDIA
+    from skyward_core.api.older_api_names import Accelerator as Accelerator
+    from skyward_core.api.older_api_names import ComputePool as ComputePool
+    from skyward_core.api.older_api_names import app as app
+    from skyward_core.api.older_api_names import compute as compute
+    from skyward_core.api.older_api_names import integrations as integrations
+    from skyward_core.api.shared_state import barrier as barrier
+    from skyward_core.api.shared_state import counter as counter
+    from skyward_core.api.shared_state import dict as dict
+    from skyward_core.api.shared_state import lock as lock
+    from skyward_core.api.shared_state import queue as queue
+    from skyward_core.api.shared_state import set as set
+    from skyward_core.model import durations
+    from skyward_core.model.errors import Hint as Hint
+    from skyward_core.model.specs import Image as Image
+    from skyward_core.model.specs import Nodes as Nodes
+    from skyward_core.model.specs import Options as Options
+    from skyward_core.model.specs import PipIndex as PipIndex
+    from skyward_core.model.specs import PoolSpec as PoolSpec
+    from skyward_core.model.specs import Spec as Spec
+    from skyward_core.model.specs import Worker as Worker
+    from skyward_core.model.stream_decorator import stream as stream
+    from skyward_core.providers.unsupported_providers import GCP as GCP
+    from skyward_core.providers.unsupported_providers import Container as Container
+    from skyward_core.providers.unsupported_providers import Hyperstack as Hyperstack
+    from skyward_core.providers.unsupported_providers import JarvisLabs as JarvisLabs
+    from skyward_core.providers.unsupported_providers import Lambda as Lambda
+    from skyward_core.providers.unsupported_providers import LambdaCloud as LambdaCloud
+    from skyward_core.providers.unsupported_providers import MassedCompute as MassedCompute
+    from skyward_core.providers.unsupported_providers import Novita as Novita
+    from skyward_core.providers.unsupported_providers import RunPod as RunPod
+    from skyward_core.providers.unsupported_providers import Salad as Salad
+    from skyward_core.providers.unsupported_providers import Scaleway as Scaleway
+    from skyward_core.providers.unsupported_providers import TensorDock as TensorDock
+    from skyward_core.providers.unsupported_providers import VastAI as VastAI
+    from skyward_core.providers.unsupported_providers import Verda as Verda
+    from skyward_core.providers.unsupported_providers import Vultr as Vultr
+    from skyward_core.runtime.distributed_sampler import DistributedSampler as DistributedSampler
+    from skyward_core.runtime.instance_info import Info as Info
+    from skyward_core.runtime.instance_info import InstanceInfo as InstanceInfo
+    from skyward_core.runtime.instance_info import instance_info as instance_info
+    from skyward_core.runtime.instance_info import is_head as is_head
+    from skyward_core.runtime.instance_info import post_mortem as post_mortem
+    from skyward_core.runtime.metric_logging import emit as _emit
+    from skyward_core.runtime.metric_logging import log as log
+    from skyward_core.runtime.output_decorators import CallbackWriter as CallbackWriter
+    from skyward_core.runtime.output_decorators import redirect_output as redirect_output
+    from skyward_core.runtime.output_decorators import silent as silent
+    from skyward_core.runtime.output_decorators import stderr as stderr
+    from skyward_core.runtime.output_decorators import stdout as stdout
+    from skyward_core.runtime.preemption import on_preempt as on_preempt
+    from skyward_core.runtime.sharding import shard as shard
+    from skyward_core.tasks.shell_and_script_calls import script as script
+    from skyward_core.tasks.shell_and_script_calls import shell as shell
+
     from . import plugins as plugins
-    from .front.api.active_pool import sky as sky
-    from .front.api.attach import attach as attach
-    from .front.api.compute import Compute as Compute
-    from .front.api.executor import Executor as Executor
-    from .front.api.fetched_results import results as results
-    from .front.api.older_app import app as app
-    from .front.api.older_names import AMD as AMD
-    from .front.api.older_names import NVIDIA as NVIDIA
-    from .front.api.older_names import Accelerator as Accelerator
-    from .front.api.older_names import ComputePool as ComputePool
-    from .front.api.older_names import compute as compute
-    from .front.api.older_names import integrations as integrations
-    from .front.api.shared_names import barrier as barrier
-    from .front.api.shared_names import counter as counter
-    from .front.api.shared_names import dict as dict
-    from .front.api.shared_names import lock as lock
-    from .front.api.shared_names import queue as queue
-    from .front.api.shared_names import set as set
-    from .front.api.trials import sweep as sweep
     from .model import accelerators as accelerators
-    from .model import lengths_of_time
-    from .model import older_values as _older_values
     from .model.errors import Cancelled as Cancelled
     from .model.errors import CredentialsRefused as CredentialsRefused
     from .model.errors import HostKeyError as HostKeyError
@@ -182,80 +224,39 @@ if TYPE_CHECKING:
     from .model.errors import TooFewHosts as TooFewHosts
     from .model.errors import Unreachable as Unreachable
     from .model.errors import UsageError as UsageError
-    from .model.hint import Hint as Hint
-    from .model.node_range import Nodes as Nodes
     from .model.run_future import RunFuture as RunFuture
-    from .model.spec import Image as Image
-    from .model.spec import Options as Options
-    from .model.spec import PipIndex as PipIndex
-    from .model.spec import PoolSpec as PoolSpec
-    from .model.spec import Spec as Spec
-    from .model.spec import Worker as Worker
-    from .model.stream import stream as stream
     from .providers.aws.provider import AWS as AWS
-    from .providers.elsewhere.names import GCP as GCP
-    from .providers.elsewhere.names import Container as Container
-    from .providers.elsewhere.names import Hyperstack as Hyperstack
-    from .providers.elsewhere.names import JarvisLabs as JarvisLabs
-    from .providers.elsewhere.names import Lambda as Lambda
-    from .providers.elsewhere.names import LambdaCloud as LambdaCloud
-    from .providers.elsewhere.names import MassedCompute as MassedCompute
-    from .providers.elsewhere.names import Novita as Novita
-    from .providers.elsewhere.names import RunPod as RunPod
-    from .providers.elsewhere.names import Salad as Salad
-    from .providers.elsewhere.names import Scaleway as Scaleway
-    from .providers.elsewhere.names import TensorDock as TensorDock
-    from .providers.elsewhere.names import VastAI as VastAI
-    from .providers.elsewhere.names import Verda as Verda
-    from .providers.elsewhere.names import Vultr as Vultr
     from .providers.local.provider import Local as Local
     from .providers.slurm.provider import Slurm as Slurm
     from .providers.ssh.provider import SSH as SSH
-    from .runtime.info import Info as Info
-    from .runtime.info import InstanceInfo as InstanceInfo
-    from .runtime.info import instance_info as instance_info
-    from .runtime.info import is_head as is_head
-    from .runtime.metrics import log as log
-    from .runtime.older_emit import emit as _emit
-    from .runtime.output import CallbackWriter as CallbackWriter
-    from .runtime.output import redirect_output as redirect_output
-    from .runtime.output import silent as silent
-    from .runtime.output import stderr as stderr
-    from .runtime.output import stdout as stdout
-    from .runtime.post_mortem import post_mortem as post_mortem
-    from .runtime.preempt import on_preempt as on_preempt
-    from .runtime.sampler import DistributedSampler as DistributedSampler
-    from .runtime.shard import shard as shard
     from .tasks.job_files.job import Task as Task
-    from .tasks.shell import shell as shell
-    from .tasks.whole_script import script as script
 
     Pending = PendingFunction
     Streaming = PendingFunction
     Group = PendingGroup
     PendingFunctionGroup = PendingGroup
     TaskFailedError = RunError
-    time = lengths_of_time
-    DEFAULT_IMAGE = _older_values.DEFAULT_IMAGE
-    DockerImage = _older_values.DockerImage
-    HealthChecker = _older_values.HealthChecker
-    LogConfig = _older_values.LogConfig
-    MetricSpec = _older_values.MetricSpec
-    containers = _older_values.containers
-    metrics = _older_values.metrics
+    time = durations
+    DEFAULT_IMAGE = older_api_names.DEFAULT_IMAGE
+    DockerImage = older_api_names.DockerImage
+    HealthChecker = older_api_names.HealthChecker
+    LogConfig = older_api_names.LogConfig
+    MetricSpec = older_api_names.MetricSpec
+    containers = older_api_names.containers
+    metrics = older_api_names.metrics
     emit = _emit
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES or name == "time":
-        return import_module(f"{__name__}.{_MODULES.get(name, 'model.lengths_of_time')}")
+        return import_module(f"{__name__}.{_MODULES.get(name, 'model.durations')}")
     if name in _SAME:
         module, _, own = _SAME[name].rpartition(".")
         return getattr(import_module(f"{__name__}.{module}"), own)
-    where = "front.api.shared_names" if name in _SHARED else _WHERE.get(name)
+    where = "api.shared_state" if name in _SHARED else _WHERE.get(name)
     if where is None:
         if not name.startswith("_"):
-            from .model.not_here import refuse
+            from skyward_core.model.older_api_arguments import refuse
 
             refuse(__name__, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

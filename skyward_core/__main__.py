@@ -12,16 +12,17 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from .model import exit_status
+from skyward_core.model import errors
+from skyward_core.providers.provider import values_of
+from skyward_core.runtime import import_hooks
+from skyward_core.store import state_folder
+from skyward_core.tasks import script_loader
+from skyward_core.tasks.client_interpreter import have_alias
+from skyward_core.tasks.script_inspection import commands_of
+from skyward_core.tasks.script_main import of_module, of_path
+
 from .model.errors import UsageError
 from .providers import by_name
-from .providers.making import values_of
-from .runtime import large_imports, older_import
-from .store import home
-from .tasks import loader
-from .tasks.main_module import of_module, of_path
-from .tasks.script_children import have_alias
-from .tasks.scripts import commands_of
 
 _told: list[int] = []  # signals that had the script end
 
@@ -30,14 +31,14 @@ def main(argv: list[str] | None = None) -> int:
     """Run a script as ``__main__``, as ``python SCRIPT ARGS...`` would; give the exit status.
 
     An error that ends the script prints as Python prints it; its exit status says more
-    (:mod:`skyward_core.model.exit_status`).
+    (:mod:`skyward_core.model.errors`).
     """
     arguments = _parsed(argv)
     try:
         _override(arguments)
-        older_import.install()  # packages above a module are imported to find it
+        import_hooks.install()  # packages above a module are imported to find it
         have_alias()
-        large_imports.install()
+        import_hooks.install_gc_pause()
         script = of_module(arguments.module) if arguments.module else of_path(Path(arguments.script))
         if arguments.dry_run and not commands_of(Path(script.file)):
             raise UsageError(
@@ -45,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
             )
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        return exit_status.USAGE
+        return errors.USAGE
     except Exception as error:  # noqa: BLE001  of what was imported to find a module
         return _shown(error)
     module = script.made()
@@ -59,17 +60,17 @@ def main(argv: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup, say
             signal.signal(number, _leave)
-    loader.loading = arguments.dry_run  # a pool of the script's own does not start then
+    script_loader.loading = arguments.dry_run  # a pool of the script's own does not start then
     try:
         exec(script.code, module.__dict__)  # noqa: S102  running the person's script is what we are for
-        if (commands := sys.modules.get(f"{__package__}.front.api.older_app")) and commands.is_asked():
+        if (commands := sys.modules.get(f"{__package__}.api.older_api_names")) and commands.is_asked():
             return _told_of(lambda: commands.run(arguments.args, dry_run=arguments.dry_run))
-    except loader.PoolInScript:
+    except script_loader.PoolInScript:
         said = (
             f"{arguments.script} brings a pool up by itself, and --dry-run tells of commands of sky.app alone"
         )
         print(f"error: {said}", file=sys.stderr)  # noqa: T201
-        return exit_status.USAGE
+        return errors.USAGE
     except SystemExit:
         if _told:
             _have_streams()
@@ -80,14 +81,14 @@ def main(argv: list[str] | None = None) -> int:
                 f"{arguments.script} is part of a package: run it as a module, with -m PACKAGE.MODULE"
             )
         return _shown(error)
-    return exit_status.OK
+    return errors.OK
 
 
 def _shown(error: BaseException) -> int:
     """Show an error that ends a script as Python does; give the exit status that says more."""
     own = error.__traceback__.tb_next if error.__traceback__ else None  # without our frame
     sys.excepthook(type(error), error.with_traceback(own), own)
-    return exit_status.of_error(error)
+    return errors.of_error(error)
 
 
 def _override(arguments: argparse.Namespace) -> None:
@@ -106,7 +107,9 @@ def _override(arguments: argparse.Namespace) -> None:
         arguments.provider = provider.name
     nodes = arguments.nodes
     if arguments.provider is not None or nodes is not None:
-        home.override(arguments.provider, settings, int(nodes) if nodes and nodes.isdecimal() else nodes)
+        state_folder.override(
+            arguments.provider, settings, int(nodes) if nodes and nodes.isdecimal() else nodes
+        )
 
 
 def _told_of(work: Callable[[], None]) -> int:
@@ -114,8 +117,8 @@ def _told_of(work: Callable[[], None]) -> int:
         work()
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        return exit_status.USAGE
-    return exit_status.OK
+        return errors.USAGE
+    return errors.OK
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:

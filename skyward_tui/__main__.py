@@ -1,5 +1,5 @@
 """``python -m skyward_tui`` is the ``skyward-tui`` command."""
 
-from .entry import main
+from skyward_tui.entry import main
 
 main()

@@ -10,16 +10,16 @@ import gc
 import sys
 from typing import NoReturn
 
-from .terminal_kind import is_dumb
+from skyward_tui.terminal_info import is_dumb
 
 
 def main() -> NoReturn:
     """Do what is asked for and end with its exit status (``docs/exit-codes.md``)."""
     if len(sys.argv) > 1 or not _has_terminal():
-        from .cli import main as understand
+        from skyward_tui.cli.main import main as understand
 
         understand()
-    from .opening import new_app, run
+    from skyward_tui.app.splash_screen import new_app, run
 
     try:
         status = run(new_app())

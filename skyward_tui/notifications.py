@@ -6,13 +6,12 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from skyward_core.views.notifications import Notification
-from skyward_core.wire.safe_text import field
-
-from .words import clip, took
+from skyward_core.util.terminal_safe_text import field
+from skyward_core.views.notification_rules import Notification
+from skyward_tui.text.number_format import clip, took
 
 if TYPE_CHECKING:
-    from skyward_core.front.settings import Notify
+    from skyward_core.client.settings import Notify
 
 MOST_CELLS = 200  # of what a terminal is given to show
 BELL = "\a"
@@ -91,7 +90,7 @@ class Notifier:
         if calls := calls + (BELL if self.ways.bell else ""):
             self._write(calls)
         if self.ways.command:
-            from skyward_core.front.notify_command import run_command
+            from skyward_core.client.notify_command import run_command
 
             run_command(self.ways.command, variables(told), self._command_failed)
 

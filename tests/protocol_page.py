@@ -5,18 +5,17 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from skyward_core.wire import messages
-from skyward_core.wire.frame_form import FrameForm
-from skyward_core.wire.frames import VERSION
-from skyward_core.wire.value_checks import Check, Checks
+from skyward_core.protocol import frame_schema
+from skyward_core.protocol.frame_codec import VERSION
+from skyward_core.protocol.validators import Check, Checks, FrameForm
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
 
 HEAD = f"""# Protocol
 
-What client, agent and worker say to one another. This page is made from the tables in `skyward_core/wire/messages.py`,
-with which each frame is looked at before anything acts on it. `python -m tests.protocol_page` writes it, and a test
-compares it.
+The messages between client, agent and worker. This page is generated from the tables in
+`skyward_core/protocol/frame_schema.py`, which validate each frame before anything acts on it.
+`python -m tests.protocol_page` writes it, and a test compares it.
 
 This is version {VERSION}. A client and an agent of different versions say so, and part; the client can still tear the
 pool down.
@@ -43,12 +42,12 @@ for files, on which anything but a request, or the answer to one, is the end of 
 """
 
 TABLES = (
-    ("From a client to an agent", messages.FROM_CLIENT),
-    ("From an agent to clients", messages.FROM_AGENT),
-    ("From an agent to its workers", messages.TO_WORKER),
-    ("From workers to their agent", messages.FROM_WORKER),
-    ("Over lines for files", messages.OF_FILES),
-    ("Between the agents of a gang", messages.OF_PEERS),
+    ("From a client to an agent", frame_schema.FROM_CLIENT),
+    ("From an agent to clients", frame_schema.FROM_AGENT),
+    ("From an agent to its workers", frame_schema.TO_WORKER),
+    ("From workers to their agent", frame_schema.FROM_WORKER),
+    ("Over lines for files", frame_schema.OF_FILES),
+    ("Between the agents of a gang", frame_schema.OF_PEERS),
 )
 WORDS = {"some": "count", "any": "anything", "plain": "JSON"}
 
@@ -62,7 +61,7 @@ def page() -> str:
     parts.append(
         "\n## Answers\n\nWhat is under `id` in a request is in its answer, too, and these keys beside it.\n\n"
     )
-    parts += [f"- `{asked}`: {_keys(checks, {})}\n" for asked, checks in sorted(messages.ANSWERS.items())]
+    parts += [f"- `{asked}`: {_keys(checks, {})}\n" for asked, checks in sorted(frame_schema.ANSWERS.items())]
     return "".join(parts)
 
 

@@ -1,16 +1,19 @@
-"""Every error this library raises. A message says what happened, to what, and what to do next.
+"""Every error, its hint, the exit status it ends in.
 
 Hosts and servers are often quoted in it, and the interpreter prints it as it is: so an error's text is safe to show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from skyward_core.model.outcomes import RootCause
+from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
-    from .hint import Hint
-    from .outcome import Outcome, RootCause
+    from skyward_core.model.outcomes import Outcome, RootCause
 
 
 class SkywardError(Exception):
@@ -44,13 +47,15 @@ class SkywardError(Exception):
 
 
 def _safe(text: str) -> str:
-    from ..wire.safe_text import paragraph  # late: nodes make errors, and seldom print them
+    from skyward_core.util.terminal_safe_text import (
+        paragraph,  # late: nodes make errors, and seldom print them
+    )
 
     return paragraph(text)
 
 
 def _in_python(hint: Hint) -> str:
-    from .hint import in_python  # late: the same
+    pass  # late: the same
 
     return in_python(hint)
 
@@ -267,3 +272,95 @@ class RunError(SkywardError, RuntimeError):
         self.outcomes = dict(outcomes)
         self.root_cause = root_cause
         self.results = dict(results or {})
+
+
+Action = Literal[
+    "list", "list-all", "attach", "down", "results", "trust-host-key", "upgrade", "blocks", "purchases"
+]
+
+
+@value
+class Hint(Value):
+    """What to do about an error.
+
+    Attributes:
+        action: "list" (look at the pools that are up), "list-all" (at those that are over and at runs, too), "attach"
+            (the pool is up: use it or end it), "down" (end the pool), "results" (look at what a run's results were),
+            "trust-host-key" (accept the host's key), "upgrade" (a newer release of this software can read
+            what this one cannot), "blocks" (list what can be bought ahead), "purchases" (look what was).
+        subject: the name of the pool, the id of the run, or the host; "" where the action needs none.
+        path: the known_hosts file that is to take the key; "" for the usual one.
+    """
+
+    action: Action
+    subject: str = ""
+    path: str = ""
+
+
+def in_python(hint: Hint) -> str:
+    """Return the hint in words of this library, if its API has something for it."""
+    name = hint.subject
+    match hint.action:
+        case "attach":
+            return (
+                f"use it (sky.attach({name!r})), end it (sky.attach({name!r}).down()), or choose another name"
+            )
+        case "trust-host-key":
+            more = f", known_hosts={hint.path!r}" if hint.path else ""
+            return f"accept it with: sky.SSH([{name!r}]{more}, host_keys='accept-new')"
+        case "upgrade":
+            return "a newer release of this library can read it"
+        case _:
+            return in_commands(hint)
+
+
+def in_commands(hint: Hint) -> str:
+    """Return a hint that names a command."""
+    from shlex import quote
+
+    name = quote(hint.subject)
+    return {
+        "list": "skyward-tui ls shows those that are up",
+        "list-all": "skyward-tui ls --all shows pools and their runs",
+        "down": f"end it: skyward-tui down {name}",
+        "results": f"skyward-tui results {name} shows what they were",
+        "blocks": "skyward-tui offers --block 24 lists what is sold now",
+        "purchases": "skyward-tui capacity ls shows what was bought",
+    }[hint.action]
+
+
+@contextmanager
+def of_field(name: str) -> Iterator[None]:
+    """Have an error that says nothing of a field say that it is about this one; it stays what it is otherwise."""
+    try:
+        yield
+    except SkywardError as error:
+        error.field = error.field or name
+        raise
+
+
+OK, FAILED, USAGE, UNVERIFIED, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+def of_root_cause(cause: RootCause | None) -> int:
+    """The exit status of a failed run: that of the rank that failed first where it had one.
+
+    A rank that left with status 0 before its function returned has failed too, so never 0.
+    """
+    return (cause.exit_code if cause else None) or FAILED
+
+
+def of_error(error: BaseException) -> int:
+    """The exit status of a command that an exception ended."""
+    match error:
+        case RunError():
+            return of_root_cause(error.root_cause)
+        case TeardownError():
+            return UNVERIFIED
+        case ScriptFailed():
+            return FAILED
+        case UsageError():
+            return USAGE
+        case KeyboardInterrupt():
+            return INTERRUPTED
+    return FAILED

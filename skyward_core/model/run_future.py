@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from .alert import Alert
-    from .curves import Curves
-    from .written_file import WrittenFile
+    from skyward_core.model.alerts import Alert
+    from skyward_core.model.metric_series import Curves
+    from skyward_core.model.outcomes import WrittenFile
 
 T = TypeVar("T")
 

@@ -1,18 +1,21 @@
-"""Imports from a bundle's files, each module read and unpacked once.
+"""Importer of the code bundle that was sent to the node.
 
 ``zipimporter`` alone does that twice: once to tell what the file is called, once for the code.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from _frozen_importlib_external import spec_from_file_location  # importlib.util would be imported for it
+from _frozen_importlib_external import spec_from_file_location
 from zipimport import zipimporter
 
-from ..wire.node_paths import rest_of
+from skyward_core.protocol.node_paths import rest_of
 
 TYPE_CHECKING = False  # typing's would be imported for it
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
     from types import CodeType, ModuleType
 
@@ -57,3 +60,67 @@ class _Importer(zipimporter):
 
     def get_code(self, fullname: str) -> CodeType:
         return self._found.pop(fullname, None) or super().get_code(fullname)
+
+
+# A rank has no pathlib.
+# ruff: noqa: PTH110, PTH120
+
+
+PACKAGE = "skyward_core"
+PATIENCE = 60.0  # seconds for which an import waits: on a slow line it takes that long
+PAUSE = 0.05  # seconds between looks
+
+
+def have_rest(path: str) -> None:
+    """Have modules that the first file lacks found in the rest.
+
+    Args:
+        path: where the package lies, in the first file.
+    """
+    bundle = os.path.dirname(path)
+    import_once(bundle)
+    # At the end: it is asked for what nobody else has.
+    sys.meta_path.append(_RestFinder(rest_of(bundle)))
+
+
+class _RestFinder:
+    def __init__(self, rest: str) -> None:
+        self._rest = rest
+        self._user = os.geteuid()
+        self._until = 0.0  # when nobody waits any more: once for all imports
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(PACKAGE + "."):
+            return None
+        from importlib.machinery import PathFinder
+
+        self._wait(fullname)
+        above = fullname.rpartition(".")[0].replace(".", "/")
+        return PathFinder.find_spec(fullname, [f"{self._rest}/{above}"])
+
+    def _wait(self, fullname: str) -> None:
+        import time
+
+        self._until = self._until or time.monotonic() + PATIENCE
+        while why := self._why_not():
+            if time.monotonic() > self._until or os.geteuid() != self._user:
+                raise ModuleNotFoundError(f"{fullname} is not on this node: {why}", name=fullname)
+            time.sleep(PAUSE)
+
+    def _why_not(self) -> str:
+        """Why nothing can be imported from it yet, or "": it is there, and nobody else can have put it there."""
+        if (user := os.geteuid()) != self._user:
+            return (
+                f"this process has become user {user}, and the library is readable to user {self._user} alone: import "
+                "what you need of it before you change the user"
+            )
+        if not os.path.exists(self._rest):
+            return (
+                "the client that started the pool has left, or was cut off, before it had sent this part of the "
+                "library. The next pool that is made on this host sends it"
+            )
+        from skyward_core.node.bootstrap.host_inspection import doubt
+
+        return doubt(self._rest)

@@ -1,4 +1,4 @@
-"""Who of all users of a machine has taken a GPU for a pool: a lock of the kernel's, which ends with its holders.
+"""Locks on GPUs of a shared machine, and who uses them.
 
 It is a name in the kernel's abstract space of Unix sockets. One process can have a name, whoever it is; there is no
 file that somebody could plant, replace, leave behind, or have in a private /tmp; and of who has it the kernel itself
@@ -9,11 +9,25 @@ namespace (containers, mostly) shares no names either: there only the driver's l
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pwd
+import random
+import select
+import signal
 import socket
 import struct
+import time
+from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from skyward_core.model.errors import PoolError
+from skyward_core.model.machines import GpuUse
+from skyward_core.node.agent.config import AgentConfig
+from skyward_core.node.agent.worker_processes import left_behind
+from skyward_core.runtime.visible_gpus import nvml, visible
 
 PREFIX = "skyward-gpu-"
 ANSWER = 0.3  # seconds in which a holder says which pool it is of
@@ -117,3 +131,190 @@ def _peer(asks: socket.socket) -> tuple[int, int, int]:
     told = asks.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, user, group = _CREDENTIALS.unpack(told)
     return pid, user, group
+
+
+PATIENCE = 20.0  # seconds; a driver that has to wake its GPUs first takes some
+LONGEST_COMMAND = 64  # characters of a command's name
+
+
+def look() -> list[dict[str, Any]]:
+    """Each GPU or slice that our user may use, as ``machines.GpuUse`` has it.
+
+    Raises:
+        PoolError: the driver does not answer.
+    """
+    with nvml() as pynvml:
+        locked = taken()
+        return [
+            {
+                "number": number,
+                "id": uuid,
+                "model": model,
+                **_figures(pynvml, handle),
+                "processes": _processes(pynvml, handle),
+                "holder": holder(uuid) if uuid in locked else "",
+            }
+            for number, uuid, model, handle in visible(pynvml)
+        ]
+
+
+def _figures(pynvml: Any, handle: Any) -> dict[str, int | None]:
+    used = total = util = None
+    # The second version tells apart what the driver keeps for itself: hundreds of MB, of which nobody has any use.
+    for version in (getattr(pynvml, "nvmlMemory_v2", None), None):
+        try:
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version)
+            used, total = int(memory.used), int(memory.total)
+            break
+        except pynvml.NVMLError:
+            continue
+    try:
+        util = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    except pynvml.NVMLError:  # slices have none
+        util = None
+    return {"used": used, "total": total, "util": util}
+
+
+def _processes(pynvml: Any, handle: Any) -> list[dict[str, Any]]:
+    """Those that compute, then those that only draw."""
+    found: dict[int, dict[str, Any]] = {}
+    for kind, computes in (("Compute", True), ("Graphics", False)):
+        try:
+            listed = getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses")(handle)
+        except pynvml.NVMLError:
+            continue
+        for each in listed:
+            memory = None if each.usedGpuMemory is None else int(each.usedGpuMemory)
+            found.setdefault(each.pid, _process(int(each.pid), memory, computes))
+    return list(found.values())
+
+
+def _process(pid: int, memory: int | None, computes: bool) -> dict[str, Any]:
+    user = command = ""
+    try:
+        user = user_name(os.stat(f"/proc/{pid}").st_uid)
+        with open(f"/proc/{pid}/comm", "rb") as file:  # its arguments may hold secrets
+            command = file.read(LONGEST_COMMAND).decode(errors="replace").rstrip("\n")
+    except OSError:
+        pass  # it has ended, is hidden from us, or runs in a container of which we see no processes
+    return {"pid": pid, "user": user, "command": command, "memory": memory, "computes": computes}
+
+
+def look_in_child(patience: float = PATIENCE) -> tuple[list[dict[str, Any]], str]:
+    """The same, from a process that may hang without harm, as drivers do; and why it tells nothing, or ""."""
+    readable, writable = os.pipe()
+    if not (pid := os.fork()):
+        _answer(writable)
+    os.close(writable)
+    said, until = b"", time.monotonic() + patience
+    try:
+        while True:
+            if not select.select([readable], [], [], max(0.0, until - time.monotonic()))[0]:
+                return [], f"the NVIDIA driver has not answered for {patience:g} s"
+            piece = os.read(readable, 1 << 16)
+            if not piece:
+                break
+            said += piece
+        gpus, why = json.loads(said)
+        return gpus, why
+    except ValueError:
+        return [], "who asks the NVIDIA driver has died of it"
+    finally:
+        os.close(readable)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, os.WNOHANG)  # one that the driver holds does not even end then
+
+
+def _answer(pipe: int) -> NoReturn:
+    try:
+        told: tuple[list[dict[str, Any]], str] = look(), ""
+    except Exception as error:  # noqa: BLE001  whatever a driver does, it is told
+        told = [], str(error) if isinstance(error, PoolError) else f"{type(error).__name__}: {error}"
+    data = json.dumps(told).encode()
+    while data:
+        data = data[os.write(pipe, data) :]
+    os._exit(0)
+
+
+TRIES = 8
+PAUSE = 0.25  # seconds between two at most: who wants the same at the same instant may have given up by then
+
+
+def taken_gpus(config: AgentConfig) -> AgentConfig:
+    """A config with the devices of each rank, which are locked from now on for as long as this process lives.
+
+    Raises:
+        ValueError: so many are not free any more; says of each who has it.
+    """
+    path = Path(config.paths.devices)
+    if path.exists() and left_behind(config):
+        # Ranks that outlived another agent go on with theirs, and hold them.
+        told = json.loads(path.read_text(encoding="utf-8"))
+        for rank in told["devices"]:
+            for device in rank.split(","):
+                hold(device)
+        return _with(config, told["devices"], told["models"])
+    of, count = config.free_gpus["of"], config.free_gpus["count"]
+    for attempt in range(TRIES):
+        found, amiss, raced = _take(of, count)
+        if len(found) == count:
+            break
+        for each in found:
+            release(each.id)
+        if not raced or attempt == TRIES - 1:
+            few = f"{len(found)} of them {'is' if len(found) == 1 else 'are'} left"
+            raise ValueError(
+                f"{count} of its GPUs that were free a moment ago {'was' if count == 1 else 'were'} to be taken, and "
+                f"{few if found else 'none is left'}: {'; '.join(amiss)}. Start again for what is free now"
+            )
+        time.sleep(random.uniform(0, PAUSE))
+    ranks = count if config.ranks_per_node == "gpu" else config.ranks_per_node  # type: ignore[comparison-overlap]
+    each_has = count // ranks
+    devices = [",".join(use.id for use in found[at : at + each_has]) for at in range(0, count, each_has)]
+    models = [use.model for use in found]
+    path.write_text(json.dumps({"devices": devices, "models": models}), encoding="utf-8")
+    return _with(config, devices, models)
+
+
+def _with(config: AgentConfig, devices: Sequence[str], models: Sequence[str]) -> AgentConfig:
+    return config.with_gpus(models).changed(ranks_per_node=len(devices), devices=list(devices))
+
+
+def _take(of: Sequence[str], count: int) -> tuple[list[GpuUse], list[str], bool]:
+    """Lock devices until there are enough that are free. Returns them; what is amiss with others, in words; and whether
+    one is only locked, by who may be about to give it back."""
+    left, found, amiss, raced = list(of), list[GpuUse](), list[str](), False
+    while left and len(found) < count:
+        tried, left = left[: count - len(found)], left[count - len(found) :]
+        locked = [device for device in tried if hold(device)]
+        told, why = look_in_child()
+        if why:
+            raise ValueError(f"its GPUs cannot be taken: {why}")
+        seen = {each["id"]: GpuUse.from_json(each) for each in told}
+        for device in tried:
+            use = seen.get(device)
+            if device in locked and use is not None and not use.is_in_use:
+                found.append(use)
+                continue
+            raced = raced or device not in locked
+            release(device)
+            amiss.append(f"GPU {device} is gone" if use is None else str(use))
+    return found, amiss, raced
+
+
+def kept_by(devices: str) -> list[int]:
+    """What a rank's process inherits, so that its GPUs stay locked where it outlives its agent.
+
+    Args:
+        devices: its GPUs, with commas between.
+
+    Raises:
+        OSError: another pool has one of them: no agent of ours held it for a while.
+    """
+    found = []
+    for device in devices.split(","):
+        # A rank that outlived the agent before us may hold it, and nobody answers for that then.
+        if not hold(device) and not is_lost(device):
+            raise OSError(f"its GPU {device} is taken by {holder(device)}")
+        found += descriptors(device)
+    return found

@@ -15,31 +15,31 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..model.errors import SkywardError, UsageError
-from .base import Plugin, PluginError, check_plugins
+from skyward_core.model.errors import SkywardError, UsageError
+from skyward_core.plugins.plugin import Plugin, PluginError, check_plugins
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from dataclasses import Field
     from importlib.metadata import EntryPoint
 
-    from .built_in.accelerate import Accelerate as accelerate
-    from .built_in.dask import Dask as dask
-    from .built_in.deepspeed import Deepspeed as deepspeed
-    from .built_in.huggingface import HuggingFace as huggingface
-    from .built_in.jax import Jax as jax
-    from .built_in.joblib import Joblib as joblib
-    from .built_in.keras import Keras as keras
-    from .built_in.mig import Mig as mig
-    from .built_in.mpi import Mpi as mpi
-    from .built_in.ray import Ray as ray
-    from .built_in.shared import Shared as shared
-    from .built_in.sklearn import Sklearn as sklearn
-    from .built_in.tensorflow import TensorFlow as tensorflow
-    from .built_in.torch import Torch as torch
-    from .support.built_plugin import around_app as around_app
-    from .support.built_plugin import around_client as around_client
-    from .support.built_plugin import around_process as around_process
+    from skyward_core.plugins.built_in.accelerate import Accelerate as accelerate
+    from skyward_core.plugins.built_in.dask import Dask as dask
+    from skyward_core.plugins.built_in.deepspeed import Deepspeed as deepspeed
+    from skyward_core.plugins.built_in.huggingface import HuggingFace as huggingface
+    from skyward_core.plugins.built_in.jax import Jax as jax
+    from skyward_core.plugins.built_in.joblib import Joblib as joblib
+    from skyward_core.plugins.built_in.keras import Keras as keras
+    from skyward_core.plugins.built_in.mig import Mig as mig
+    from skyward_core.plugins.built_in.mpi import Mpi as mpi
+    from skyward_core.plugins.built_in.ray import Ray as ray
+    from skyward_core.plugins.built_in.shared import Shared as shared
+    from skyward_core.plugins.built_in.sklearn import Sklearn as sklearn
+    from skyward_core.plugins.built_in.tensorflow import TensorFlow as tensorflow
+    from skyward_core.plugins.built_in.torch import Torch as torch
+    from skyward_core.plugins.plugin_builder import around_app as around_app
+    from skyward_core.plugins.plugin_builder import around_client as around_client
+    from skyward_core.plugins.plugin_builder import around_process as around_process
 
 GROUP = "skyward.plugins"  # entry points: name = "package.module:PluginClass"
 
@@ -117,7 +117,7 @@ def factory(name: str) -> Any:
 def _own_names() -> list[str]:
     from pkgutil import iter_modules
 
-    from . import built_in
+    from skyward_core.plugins import built_in
 
     return [found.name for found in iter_modules(built_in.__path__)]
 
@@ -142,13 +142,15 @@ def _built_in(name: str) -> Any:
 
 def _installed() -> dict[str, list[EntryPoint]]:
     """What packages declare, by name; reading it takes as long as the rest of a start."""
-    from ..model.declared import declared  # late: workers import this package, and read no such thing
+    from skyward_core.model.provider_settings import (
+        declared,  # late: workers import this package, and read no such thing
+    )
 
     return declared(GROUP, _own_names())
 
 
 def _load(name: str, points: Sequence[EntryPoint]) -> Any:
-    from ..model.declared import the_one
+    from skyward_core.model.provider_settings import the_one
 
     point = the_one("plugin", points)
     try:
@@ -161,7 +163,7 @@ def _load(name: str, points: Sequence[EntryPoint]) -> Any:
 
 def _info(name: str, points: Sequence[EntryPoint]) -> PluginInfo:
     """What an installed plugin is for, or why it cannot be had."""
-    from ..model.declared import package
+    from skyward_core.model.provider_settings import package
 
     try:
         found = _load(name, points)
@@ -193,12 +195,12 @@ def _is_required(field: Field[Any]) -> bool:
 
 def __getattr__(name: str) -> Any:
     if name in ("around_app", "around_client", "around_process"):  # by which older generations make plugins
-        return getattr(import_module(f"{__name__}.support.built_plugin"), name)
+        return getattr(import_module(f"{__name__}.plugin_builder"), name)
     found = _built_in(name.lower() if name[:1].isupper() else name)
     if found is not None and name not in (found.name, found.__name__):
         found = None
     if found is None:
-        from ..model.not_here import refuse
+        from skyward_core.model.older_api_arguments import refuse
 
         refuse(__name__, name, plugin=True)
     globals()[name] = found

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from ..model.errors import PoolError
-from ..model.value import Value, value
-from .context import PoolContext
-from .links.link import Link
+from skyward_core.model.errors import PoolError
+from skyward_core.pool.agent_link import Link
+from skyward_core.pool.pool_context import PoolContext
+from skyward_core.util.light_dataclass import Value, value
 
 USUAL = (("tensorboard", 6006, ""), ("jupyter", 8888, ""))
 """What people start on a head themselves, at the ports that these take."""

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
-from .. import providers
-from ..model.capabilities import Sweeps
-from ..model.errors import SkywardError, UsageError, what_of
-from ..model.leftover import Inventory, Leftover
-from ..model.value import Value, value
-from ..providers.told import told
-from ..store.ledger import Ledger
-from ..store.ledger_rows import PoolRow
+from skyward_core import providers
+from skyward_core.model.errors import SkywardError, UsageError, what_of
+from skyward_core.model.machines import Inventory, Leftover
+from skyward_core.model.provider_capabilities import Sweeps
+from skyward_core.providers.provider import told
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import PoolRow
+from skyward_core.util.light_dataclass import Value, value
 
 Verdict = Literal["up", "expired", "left"]
 """Of a pool that is up; of one that should have ended and has no agent; of one that the ledger does not have as up."""

@@ -1,57 +1,159 @@
-"""A pool on the client, from the intent in the ledger to the receipt. Everything here runs on one loop."""
+"""The parts, put together."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from ..model.errors import LedgerError, PoolError, SkywardError
-from ..model.spec import PoolSpec
-from ..providers import from_json
-from ..providers.base import Provider
-from ..store import kept_dashboards, loggers
-from ..store.archive import rank_of, said_of_nodes
-from ..store.home import prune_is_due
-from ..store.ledger import Ledger
-from ..store.ledger_rows import PoolRow, Receipt
-from ..views import events as ev
-from ..views.views import recall_said
-from .background import Background
-from .budget import Budget
-from .context import PoolContext
-from .edited_modules import EditedModules
-from .endings import Endings
-from .expiry import Expiry
-from .gang.upkeep import Upkeep
-from .intent import write
-from .links.link import Link
-from .news import News
-from .nodes.heal import Healing
-from .nodes.notices import Notices
-from .nodes.reconcile import close_if_gone
-from .nodes.replace import Replacements
-from .nodes.roster import Roster
-from .nodes.startup import Startup
-from .nodes.watch import Watch
-from .open_files import make_room
-from .own_end import OwnEnd
-from .pool_end import PoolEnd
-from .recording import Recording
-from .runs.book import RunBook
-from .runs.launch import Launcher
-from .setup_knowledge import SetupKnowledge
-from .standing_still import StandingStill
-from .starting import Starting
-from .teardown import check_now
+from skyward_core.model.errors import LedgerError, PoolError, SkywardError, UsageError
+from skyward_core.model.specs import PoolSpec
+from skyward_core.pool.agent_link import Link
+from skyward_core.pool.budget_and_expiry import Budget, Expiry
+from skyward_core.pool.edited_modules import EditedModules
+from skyward_core.pool.event_log import News
+from skyward_core.pool.machine_metrics import Recording, StandingStill
+from skyward_core.pool.node_recovery import Healing, Replacements, Watch
+from skyward_core.pool.node_roster import Notices, Roster
+from skyward_core.pool.pool_context import Background, PoolContext, PoolEnd
+from skyward_core.pool.rank_setup import SetupKnowledge, Upkeep
+from skyward_core.pool.reconciliation import close_if_gone
+from skyward_core.pool.runs.run_registry import RunBook
+from skyward_core.pool.runs.scheduler import Launcher
+from skyward_core.pool.startup import Locks, Starting, Startup, write
+from skyward_core.pool.teardown import Endings, check_now, tear_down
+from skyward_core.providers import from_json
+from skyward_core.providers.provider import Provider
+from skyward_core.store import debug_log, pool_folder
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import PoolRow, Receipt
+from skyward_core.store.pool_folder import rank_of, said_of_nodes
+from skyward_core.store.state_folder import prune_is_due
+from skyward_core.views import events
+from skyward_core.views.pool_view import recall_said
 
 if TYPE_CHECKING:
-    from ..wire.agent_frame_types import FromAgent
-    from .dashboards import Dashboards
-    from .measures import Measures
-    from .outputs.outputs import Outputs
+    from skyward_core.pool.dashboards import Dashboards
+    from skyward_core.pool.machine_metrics import Measures
+    from skyward_core.pool.output_files import Outputs, Rest
+    from skyward_core.protocol.frame_types import FromAgent
+
+
+LOGS = 3  # of a rank: what it prints, its errors, its numbers
+NODE = 3  # for its connections
+SPARE = 64  # for the script, and for what comes and goes
+LEAST_SPARE = 16
+
+
+def make_room(nodes: int, ranks: int, least: int | None = None) -> None:
+    """Raise this process's own limit of open files so far as such a pool asks for it, and as the system lets us.
+
+    Args:
+        nodes: how many at most.
+        ranks: how many on each.
+        least: how many nodes it must be; None for all.
+
+    Raises:
+        UsageError: the system does not let us have even the connections.
+    """
+    import resource  # late: not all starts come this far
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return
+    held = len(os.listdir("/dev/fd"))  # noqa: PTH208  no pathlib for a number
+    wanted = held + nodes * (NODE + LOGS * ranks) + SPARE
+    if soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY:
+        needed = held + (nodes if least is None else least) + LEAST_SPARE
+        if hard < needed:
+            raise UsageError(
+                f"{nodes} nodes need at least {needed} open files here, and this process may have {hard}: "
+                f"raise that (ulimit -Hn {wanted}, or LimitNOFILE= of its service), or have fewer nodes"
+            )
+        wanted = min(wanted, hard)
+    if wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class OwnEnd:
+    """One pool's.
+
+    Args:
+        stop_starting: breaks off its start.
+        outputs: gives what its ranks wrote.
+        leave: closes what this client has open of the pool.
+    """
+
+    def __init__(
+        self, context: PoolContext, news: News, background: Background, book: RunBook, replacements: Replacements,
+        locks: Locks, stop_starting: Callable[[], Awaitable[object]], outputs: Callable[[], Outputs],
+        leave: Callable[[], Awaitable[None]],
+    ) -> None:  # fmt: skip
+        self._context = context
+        self._news = news
+        self._background = background
+        self._book = book
+        self._replacements = replacements
+        self._locks = locks
+        self._stop_starting = stop_starting
+        self._outputs = outputs
+        self._leave = leave
+        self._task: asyncio.Task[Receipt] | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has been asked for."""
+        return self._task is not None
+
+    def begin(self, give_up: bool, keep_outputs: int | None, *, now: bool = False) -> asyncio.Task[Receipt]:
+        """Tear the pool down, or go on with that; one that came to nothing is begun anew."""
+        if self._task is None or (self._task.done() and not self._is_done(self._task)):
+            self._context.leaving = True
+            self._task = asyncio.create_task(self._end(give_up, keep_outputs, now))
+        return self._task
+
+    def begin_for(self, why: str) -> None:
+        """The same where nobody has asked for it, for a reason in words, which its runs and its receipt tell."""
+        self._context.why_ended = why
+        for run in list(self._book.runs.values()):
+            run.cancel(f"pool {self._context.name} ends: {why}")
+        self.begin(False, None)
+
+    async def written_down(self) -> None:
+        """Wait for the end of a teardown that has told of its receipt: it is not in the ledger yet."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    @staticmethod
+    def _is_done(task: asyncio.Task[Receipt]) -> bool:
+        return task.exception() is None and task.result().ok
+
+    async def _end(self, give_up: bool, keep_outputs: int | None, now: bool) -> Receipt:
+        context = self._context
+        debug_log.pool.set(context.name)
+        # Nothing may come up behind the back of a teardown that has verified that nothing is there.
+        await self._stop_starting()
+        locks = asyncio.create_task(self._locks.keep_the_rest())  # while nodes end: nobody waits for it
+
+        async def save() -> Rest:
+            return await self._outputs().save(give_up=give_up, most=keep_outputs)
+
+        receipt = await tear_down(
+            context, self._news, self._background, self._book, self._replacements.stop, save, self._leave,
+            give_up=give_up, now=now,
+        )  # fmt: skip
+        await locks
+        if not receipt.kept:
+            return receipt
+        from skyward_core.pool.fetch_retained_results import bring_home
+
+        return await bring_home(context.row, context.ledger, receipt, give_up=give_up)
 
 
 HEARD = 2.0  # seconds for an agent to say that it has heard our last word
@@ -127,7 +229,7 @@ class Pool:
     def outputs(self) -> Outputs:
         """What its ranks wrote; made when somebody first asks, as most pools are started without."""
         if self._outputs is None:
-            from .outputs.outputs import Outputs
+            from skyward_core.pool.output_files import Outputs
 
             self._outputs = Outputs(self.context, self.news, self.book)
         return self._outputs
@@ -136,7 +238,7 @@ class Pool:
     def measures(self) -> Measures:
         """What its machines are measured at; from the first time that somebody asks."""
         if self._measures is None:
-            from .measures import Measures
+            from skyward_core.pool.machine_metrics import Measures
 
             self._measures = Measures(self.context)
         return self._measures
@@ -145,7 +247,7 @@ class Pool:
     def dashboards(self) -> Dashboards:
         """Web pages that its head has; from the first time that somebody asks."""
         if self._dashboards is None:
-            from .dashboards import Dashboards
+            from skyward_core.pool.dashboards import Dashboards
 
             self._dashboards = Dashboards(self.context)
         return self._dashboards
@@ -157,7 +259,7 @@ class Pool:
         """Make the object of a pool that is wanted, which stands in the ledger then; nothing of it exists yet.
 
         Raises:
-            as :func:`.intent.write`; UsageError where this process may not have so many files open.
+            as ``startup.write``; UsageError where this process may not have so many files open.
         """
         make_room(spec.most_nodes, spec.ranks_per_node, spec.least_nodes)
         intent = await write(spec, ledger, cwd)
@@ -174,7 +276,7 @@ class Pool:
             PoolError: says which node failed, at what, and what to do.
             Cancelled: :meth:`down` or :meth:`detach` came in between.
         """
-        loggers.pool.set(self.name)
+        debug_log.pool.set(self.name)
         await self._starting.start(spec)
 
     @property
@@ -186,7 +288,7 @@ class Pool:
         await self._startup.start(spec)
         self.upkeep.make(spec.plugins)
         with suppress(OSError):  # then other clients do not find them
-            kept_dashboards.keep(self.context.row.key, self.name, spec.plugins)
+            pool_folder.save_dashboards(self.context.row.key, self.name, spec.plugins)
         if self.upkeep.keeper is not None:
             await self.upkeep.keeper.ensure()
         self.roster.note()
@@ -194,7 +296,7 @@ class Pool:
         self.background.spawn(self.budget.watch())
         self.background.spawn(self._expiry.keep())
         if prune_is_due():
-            from ..store.prune import prune_when_due
+            from skyward_core.store.pruning import prune_when_due
 
             self.background.spawn(asyncio.to_thread(prune_when_due, self.ledger))
 
@@ -221,7 +323,7 @@ class Pool:
             PoolError: No node of the pool can be reached.
             UsageError: This process may not have so many files open.
         """
-        loggers.pool.set(self.name)
+        debug_log.pool.set(self.name)
         make_room(self.context.row.spec["nodes"], self.context.ranks_per_node)
         came = time.time()
         try:
@@ -326,7 +428,7 @@ class Pool:
             return  # it is we who went
         if not up:
             detail = self.watch.down(link, detail)
-        self.news.emit(ev.NodeLink(pool=self.name, node=link.node, up=up, detail=detail))
+        self.news.emit(events.NodeLink(pool=self.name, node=link.node, up=up, detail=detail))
         self.launch.line.note()
         if up:
             self.watch.suspicion.up(link)

@@ -1,4 +1,4 @@
-"""Taking a pool down, with proof."""
+"""The end, with proof."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..model.capabilities import EndsNow, price_of
-from ..model.errors import LedgerError, PoolError, SkywardError, UsageError, what_of
-from ..model.machine import Machine
-from ..node.agent.unfetched import AT_LEAST
-from ..providers.told import NoAnswer, answered
-from ..store.ledger_rows import Kept, Receipt, bills_of, end_of
-from ..views import events as ev
-from ..wire.frames import WireError
-from .background import Background
-from .client_name import ourselves
-from .context import PoolContext
-from .links.link import Link
-from .log_intake import Intake
-from .news import News
-from .nodes.unwritten import write_down
-from .runs.book import RunBook
+from skyward_core.model.errors import LedgerError, PoolError, SkywardError, UsageError, what_of
+from skyward_core.model.machines import Machine
+from skyward_core.model.provider_capabilities import EndsNow, price_of
+from skyward_core.node.agent.retained_results import AT_LEAST
+from skyward_core.pool.agent_link import Link, ourselves
+from skyward_core.pool.event_log import News
+from skyward_core.pool.pool_context import Background, PoolContext, PoolEnd
+from skyward_core.pool.rank_output import Intake
+from skyward_core.pool.reconciliation import close_if_gone, write_down
+from skyward_core.pool.runs.run_registry import RunBook
+from skyward_core.protocol.frame_codec import WireError
+from skyward_core.providers.provider import NoAnswer, answered
+from skyward_core.store.ledger_rows import Kept, Receipt, bills_of, end_of
+from skyward_core.views import events
 
 if TYPE_CHECKING:
-    from ..providers.base import Provider
-    from .outputs.outputs import Rest
+    from skyward_core.pool.output_files import Rest
+    from skyward_core.providers.provider import Provider
+
 
 GOODBYE = 10.0  # seconds beyond the grace in which an agent must move on with ending
 FROZEN = 5.0  # seconds without a word after which it is ended from outside; links ask for one every 2 s
@@ -65,7 +64,7 @@ async def tear_down(
         now: ask nothing of its machines, and have them ended first of all; the provider can do that.
     """
     started = time.monotonic()
-    news.emit(ev.PoolState(pool=context.name, state="stopping"))
+    news.emit(events.PoolState(pool=context.name, state="stopping"))
     # From now on no client puts a machine in another's place.
     marked = asyncio.create_task(_write(lambda: context.ledger.pool_state(context.token, "stopping")))
     for run in list(book.runs.values()):
@@ -105,7 +104,7 @@ async def tear_down(
     at = time.time()
     with suppress(LedgerError):  # another client may have seen it end before
         at = context.ledger.pool(context.token).ended_at or at
-    news.emit(ev.PoolEnded(pool=context.name, receipt=receipt.to_json(), at=at))
+    news.emit(events.PoolEnded(pool=context.name, receipt=receipt.to_json(), at=at))
     news.records.flush()
     if why := await _write(lambda: context.ledger.ended(context.token, receipt, kept, at), WRITE):
         receipt = replace(receipt, unwritten=why)
@@ -140,7 +139,7 @@ async def _goodbyes(
 
 async def _left_there(context: PoolContext) -> tuple[Rest, dict[int, str]]:
     """Ask nothing of machines that are ended at once; names what goes with them."""
-    from .outputs.outputs import Rest
+    from skyward_core.pool.output_files import Rest
 
     for link in context.links:
         link.finished = True
@@ -152,7 +151,7 @@ async def _left_there(context: PoolContext) -> tuple[Rest, dict[int, str]]:
 async def _save(context: PoolContext, book: RunBook, save: Callable[[], Awaitable[Rest]]) -> Rest:
     """See to what ranks wrote, of whichever client's runs, once they write no more; whatever goes wrong there, the pool
     ends."""
-    from .outputs.outputs import Rest  # pools of this machine have none
+    from skyward_core.pool.output_files import Rest  # pools of this machine have none
 
     nothing = Rest()
     if context.runs_here or not any(link.up for link in context.links):
@@ -173,11 +172,11 @@ async def _rescue(
     """Bring home what nobody has fetched and would go with the machines; whatever goes wrong there, the pool ends."""
     if not context.ends_machines:
         return [], []
-    from .rescue import rescue  # pools of other machines have no use for it
+    from skyward_core.pool.fetch_retained_results import rescue  # pools of other machines have no use for it
 
     def say(detail: str) -> None:
         if context.view.detail != detail:
-            news.emit(ev.PoolState(pool=context.name, state="stopping", detail=detail))
+            news.emit(events.PoolState(pool=context.name, state="stopping", detail=detail))
 
     try:
         return await rescue(context, machines, troubled, say, give_up=give_up)
@@ -301,14 +300,14 @@ async def _verify(
             seen = await answered("describe", pool.name, pool.provider.describe(pool.name, left))
         except (PoolError, UsageError, OSError) as error:
             trouble = [what_of(error)]
-            news.emit(ev.PoolState(pool=pool.name, state="stopping", detail=what_of(error)))
+            news.emit(events.PoolState(pool=pool.name, state="stopping", detail=what_of(error)))
             delay = max(delay, AGAIN)  # nobody saw them end by themselves
             silent = not isinstance(error, NoAnswer)
         else:
             trouble = []
             there = {machine.node for machine in seen if machine.state != "gone"}
             for node in {machine.node for machine in left} - there:
-                news.emit(ev.NodePhase(pool=pool.name, node=node, phase="gone", detail="verified"))
+                news.emit(events.NodePhase(pool=pool.name, node=node, phase="gone", detail="verified"))
             ended |= {now.id: end_of(now, machines) for now in seen if now.state == "gone"}
             kept += filter(None, (Kept.of(pool.token, now) for now in seen if now.state == "gone"))
             left = [machine for machine, now in zip(left, seen, strict=True) if now.state != "gone"]
@@ -334,3 +333,53 @@ async def _terminate(pool: PoolContext, machines: Sequence[Machine], *, now: boo
     except (PoolError, UsageError, OSError) as error:
         return [what_of(error)]
     return []
+
+
+RECEIPT = 3.0  # seconds that the client which ended a pool may take to write so once its nodes are gone
+
+
+class Endings:
+    """One pool's."""
+
+    def __init__(self, context: PoolContext, news: News, background: Background, book: RunBook) -> None:
+        self._context = context
+        self._news = news
+        self._background = background
+        self._book = book
+
+    def by_others(self, ending: PoolEnd) -> None:
+        """The pool has ended, or is about to, and not by us: nothing waits on it any longer."""
+        context = self._context
+        if context.ending is not None or context.leaving:
+            return
+        context.ending = ending
+        self._news.emit(events.PoolState(pool=context.name, state="stopping", detail=str(ending.error())))
+        for run in list(self._book.runs.values()):
+            run.pool_ended(ending)
+        self._background.spawn(self._see_it_closed())
+
+    async def have_come(self, *, wait: bool) -> bool:
+        """Whether another client has ended the pool, as the ledger tells. ``wait``: for one that is just doing so."""
+        context = self._context
+        until = time.monotonic() + (RECEIPT if wait else 0.0)
+        row = context.ledger.pool(context.token)
+        while row.state == "stopping" and time.monotonic() < until:
+            await asyncio.sleep(0.05)
+            row = context.ledger.pool(context.token)
+        if row.ended_at is None and not (wait and row.state == "stopping"):
+            return False
+        self.by_others(PoolEnd.written(row))
+        return True
+
+    async def _see_it_closed(self) -> None:
+        """Wait for the receipt of who ended it; where nobody writes one, do so."""
+        context = self._context
+        soon = time.monotonic() + context.options.grace + GOODBYE
+        while not context.leaving:
+            row = context.ledger.pool(context.token)
+            if row.receipt is not None:
+                at = time.time() if row.ended_at is None else row.ended_at
+                self._news.emit(events.PoolEnded(pool=context.name, receipt=row.receipt, at=at))
+                return
+            await close_if_gone(row, context.provider, context.ledger)
+            await asyncio.sleep(0.05 if time.monotonic() < soon else 1.0)

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..model.errors import UsageError
+from skyward_core.model.errors import UsageError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -61,7 +61,7 @@ def from_json(data: dict[str, Any]) -> Any:
     """
     name = data["provider"]
     if name == SEVERAL:
-        from .several import Several  # hardly any pool is of several
+        from skyward_core.providers.first_available_provider import Several  # hardly any pool is of several
 
         return Several([from_json(each) for each in parts(data)])
     try:
@@ -94,21 +94,21 @@ def by_name(name: str) -> Any:
                 raise
     points = _declared().get(name)
     if points is None:
-        from .elsewhere.names import OF_TYPE
+        from skyward_core.providers.unsupported_providers import OF_TYPE
 
         if name in OF_TYPE:
             raise UsageError(OF_TYPE[name].refusal())
         near = get_close_matches(name, names(), 1)
         meant = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names())}"
         raise UsageError(f"no provider is called {name!r}{meant}")
-    from ..model.declared import the_one
+    from skyward_core.model.provider_settings import the_one
 
     return _load(the_one("provider", points))
 
 
 @cache
 def _declared() -> dict[str, list[EntryPoint]]:
-    from ..model.declared import declared  # late: most starts are with one of ours
+    from skyward_core.model.provider_settings import declared  # late: most starts are with one of ours
 
     return declared(GROUP, own_names())
 
@@ -126,7 +126,7 @@ def _load(point: EntryPoint) -> Any:
     for words in ("about", "machine"):
         if not isinstance(getattr(found, words, None), str):
             raise UsageError(f"provider {point.name!r} ({point.value}) has no text under {words!r}")
-    from .making import wrong
+    from skyward_core.providers.provider import wrong
 
     if why := wrong(found):
         raise UsageError(f"provider {point.name!r} ({point.value}): {why}")

@@ -1,4 +1,4 @@
-"""The durable record on the client: what was asked for, what exists, what ran. SQLite, write-ahead log.
+"""SQLite: intents, machines, runs.
 
 Intents are flushed to disk before the act; what only describes (runs, outcomes) may lose its last moments in a
 power cut, never its consistency. Several processes share one ledger.
@@ -6,6 +6,7 @@ power cut, never its consistency. Several processes share one ledger.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sqlite3
@@ -18,15 +19,270 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from ..model.errors import LedgerError, PoolExistsError
-from ..model.hint import Hint
-from ..model.machine import Machine
-from ..model.outcome import Outcome, RootCause
-from ..wire.frames import encoder
-from . import lost_pools
-from .home import home
-from .ledger_file import LedgerFile, in_words, is_damage
-from .ledger_rows import Kept, PoolRow, Purchase, Receipt, Replacement, RunRow
+from skyward_core.model.errors import Hint, LedgerError, PoolExistsError
+from skyward_core.model.machines import Machine
+from skyward_core.model.outcomes import Outcome, RootCause
+from skyward_core.protocol.frame_codec import encoder
+from skyward_core.store.ledger_rows import Kept, PoolRow, Purchase, Receipt, Replacement, RunRow
+from skyward_core.store.state_folder import home
+from skyward_core.util.user_files import MOST_OF_OURS, json_of, read_text
+
+NAME = "pool.json"
+COLUMNS = {"token", "name", "provider", "spec", "state", "created_at", "ended_at", "receipt", "pid"}
+WIDTHS = {"machines": 3, "former": 2, "kept": 3}  # tables of the ledger, and how many columns they have
+
+Rows = Sequence[Sequence[Any]]
+
+
+def write(folder: Path, pool: dict[str, Any], tables: Mapping[str, Rows]) -> None:
+    """Leave a trace of a pool: its row of the ledger, and those of other tables that are about it."""
+    partial = folder / f"{NAME}.part"
+    with suppress(OSError):  # the ledger has it; this is for the day on which that is lost
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        partial.touch(mode=0o600)
+        partial.write_text(json.dumps({"pool": pool, **tables}), encoding="utf-8")
+        partial.replace(folder / NAME)
+
+
+def remove(folder: Path) -> None:
+    """Nothing is left of the pool."""
+    with suppress(OSError):  # its folder may have gone with it
+        (folder / NAME).unlink(missing_ok=True)
+
+
+def read(home: Path) -> Iterator[tuple[dict[str, Any], dict[str, Rows]]]:
+    """What the folders below a home tell: of each pool its row, and those of the tables in ``WIDTHS``."""
+    for path in sorted(home.glob(f"pools/*/{NAME}")):
+        try:
+            told = json_of(read_text(path, most=MOST_OF_OURS))
+            pool = dict(told["pool"])
+            tables: dict[str, Rows] = {table: list(told.get(table, ())) for table in WIDTHS}
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # a crash cut it short; the one before stays until the new one is whole, so there was none
+        whole = all(len(row) == WIDTHS[table] for table, rows in tables.items() for row in rows)
+        if pool.keys() == COLUMNS and whole:
+            yield pool, tables
+
+
+# Entry k brings a ledger of version k to version k + 1.
+MIGRATIONS = (
+    """
+    CREATE TABLE pools (
+        token TEXT PRIMARY KEY, name TEXT NOT NULL, provider TEXT NOT NULL, spec TEXT NOT NULL,
+        state TEXT NOT NULL, created_at REAL NOT NULL, ended_at REAL, receipt TEXT, pid INTEGER
+    );
+    CREATE INDEX pools_by_name ON pools (name, created_at);
+    CREATE UNIQUE INDEX one_live_pool ON pools (name) WHERE ended_at IS NULL;
+    CREATE TABLE machines (
+        token TEXT NOT NULL REFERENCES pools, node INTEGER NOT NULL, machine TEXT NOT NULL,
+        PRIMARY KEY (token, node)
+    );
+    """,
+    """
+    CREATE TABLE runs (
+        run TEXT PRIMARY KEY, token TEXT NOT NULL REFERENCES pools, function TEXT NOT NULL, kind TEXT NOT NULL,
+        total INTEGER NOT NULL, state TEXT NOT NULL, opened_at REAL NOT NULL, ended_at REAL, root_cause TEXT
+    );
+    CREATE INDEX runs_by_pool ON runs (token, opened_at);
+    CREATE TABLE outcomes (
+        run TEXT NOT NULL REFERENCES runs, idx INTEGER NOT NULL, outcome TEXT NOT NULL, log TEXT NOT NULL,
+        PRIMARY KEY (run, idx)
+    );
+    """,
+    """
+    CREATE TABLE former (token TEXT NOT NULL REFERENCES pools, machine TEXT NOT NULL);
+    CREATE INDEX former_by_pool ON former (token);
+    CREATE TABLE replacements (
+        token TEXT NOT NULL REFERENCES pools, node INTEGER NOT NULL, intent TEXT NOT NULL, owner TEXT NOT NULL,
+        made INTEGER NOT NULL, PRIMARY KEY (token, node)
+    );
+    """,
+    """
+    CREATE TABLE kept (token TEXT NOT NULL REFERENCES pools, machine TEXT NOT NULL, facts TEXT NOT NULL);
+    CREATE INDEX kept_by_pool ON kept (token);
+    """,
+    """
+    CREATE TABLE purchases (
+        token TEXT PRIMARY KEY, offering TEXT NOT NULL, provider TEXT NOT NULL, block TEXT NOT NULL,
+        asked_at REAL NOT NULL, state TEXT NOT NULL, told TEXT NOT NULL
+    );
+    CREATE UNIQUE INDEX one_purchase ON purchases (offering) WHERE state != 'refused';
+    """,
+    "ALTER TABLE runs ADD COLUMN pid INTEGER;",
+    "ALTER TABLE runs ADD COLUMN nodes TEXT;",
+)
+VERSION = len(MIGRATIONS)
+
+
+class LedgerFile:
+    """Where the ledger is, and what has to be done before it can be asked.
+
+    Args:
+        patience: seconds that a connection waits for other processes.
+
+    Attributes:
+        set_aside: where a file is kept that was no longer a database.
+    """
+
+    def __init__(self, path: Path, patience: float) -> None:
+        self.path = path
+        self.set_aside: Path | None = None
+        self._patience = patience
+        self._inode = 0
+
+    def open(self, *, damaged: bool = False) -> sqlite3.Connection:
+        """Open the file, or a new one in place of a damaged one, which is kept aside.
+
+        One process at a time: SQLite does not wait for its turn to switch a new file to the write-ahead log, and of
+        several that find the same damage only the first may move the file away.
+        """
+        try:
+            guard = open(self.path.with_name(f"{self.path.name}.lock"), "w", opener=_private)  # noqa: SIM115  closed below
+        except OSError as error:
+            raise LedgerError(
+                f"the ledger {self.path} cannot be opened: {error}: see that its folder is yours and has room, or set "
+                "SKYWARD_HOME to another one"
+            ) from error
+        with guard:
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            if damaged and self.path.exists() and self.path.stat().st_ino == self._inode:
+                self.set_aside = self._keep_aside()
+            try:
+                return self._connect()
+            except sqlite3.DatabaseError as error:
+                if not is_damage(error):
+                    raise LedgerError(
+                        f"the ledger {self.path} cannot be opened: {in_words(error, self.path)}"
+                    ) from error
+            self.set_aside = self._keep_aside()
+            return self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        self._keep_private()
+        db = sqlite3.connect(self.path, timeout=self._patience, isolation_level=None, check_same_thread=False)
+        try:
+            self._inode = self.path.stat().st_ino
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=NORMAL")
+            self._migrate(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _keep_private(self) -> None:
+        """Have the ledger, its log and its index readable by nobody else; SQLite gives the latter the former's mode."""
+        with suppress(OSError):  # it is there, or SQLite tells why it cannot be
+            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        try:
+            for part in (
+                self.path,
+                *(self.path.with_name(f"{self.path.name}-{each}") for each in ("wal", "shm")),
+            ):
+                if part.exists() and part.stat().st_mode & 0o077:
+                    part.chmod(0o600)
+        except OSError as error:
+            raise LedgerError(
+                f"the ledger {self.path} cannot be kept from others' eyes: {error}: see that it is yours, or set "
+                "SKYWARD_HOME to another folder"
+            ) from error
+
+    def _migrate(self, db: sqlite3.Connection) -> None:
+        if self._version(db) == VERSION:
+            return
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            found = self._version(db)
+            if found > VERSION:
+                raise LedgerError(
+                    f"the ledger {self.path} was written by a newer version of skyward (schema {found}, this one "
+                    f"knows {VERSION}): upgrade, or set SKYWARD_HOME to another folder",
+                    hint=Hint("upgrade"),
+                )
+            for script in MIGRATIONS[found:]:
+                for statement in script.split(";"):
+                    db.execute(statement)
+            if not found:
+                self._find_again(db)
+            db.execute(f"PRAGMA user_version={VERSION}")
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:  # a full disk ends it by itself
+                db.execute("ROLLBACK")
+            raise
+
+    def _find_again(self, db: sqlite3.Connection) -> None:
+        """Enter into a new ledger the pools that their folders tell of: the one before was deleted, or damaged."""
+        for row, tables in read(self.path.parent):
+            columns = ", ".join(row)
+            places = ", ".join("?" for _ in row)
+            db.execute(f"INSERT OR IGNORE INTO pools ({columns}) VALUES ({places})", tuple(row.values()))
+            for table, found in tables.items():
+                for values in found:
+                    marks = ", ".join("?" for _ in values)
+                    db.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", tuple(values))
+
+    @staticmethod
+    def _version(db: sqlite3.Connection) -> int:
+        return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+    def _keep_aside(self) -> Path:
+        now = time.strftime("%Y%m%d-%H%M%S")
+        aside = self.path.with_name(f"{self.path.name}.corrupt-{now}-{os.getpid()}-{self._inode}")
+        for suffix in ("-wal", "-shm", ""):
+            part = self.path.with_name(self.path.name + suffix)
+            if part.exists():
+                part.replace(aside.with_name(aside.name + suffix))
+        return aside
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file as nobody else can: who may read one may lock it."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o600)
+    try:
+        if os.fstat(descriptor).st_mode & 0o077:
+            os.fchmod(descriptor, 0o600)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file is no database (any more), rather than out of reach."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def in_words(error: sqlite3.Error, path: Path) -> str:
+    """Return what SQLite says about a ledger, and what to do about it."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    hint = {
+        sqlite3.SQLITE_FULL: "make room on the disk",
+        sqlite3.SQLITE_IOERR: "see that the disk is there and has room",
+        sqlite3.SQLITE_READONLY: "see that the file and its folder are yours to write",
+        sqlite3.SQLITE_CANTOPEN: "see that the file and its folder are yours to write",
+    }.get(code, "move it away, and a new one begins")
+    if code == sqlite3.SQLITE_BUSY:
+        hint = f"{_writer(path) or 'another process'} holds it; end that one or try again"
+    which = getattr(error, "sqlite_errorname", "")
+    return f"{error} ({which}): {hint}, or set SKYWARD_HOME to another folder"
+
+
+def _writer(path: Path) -> str:
+    """Return the process that writes to a ledger now, for example one that was stopped; empty if it is unknown."""
+    with suppress(OSError):  # not every system lists its locks
+        index = path.with_name(f"{path.name}-shm").stat()
+        place = f"{os.major(index.st_dev):02x}:{os.minor(index.st_dev):02x}:{index.st_ino}"
+        for lock in Path("/proc/locks").read_text().splitlines():
+            _, kind, _, _, pid, where, *span = lock.split()
+            if (kind, where, span) == (
+                "POSIX",
+                place,
+                ["120", "120"],
+            ):  # the byte that a writer locks in WAL mode
+                return f"process {pid}"
+    return ""
+
 
 PATIENCE = 10.0  # seconds to wait for other processes
 
@@ -135,13 +391,13 @@ class Ledger:
         known = dict(zip(columns.split(", "), rows[0], strict=True))
         tables = {
             table: self._read(f"SELECT * FROM {table} WHERE token=? ORDER BY rowid", (token,))
-            for table in lost_pools.WIDTHS
+            for table in WIDTHS
         }
         folder = self.path.parent / "pools" / f"{known['name']}.{token}"
         if known["ended_at"] is None or tables["kept"]:
-            lost_pools.write(folder, known, tables)
+            write(folder, known, tables)
         else:
-            lost_pools.remove(folder)
+            remove(folder)
 
     # -- pools -------------------------------------------------------------------------------------------
 
@@ -211,7 +467,7 @@ class Ledger:
         return True
 
     def purchased(self, token: str, state: str, told: str) -> None:
-        """Record what became of it, as :class:`.ledger_rows.Purchase` has it; what was bought stays so."""
+        """Record what became of it, as ``ledger_rows.Purchase`` has it; what was bought stays so."""
         put = "UPDATE purchases SET state=?, told=? WHERE token=? AND state!='bought'"
         self._write([(put, (state, told, token))], flush=True)
 

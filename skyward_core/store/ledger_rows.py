@@ -9,13 +9,12 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from ..model.machine import Machine
-from ..model.outcome import RootCause
-from ..model.sizes import size_in_words
-from ..model.states import PoolStatus, RunKind, RunStatus
-from ..model.value import Value, value
-from ..wire.node_paths import NodePaths
-from ..wire.safe_text import paragraph
+from skyward_core.model.machines import Machine
+from skyward_core.model.outcomes import PoolStatus, RootCause, RunKind, RunStatus
+from skyward_core.protocol.node_paths import NodePaths
+from skyward_core.util.byte_sizes import size_in_words
+from skyward_core.util.light_dataclass import Value, value
+from skyward_core.util.terminal_safe_text import paragraph
 
 RUN = re.compile(r"[0-9a-f]{1,32}")  # what names of runs are made of; hosts tell them, too
 

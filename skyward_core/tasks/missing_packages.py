@@ -6,9 +6,9 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..model.interpreter import Interpreter
-from ..wire.module_names import DISTRIBUTIONS
-from .own_interpreter import is_own
+from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.protocol.distribution_names import DISTRIBUTIONS
+from skyward_core.tasks.client_interpreter import is_own
 
 FRAMEWORKS = (
     "torch", "jax", "flax", "keras", "tensorflow", "transformers", "accelerate", "datasets", "sklearn", "joblib",

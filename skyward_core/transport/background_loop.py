@@ -1,18 +1,37 @@
-"""The one background thread on which all pools of this process live."""
+"""The event loop in a background thread."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import importlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from .fork_after_imports import wait_for_imports
+# Seconds. An import that takes longer (a script's own, say, which serves in it) is not worth holding up a fork.
+PATIENCE = 2.0
+_LOOK = 0.001
+
+
+def wait_for_imports() -> None:
+    """Return when no other thread is importing, or after :data:`PATIENCE`."""
+    me, until = threading.get_ident(), time.monotonic() + PATIENCE
+    while any(owner not in (None, me) for owner in _importing()) and time.monotonic() < until:
+        time.sleep(_LOOK)
+
+
+def _importing() -> Iterator[int | None]:
+    """The threads that hold modules' locks; Python has no public word for it."""
+    locks: dict[str, Any] = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", {})
+    for lock in list(locks.values()):
+        yield getattr(lock(), "owner", None)
+
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, ClassVar
 
-from ..model import states
-from ..model.hint import Hint
-from ..model.outcome import ErrorInfo, Outcome, RootCause, Summary, plain
-from ..model.value import Value, value
+from skyward_core.model import outcomes
+from skyward_core.model.errors import Hint
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary, plain
+from skyward_core.util.light_dataclass import Value, value
 
 
 @value(kw_only=True)
@@ -39,7 +39,7 @@ class PoolOpened(Event):
 class PoolState(Event):
     """``hint``: what to do about it, where ``detail`` is an error and does not say that."""
 
-    state: states.PoolStatus
+    state: outcomes.PoolStatus
     detail: str = ""
     hint: Hint | None = None
 
@@ -50,7 +50,7 @@ class NodePhase(Event):
     time."""
 
     node: int
-    phase: states.NodePhase
+    phase: outcomes.NodePhase
     detail: str = ""
     retry_at: float | None = None
     address: str = ""
@@ -71,7 +71,7 @@ class NodeNotice(Event):
     ("rebalance") that is likelier than it was."""
 
     node: int
-    kind: states.NoticeKind
+    kind: outcomes.NoticeKind
     ends_at: float | None = None
 
 
@@ -82,7 +82,7 @@ class RunOpened(Event):
 
     run: str
     function: str
-    kind: states.RunKind
+    kind: outcomes.RunKind
     total: int
     job: str = ""
     more: bool = False
@@ -125,7 +125,7 @@ class RankPhase(Event):
     """What a rank's process is at, since ``at``. Only phases that last are told."""
 
     rank: int
-    phase: states.RankPhase
+    phase: outcomes.RankPhase
 
 
 @value(kw_only=True)
@@ -162,7 +162,7 @@ class RunEnded(Event):
     """All outcomes are in."""
 
     run: str
-    state: states.RunStatus
+    state: outcomes.RunStatus
     root_cause: RootCause | None = None
 
 
@@ -187,7 +187,7 @@ class BudgetNews(Event):
     ``ends_at`` (seconds since 1970) if nobody answers."""
 
     budget: float
-    state: states.BudgetStatus
+    state: outcomes.BudgetStatus
     ends_at: float | None = None
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from math import isinf, isnan
 
-from ..model.curves import Curve
-from ..model.figures import GPU, NODE
+from skyward_core.model.metric_series import GPU, NODE, Curve
 
 PREFIX = "skyward"
 NUMBERS = f"{PREFIX}_rank_number"  # what ranks log: names of theirs are no names of metrics, so that they are labels

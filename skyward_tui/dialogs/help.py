@@ -11,9 +11,9 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ..actions import SCOPES, bindings, of, scopes_of
-from ..styles import beside
-from .base import Dialog
+from skyward_tui.dialogs.dialog import Dialog
+from skyward_tui.ui.actions import SCOPES, bindings, of, scopes_of
+from skyward_tui.ui.style_sheets import beside
 
 KEYS = 18  # columns that keys have; what they do stands behind, on all its lines
 MIN_WORDS = 20  # columns for what they do, however small the terminal is
@@ -34,7 +34,7 @@ class HelpScreen(Dialog[None]):
 
     BINDINGS = bindings("help")
     BOX: ClassVar[type[Widget]] = VerticalScroll
-    DEFAULT_CSS = beside(__file__)
+    DEFAULT_CSS = beside(__file__, "help")
     heading = "keys"
 
     def __init__(self, scope: str = "") -> None:

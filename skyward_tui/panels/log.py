@@ -1,41 +1,232 @@
-"""What the ranks print: a log, or several side by side, whether each follows, and the line for find and filter."""
+"""Log panes of ranks, the cause on top."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta
 
 from textual import events
 from textual.app import ComposeResult
+from textual.containers import Container, Vertical
 from textual.content import Content
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
-from skyward_core.front.history import StoredLines
-from skyward_core.front.line_search import FoundInLogs
+from skyward_core.client.run_history import FoundInLogs, StoredLines
 from skyward_core.model.errors import UsageError
-from skyward_core.views.collapsed import CollapsedRing
-from skyward_core.views.logs import LogRing, Ring
-from skyward_core.views.views import PoolView, RunView
+from skyward_core.model.outcomes import Outcome
+from skyward_core.views.log_buffer import LogRing, Ring
+from skyward_core.views.log_collapsing import CollapsedRing
+from skyward_core.views.pool_view import PoolView, RunView
+from skyward_tui.external_editor import edit_named
+from skyward_tui.panels.log_pane import NEAR, Files, LogPane, Matcher
+from skyward_tui.panels.panel import Chosen, RunPanel, Saved
+from skyward_tui.panels.ranks import RankChosen
+from skyward_tui.text.error_hints import detail_of
+from skyward_tui.text.number_format import count, failure, one_line
+from skyward_tui.ui.actions import first_key, with_keys
+from skyward_tui.ui.panel_table import Row
+from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.suspend import page
+from skyward_tui.ui.themes import look
+from skyward_tui.ui.themes import look as look_of
+from skyward_tui.widgets.form_fields import TextLine
+from skyward_tui.widgets.rank_state import FAILURES, link_note, nothing_yet, rank_states
 
-from ..actions import first_key, with_keys
-from ..editing import edit_named
-from ..hints import detail_of
-from ..moments import moment
-from ..paging import page
-from ..styles import beside
-from ..theme import look as look_of
-from ..widgets.cause_lines import CauseLines
-from ..widgets.log_pane import Files, LogPane
-from ..widgets.log_panes import MOST, LogColumn, LogPanes
-from ..widgets.log_window import NEAR, Matcher
-from ..widgets.rank_panel import RankChosen
-from ..widgets.rank_state import FAILURES, link_note, nothing_yet, rank_states
-from ..widgets.text_line import TextLine
-from ..words import count, one_line
-from .base import Chosen, RunPanel, Saved
-from .table import Row
+_OF_DAY = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T])?(\d{1,2}):(\d\d)(?::(\d\d(?:\.\d+)?))?")
+_BEFORE = re.compile(r"-\s*(\d+(?:\.\d+)?)\s*([smhd]?)")
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def moment(text: str, newest: float) -> float | None:
+    """A time as a Unix time in seconds; None where it is none.
+
+    Args:
+        text: ``12:30``, ``12:30:05``, ``2026-11-24 12:30``, or ``-5m``: so long before the newest line, in s, m, h
+            or d.
+        newest: when that was printed. A time of day without a date is the latest such before it, by this machine's
+            time zone.
+    """
+    text = text.strip()
+    if said := _BEFORE.fullmatch(text):
+        return newest - float(said[1]) * _SECONDS[said[2]]
+    said = _OF_DAY.fullmatch(text)
+    if said is None:
+        return None
+    last = datetime.fromtimestamp(newest)
+    try:
+        day = datetime.fromisoformat(said[1]) if said[1] else last
+        at = day.replace(hour=int(said[2]), minute=int(said[3]), second=0, microsecond=0)
+    except ValueError:  # the 25th hour
+        return None
+    seconds = float(said[4] or 0.0)
+    if seconds >= 60:
+        return None
+    at += timedelta(seconds=seconds)
+    if not said[1] and at > last:
+        at -= timedelta(days=1)
+    return at.timestamp()
+
+
+ROWS, ROWS_SHORT = 10, 5  # of a traceback: its last ones
+
+
+class CauseLines(Static):
+    """The last lines of a rank's traceback, and how to read all of it."""
+
+    DEFAULT_CSS = beside(__file__, "cause_lines")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: object = ()
+        self.text = ""  # the whole traceback, while some of it is shown
+        self.display = False
+
+    def show(self, run: RunView | None, rank: int | None, key: str, *, short: bool) -> None:
+        """Show why a rank failed, where it raised.
+
+        Args:
+            rank: None for none.
+            key: what shows all failures, as a person reads it.
+            short: whether lines are few.
+        """
+        outcome = None if run is None or rank is None or not run.counts.get("raised") else _raised(run, rank)
+        shown = (outcome and outcome.error, key, short)
+        if shown == self._shown:
+            return
+        self._shown = shown
+        self.display = outcome is not None
+        self.text = ""
+        if outcome is not None and outcome.error is not None:
+            error = outcome.error
+            self.text = error.traceback
+            said = failure(outcome.kind, error.type, one_line(error.message))
+            lines = error.traceback.strip().splitlines()[-(ROWS_SHORT if short else ROWS) :]
+            head = Content.assemble(
+                (f"{look('raised').glyph} {said}", "bold $text-error"), (f"  {key} shows all", "$muted")
+            )
+            self.update(Content("\n").join([head, *(Content.styled(line, "$text-error") for line in lines)]))
+
+
+def _raised(run: RunView, rank: int) -> Outcome | None:
+    """How the rank's latest function ended, where it raised and left a traceback."""
+    tasks = [task for task in list(run.tasks.values()) if task.rank == rank and task.outcome is not None]
+    outcome = max(tasks, key=lambda task: task.began_at or 0.0).outcome if tasks else None
+    if outcome is None or outcome.kind != "raised" or outcome.error is None or not outcome.error.traceback:
+        return None
+    return outcome
+
+
+MOST = 4
+NARROWEST = 32  # cells that a log beside others has at least, where there is room for two of that
+
+
+class LogColumn(Vertical):
+    """One log of them."""
+
+    def __init__(self, rank: int, *, id: str | None = None) -> None:
+        super().__init__()
+        self.rank = rank
+        self.explained: object = None  # what its empty text was made of
+        self.pane = LogPane(id=id)
+        self._head = Static(classes="log-head")
+        self._said: Content | None = None
+
+    def compose(self) -> ComposeResult:
+        yield self._head
+        yield self.pane
+
+    def on_mount(self) -> None:
+        self.pane.can_focus = True
+
+    def head(self, said: Content) -> None:
+        """What stands above it, where there are others."""
+        if self._said is None or said.plain != self._said.plain or said.spans != self._said.spans:
+            self._said = said
+            self._head.update(said, layout=False)
+
+
+class LogPanes(Container):
+    """The logs. One of them is looked at; the first is always there.
+
+    Attributes:
+        columns: from left to right, then downwards.
+        current: the one that is looked at.
+    """
+
+    DEFAULT_CSS = beside(__file__, "log_panes")
+
+    def __init__(self) -> None:
+        self.columns = [LogColumn(0, id="pane")]
+        self.current = self.columns[0]
+        super().__init__()
+
+    def compose(self) -> ComposeResult:
+        yield from self.columns
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """Whose logs they are."""
+        return [column.rank for column in self.columns]
+
+    @property
+    def several(self) -> bool:
+        return len(self.columns) > 1
+
+    def choose(self, rank: int) -> None:
+        """Look at the log of a rank: at the one that is there, else the one that is looked at becomes it."""
+        found = next((column for column in self.columns if column.rank == rank), None)
+        if found is not None and found is not self.current:
+            had_focus = self.current.pane.has_focus
+            self.current = found
+            if had_focus:
+                found.pane.focus()
+        self.current.rank = rank
+        for column in self.columns:
+            column.set_class(column is self.current, "-current")
+
+    def add(self, rank: int) -> LogColumn:
+        """Put the log of another rank beside them."""
+        column = LogColumn(rank)
+        column.pane.wrap, column.pane.times = self.current.pane.wrap, self.current.pane.times
+        self.columns.append(column)
+        self.mount(column)
+        self._arrange()
+        return column
+
+    def remove_rank(self, rank: int) -> None:
+        """Take the log of a rank away, unless it is the only one."""
+        gone = next((column for column in self.columns if column.rank == rank), None)
+        if gone is None or not self.several:
+            return
+        had_focus = gone.pane.has_focus
+        place = self.columns.index(gone)
+        self.columns.remove(gone)
+        if gone is self.current:
+            self.current = self.columns[max(0, place - 1)]
+        if had_focus:
+            self.current.pane.focus()
+        gone.remove()
+        self._arrange()
+
+    def show_one(self, alone: bool) -> None:
+        """Whether only the one that is looked at is shown."""
+        for column in self.columns:
+            column.display = column is self.current or not alone
+        self._arrange(1 if alone else len(self.columns))
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._arrange()
+
+    def _arrange(self, shown: int | None = None) -> None:
+        many = sum(column.display for column in self.columns) if shown is None else shown
+        across = next((n for n in (many, 2) if many % n == 0 and self.size.width // n >= NARROWEST), 1)
+        if self.styles.grid_size_columns != across:
+            self.styles.grid_size_columns = across
+        self.set_class(many > 1, "-several")
+
 
 _GAP = "{run.previous_rank} and {run.next_rank} show each rank from its first line, {run.save} saves all"
 _TALL = 24  # rows from which more of a traceback has room
@@ -47,7 +238,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 class LogPanel(RunPanel):
     """Logs with their title and a prompt below them; what keys do is done to the one that is looked at."""
 
-    DEFAULT_CSS = beside(__file__)
+    DEFAULT_CSS = beside(__file__, "log")
 
     def __init__(self, row: Row, show: Callable[[], None]) -> None:
         self.panes = LogPanes()
@@ -464,7 +655,7 @@ class LogPanel(RunPanel):
         self, pane: LogPane, run: RunView | None, rank: int | None
     ) -> tuple[Iterable[str], str]:
         """The lines of a rank, or of all, and what the person has to know of them."""
-        from ..saving import log_lines
+        from skyward_tui.file_export import log_lines
 
         ring = pane.window.ring
         remark = f" (the last {count(ring.end - ring.first, 'line')})" if ring.first else ""

@@ -1,24 +1,81 @@
-"""Which runs have the pool's nodes, and which wait for some, and why."""
+"""The queue of a pool."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from skyward_core.views.views import PoolView, RunView
+from textual.content import Content
 
-from ..queue_rows import queue_of
-from ..queue_words import reason
-from ..styles import beside
-from ..widgets.queue_list import QueueList
-from .base import BORDER, Chosen, RunPanel
-from .table import Row
+from skyward_core.views.pool_view import PoolView, RunView
+from skyward_tui.panels.panel import BORDER, Chosen, RunPanel
+from skyward_tui.text.number_format import clip, duration, fit
+from skyward_tui.text.run_rows import QueueRow, numbers, queue_of, reason
+from skyward_tui.ui.panel_table import Row
+from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.themes import look
+from skyward_tui.widgets.virtual_list import Roll
+
+
+class QueueList(Roll):
+    """With a cursor, which stays on its run.
+
+    Attributes:
+        rows: the runs.
+    """
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self.rows: Sequence[QueueRow] = ()
+        self._at = ""
+        self._now = 0.0
+
+    @property
+    def chosen(self) -> QueueRow | None:
+        """The run under the cursor."""
+        return self.rows[self._cursor] if self.rows else None
+
+    @property
+    def _cursor(self) -> int:
+        return next((place for place, row in enumerate(self.rows) if row.run == self._at), 0)
+
+    def update(self, rows: Sequence[QueueRow], now: float) -> None:
+        self.rows, self._now = rows, now
+        self.refresh_if_changed()
+
+    def action_step(self, rows: int) -> None:
+        if self.rows:
+            self._at = self.rows[max(0, min(len(self.rows) - 1, self._cursor + rows))].run
+            self.refresh()
+
+    def action_edge(self, end: int) -> None:
+        self.action_step(len(self.rows) if end else -len(self.rows))
+
+    def keep_in_view(self) -> range:
+        return range(self._cursor, self._cursor + 1)
+
+    def row_count(self, width: int) -> int:
+        return len(self.rows)
+
+    def row(self, index: int, width: int) -> Content:
+        row = self.rows[index]
+        mark = look("waiting" if row.waits else "running")
+        has = f"has {numbers(row.nodes)}" if row.nodes else "its calls wait for ranks that others have"
+        has = reason(row, self._now) if row.waits else has
+        age = duration(max(0.0, self._now - row.since))
+        text = clip(f"{fit(row.name, 16)} {age:>6}  {has}", max(0, width - 4))
+        line = Content.assemble(
+            ("▸ " if index == self._cursor and self.has_focus else "  ", "$text-accent"),
+            (f"{mark.glyph} ", mark.style),
+            (text, "bold" if index == self._cursor and self.has_focus else ""),
+        )
+        return line
 
 
 class QueuePanel(RunPanel):
     """There as long as a run waits, or several go on."""
 
     SCOPED_CSS = False
-    DEFAULT_CSS = beside(__file__)
+    DEFAULT_CSS = beside(__file__, "queue")
 
     def __init__(self, row: Row, show: Callable[[], None]) -> None:
         runs = QueueList(id=row.id)

@@ -1,32 +1,373 @@
-"""What every rank is at."""
+"""Ranks and their states, heat."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import TYPE_CHECKING, NamedTuple
 
+from textual import events
 from textual.content import Content
+from textual.message import Message
+from textual.reactive import var
 from textual.widget import Widget
 
-from skyward_core.views.stacks import in_ranges
-from skyward_core.views.views import PoolView, RunView
+from skyward_core.client.chart_points import names_in_order
+from skyward_core.views.machine_metrics import Track, filled
+from skyward_core.views.pool_view import PoolView, RunView
+from skyward_core.views.stack_groups import in_ranges
+from skyward_tui.panels.panel import Chosen, RunPanel
+from skyward_tui.text.number_format import clip, clip_parts, duration, next_to_go, number, taken_back, took
+from skyward_tui.ui.actions import first_key
+from skyward_tui.ui.panel_table import Row
+from skyward_tui.ui.refresh_timer import beat_of
+from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.themes import look
+from skyward_tui.widgets.rank_state import BEFORE, FAILURES, SHADE_STYLE, RankState, rank_states
+from skyward_tui.widgets.virtual_list import PULSE_STYLE, PulseOnce, Roll
 
-from ..actions import first_key
-from ..beat import beat_of
-from ..rank_heat import NOTHING, STATE, figures, heat_map
-from ..styles import beside
-from ..widgets.rank_panel import RankPanel
-from ..widgets.rank_state import RankState, rank_states
-from ..words import duration, next_to_go, taken_back
-from .base import Chosen, RunPanel
-from .table import Row
+if TYPE_CHECKING:
+    pass
+
+
+STATE = "state"
+SHADES = "░▒▓█"
+_USE, _MEMORY = "use %", "memory %"
+
+
+class Heat(NamedTuple):
+    """One rank's figure.
+
+    Attributes:
+        shade: one of :data:`SHADES`.
+        text: the value.
+    """
+
+    shade: str
+    text: str
+
+
+class HeatMap(NamedTuple):
+    """All ranks' by one figure.
+
+    Attributes:
+        of: by rank; who has no figure is not in it.
+        legend: from what to what the shades are.
+    """
+
+    of: Mapping[int, Heat]
+    legend: str
+
+
+NOTHING = HeatMap({}, "")
+
+
+def figures(pool: PoolView, run: RunView | None, now: float) -> list[str]:
+    """What ranks can be shown by now, their state first."""
+    machines = pool.machines
+    fresh = machines is not None and any(each.is_fresh(now) for each in machines.nodes.values())
+    names = names_in_order(pool.metrics, run.id)[0] if run is not None else []
+    return [STATE, *((_USE, _MEMORY) if fresh else ()), *names]
+
+
+def heat_map(pool: PoolView, run: RunView | None, figure: str, now: float) -> HeatMap:
+    """The ranks by one of :func:`figures`. Shares of a machine are of all of it; numbers that ranks send are from the
+    least to the greatest of any of them."""
+    if figure in (_USE, _MEMORY):
+        values = _of_machines(pool, figure, now)
+        low, high, ends = 0.0, 100.0, ("0", "100 %")
+    else:
+        values = {} if run is None or figure == STATE else pool.metrics.latest_of(run.id, figure)
+        finite = [value for value in values.values() if isfinite(value)]
+        low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+        ends = (number(low), number(high))
+    if not values:
+        return NOTHING
+    percent = " %" if figure in (_USE, _MEMORY) else ""
+    of = {
+        rank: Heat(_shade(value, low, high), f"{value:.0f}{percent}" if percent else number(value))
+        for rank, value in values.items()
+    }
+    return HeatMap(of, f"{ends[0]} {SHADES} {ends[1]}")
+
+
+def _shade(value: float, low: float, high: float) -> str:
+    if not isfinite(value):
+        return "!"
+    share = (value - low) / (high - low) if high > low else 0.0
+    return SHADES[min(len(SHADES) - 1, int(share * len(SHADES)))]
+
+
+def _of_machines(pool: PoolView, figure: str, now: float) -> dict[int, float]:
+    """Of each rank's GPUs the mean; where there are none, of its node."""
+    found: dict[int, float] = {}
+    nodes = {} if pool.machines is None else pool.machines.nodes
+    for rank in range(pool.world_size):
+        machine = nodes.get(pool.node_of(rank))
+        if machine is None or not machine.is_fresh(now):
+            continue
+        tracks = _gpus_of(rank % pool.ranks_per_node, pool.ranks_per_node, machine.gpus) or [machine.host]
+        values = [value for track in tracks if (value := _value(track, figure)) is not None]
+        if values:
+            found[rank] = sum(values) / len(values)
+    return found
+
+
+def _gpus_of(local: int, ranks: int, gpus: Sequence[Track]) -> Sequence[Track]:
+    """Those that a rank has, where they can be shared out evenly; else all of its node."""
+    each, left = divmod(len(gpus), ranks)
+    return gpus[local * each : (local + 1) * each] if each and not left else gpus
+
+
+def _value(track: Track, figure: str) -> float | None:
+    if figure == _MEMORY:
+        return 100 * filled(track.latest) or None
+    return track.latest.get("util", track.latest.get("cpu"))
+
+
+CARDS, TABLE = 8, 64
+_LABEL = 6  # cells before a row of the grid
+_CURSOR = "$block-cursor-foreground on $block-cursor-background bold"
+
+
+@dataclass
+class RankChosen(Message):
+    """A rank was chosen; ``opened`` with enter, to read its log."""
+
+    rank: int
+    opened: bool
+
+
+class RankPanel(Roll):
+    """Every rank's state, and a cursor on the chosen one. All of it is one widget, however many ranks."""
+
+    selected: var[int] = var(0, always_update=True)
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.states: list[RankState] = []
+        self._per_node = 8  # ranks of a node that stand together in the grid
+        self._warning = ("", "")
+        self._pulse = PulseOnce(self)
+
+    def update(
+        self, states: list[RankState], warning: tuple[str, str] = ("", ""), *, moves: bool = False
+    ) -> None:
+        """Other states; and what the line says behind them, with its style; with ``moves`` what has changed stands
+        out for a moment."""
+        if (states, warning) != (self.states, self._warning):
+            self._pulse.look({state.rank: state.state for state in states}, moves=moves)
+            self.states, self._warning = states, warning
+            widest = max(Counter(state.node for state in states).values(), default=1)
+            self._per_node = widest if widest > 1 else 8
+            self.refresh_if_changed()
+
+    @property
+    def mode(self) -> str:
+        """line, cards, table or grid: what fits."""
+        many, height = len(self.states), self.size.height
+        if height < 2:
+            return "line"
+        if many <= CARDS and height >= 2 * many:
+            return "cards"
+        return "table" if many <= TABLE else "grid"
+
+    # Rows
+
+    @property
+    def _card_rows(self) -> int:
+        return 3 if self.size.height >= 3 * len(self.states) - 1 else 2
+
+    def _per_row(self, width: int) -> int:
+        """Ranks in one row of the grid: as many nodes as fit, or as many ranks where one does not."""
+        nodes = (width - _LABEL + 1) // (2 * self._per_node + 1)
+        return self._per_node * nodes if nodes else max(1, (width - _LABEL) // 2)
+
+    def row_count(self, width: int) -> int:
+        match self.mode:
+            case "line":
+                return 1
+            case "cards":
+                return self._card_rows * len(self.states)
+            case "table":
+                return len(self.states)
+        return -(-len(self.states) // self._per_row(width))
+
+    def head(self, width: int) -> list[Content]:
+        return [self._chosen(width)] if self.mode == "grid" else []
+
+    def keep_in_view(self) -> range:
+        match self.mode:
+            case "cards":
+                start = self._card_rows * self.selected
+                return range(start, start + 2)
+            case "table":
+                return range(self.selected, self.selected + 1)
+            case "grid":
+                row = self.selected // self._per_row(self.size.width)
+                return range(row, row + 1)
+        return range(1)
+
+    def row(self, index: int, width: int) -> Content:
+        match self.mode:
+            case "line":
+                return self._line(width)
+            case "cards":
+                return self._card(*divmod(index, self._card_rows), width)
+            case "table":
+                return self._table_row(self.states[index], width)
+        return self._grid_row(index, width)
+
+    def _card(self, rank: int, part: int, width: int) -> Content:
+        state = self.states[rank]
+        mark = look(state.state)
+        if part == 2:
+            return Content("")
+        bar = ("▌", mark.style)
+        if part == 1:
+            style = "$muted" if state.quiet is None else "$text-warning"
+            figure = _figure(state)
+            return Content.assemble(
+                bar, (figure, SHADE_STYLE), (" " + clip(state.note, max(0, width - 2 - len(figure))), style)
+            )
+        time = _time(state)
+        head = f" r{state.rank}  n{state.node}  "
+        if rank == self.selected:
+            text = f"{head}{mark.text}".ljust(max(0, width - 2 - len(time))) + time + " "
+            return Content.assemble(bar, (text[: max(0, width - 1)], _CURSOR))
+        gap = " " * max(1, width - 2 - len(head) - len(mark.text) - len(time))
+        return Content.assemble(bar, (head, "bold"), (mark.text, self._style_of(state)), gap, time)
+
+    def _table_row(self, state: RankState, width: int) -> Content:
+        mark = look(state.state)
+        time = _time(state)
+        name, what = f" r{state.rank:<3} n{state.node:<3}", f"{mark.text:<12}"
+        figure = f"{_figure(state):<11}" if state.shade else ""
+        note = clip_parts(state.note, max(0, width - 31 - len(figure)))
+        if state.rank == self.selected:
+            return Content.styled(f"{name}{what}{time:>7} {figure} {note}".ljust(width), _CURSOR)
+        return Content.assemble(
+            (name, "bold"),
+            (what, self._style_of(state)),
+            *((f"{time:>7} ", (figure, SHADE_STYLE), " ") if figure else (f"{time:>7}  ",)),
+            (note, "$muted"),
+        )
+
+    def _grid_row(self, index: int, width: int) -> Content:
+        per_row = self._per_row(width)
+        start = index * per_row
+        states = self.states[start : start + per_row]
+        per_node, selected, lit = self._per_node, self.selected, self._pulse.lit
+        parts: list[tuple[str, str]] = [(f"{f'r{start}':<{_LABEL}}", "$muted")]
+        # Neighbours that look alike are one part: each costs as much to paint, however long it is.
+        for place, state in enumerate(states, 1):
+            (glyph, its_own), gap = state.glyph, "  " if place % per_node == 0 else " "
+            before, style = parts[-1]
+            if state.rank == selected or state.rank in lit:
+                shown = _CURSOR if state.rank == selected else self._style_of(state)
+                parts += [(glyph, shown), (gap, "")]
+            elif style == its_own:
+                parts[-1] = (before + glyph + gap, style)
+            else:
+                parts.append((glyph + gap, its_own))
+        return Content.assemble(*parts)
+
+    def _style_of(self, state: RankState) -> str:
+        """Its state's, which stands out where it has just changed."""
+        style = look(state.state).style
+        return f"{style} {PULSE_STYLE}" if state.rank in self._pulse.lit else style
+
+    def _chosen(self, width: int) -> Content:
+        if not self.states:
+            return Content("")
+        state = self.states[min(self.selected, len(self.states) - 1)]
+        mark = look(state.state)
+        time = f" {_time(state)}"
+        head, figure = f" r{state.rank} n{state.node} ", _figure(state)
+        room = max(0, width - len(head) - len(mark.text) - len(time) - len(figure) - 2)
+        return Content.assemble(
+            (head, _CURSOR), " ", (mark.text, mark.style), time, (figure, SHADE_STYLE),
+            (f" {clip(state.note, room)}", "$muted"),
+        )  # fmt: skip
+
+    def tally(self) -> Content:
+        """How many ranks are in which state, failures first."""
+        counts = Counter(state.state for state in self.states)
+        order = sorted(counts, key=lambda name: (name not in FAILURES, -counts[name]))
+        parts: list[tuple[str, str]] = []
+        for name in order:
+            parts += [(f" {look(name).glyph} {counts[name]} {look(name).word} ", look(name).style)]
+        if quiet := sum(state.quiet is not None for state in self.states):
+            parts += [(f" {quiet} quiet ", "$text-warning")]
+        return Content.assemble(*parts)
+
+    def _line(self, width: int) -> Content:
+        if len(self.states) * 6 + len(self._warning[0]) > width:
+            chosen = self._chosen(min(width, 24))
+            return Content.assemble(chosen, " ", self.tally(), self._warning)
+        parts: list[tuple[str, str]] = []
+        for state in self.states:
+            mark = look(state.state)
+            style = _CURSOR if state.rank == self.selected else mark.style
+            parts += [(f" r{state.rank} {mark.glyph} ", style)]
+        return Content.assemble(*parts, self._warning)
+
+    # Moving
+
+    def watch_selected(self) -> None:
+        self.refresh_if_changed()
+
+    def _choose(self, rank: int, *, opened: bool = False) -> None:
+        if self.states:
+            rank = min(max(0, rank), len(self.states) - 1)
+            self.post_message(RankChosen(rank, opened))
+
+    def action_step(self, rows: int) -> None:
+        per_row = self._per_row(self.size.width) if self.mode == "grid" else 1
+        self._choose(self.selected + rows * per_row)
+
+    def action_sideways(self, steps: int) -> None:
+        if self.mode in ("grid", "line"):
+            self._choose(self.selected + steps)
+
+    def action_edge(self, end: int) -> None:
+        self._choose(len(self.states) - 1 if end else 0)
+
+    def action_open(self) -> None:
+        self._choose(self.selected, opened=True)
+
+    def on_click(self, event: events.Click) -> None:
+        row = self.top + event.y
+        match self.mode:
+            case "cards":
+                self._choose(row // self._card_rows)
+            case "table":
+                self._choose(row)
+            case "grid" if event.y >= 1 and event.x >= _LABEL:
+                # Between two nodes there is a blank column more.
+                group, column = divmod(event.x - _LABEL, 2 * self._per_node + 1)
+                rank = (row - 1) * self._per_row(self.size.width) + group * self._per_node
+                self._choose(rank + min(column // 2, self._per_node - 1))
+
+
+def _figure(state: RankState) -> str:
+    return f" {state.shade} {state.figure}" if state.shade else ""
+
+
+def _time(state: RankState) -> str:
+    """How long it ran, or has been running."""
+    if state.seconds is None:
+        return ""
+    return duration(state.seconds) if state.state in ("running", *BEFORE) else took(state.seconds)
 
 
 class RanksPanel(RunPanel):
     """All ranks, with how many are in which state, by that or by a figure; one line of them above, where one panel has
     the whole screen."""
 
-    DEFAULT_CSS = beside(__file__)
+    DEFAULT_CSS = beside(__file__, "ranks")
     SCOPED_CSS = False  # the line above is not within this panel
 
     def __init__(self, row: Row, show: Callable[[], None]) -> None:

@@ -8,28 +8,27 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from skyward_core.front.user_files import expanded
 from skyward_core.model.errors import NoTrials, SkywardError, UsageError
-from skyward_core.views.agreement import differences, disagreements
-from skyward_core.views.metrics import MetricBook
-from skyward_core.views.views import PoolView, RunView
-
-from ..actions import first_key
-from ..differing import difference_table, two_of
-from ..hints import words_of
-from ..widgets.rank_state import FAILURES
-from ..widgets.results import ResultsPane
-from ..widgets.trial_lines import TrialLines
-from ..words import count
-from .base import BORDER, Chosen, RunPanel, Saved
-from .table import Row
+from skyward_core.util.user_files import expanded
+from skyward_core.views.pool_view import PoolView, RunView
+from skyward_core.views.rank_metrics import MetricBook
+from skyward_core.views.result_agreement import differences, disagreements
+from skyward_tui.panels.panel import BORDER, Chosen, RunPanel, Saved
+from skyward_tui.text.error_hints import words_of
+from skyward_tui.text.number_format import count
+from skyward_tui.text.run_rows import difference_table, two_of
+from skyward_tui.ui.actions import first_key
+from skyward_tui.ui.panel_table import Row
+from skyward_tui.widgets.rank_state import FAILURES
+from skyward_tui.widgets.result_values import ResultsPane
+from skyward_tui.widgets.sweep_trials import TrialLines
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from skyward_core.front.base import Listing
-    from skyward_core.views.trial_sheet import TrialSheet
-    from skyward_core.views.trials import TrialBoard
+    from skyward_core.client.session_protocol import Listing
+    from skyward_core.views.pool_view import TrialSheet
+    from skyward_core.views.sweep_trials import TrialBoard
 
 LOOK = 5.0  # seconds between two looks at what ranks have written
 
@@ -196,7 +195,7 @@ class ResultsPanel(RunPanel):
         self.app.show_differences(f"{names[0]} and {names[1]} of {run.function}", lines)
 
     def action_export(self) -> None:
-        from ..result_files import ENDINGS
+        from skyward_tui.file_export import ENDINGS
 
         run = self._pane.run
         if run is None or not run.ended:
@@ -211,7 +210,7 @@ class ResultsPanel(RunPanel):
 
     async def _exported(self, run: RunView, name: str) -> None:
         """Write them, in a thread: large values are copied, and pyarrow is loaded."""
-        from ..result_files import check, write
+        from skyward_tui.file_export import check, write
 
         session = self.app.session
         if session is None:
@@ -239,12 +238,12 @@ class ResultsPanel(RunPanel):
         return action != "run.fetch" or self._pane.has_files
 
     def copied(self) -> tuple[str, str] | None:
-        from ..saving import results_text
+        from skyward_tui.file_export import results_text
 
         return None if self._pane.run is None else (results_text(self._pane.run), "results")
 
     async def saved(self, run: RunView | None, chosen: Chosen) -> Saved:
-        from ..saving import results_csv, results_json, trials_csv
+        from skyward_tui.file_export import results_csv, results_json, trials_csv
 
         if run is None:
             return Saved({})

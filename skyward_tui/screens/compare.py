@@ -1,28 +1,107 @@
-"""Two runs side by side: what they were launched with, how they went, what they logged and gave."""
+"""Two runs side by side."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from textual import work
 from textual.app import ComposeResult
 from textual.content import Content
+from textual.widget import Widget
 
+from skyward_core.client.chart_points import COUNTERS
 from skyward_core.model.errors import SkywardError
-
-from ..actions import bindings
-from ..app_face import settled
-from ..compared import lines_of
-from ..hints import words_of
-from ..styles import beside
-from ..widgets.chrome import Crumbs, Panel
-from ..widgets.comparison import LEFT, RIGHT, STYLES, ComparedList, TwoCurves
-from ..widgets.results import task_note
-from ..words import number
-from .base import BaseScreen
+from skyward_tui.screens.base_screen import BaseScreen
+from skyward_tui.text.error_hints import words_of
+from skyward_tui.text.number_format import clip, fit, number
+from skyward_tui.text.run_rows import ComparedLine, lines_of
+from skyward_tui.ui.actions import bindings
+from skyward_tui.ui.app_interface import settled
+from skyward_tui.ui.style_sheets import beside
+from skyward_tui.widgets.braille_chart import Points, scaled
+from skyward_tui.widgets.header_and_hints import Crumbs, Panel
+from skyward_tui.widgets.result_values import task_note
+from skyward_tui.widgets.virtual_list import Roll
 
 if TYPE_CHECKING:
-    from skyward_core.front.comparing import Comparison
+    from skyward_core.client.run_comparison import Comparison
+
+
+LEFT, RIGHT = 1, 2  # who owns a cell of the chart
+STYLES = ("", "$text-accent", "$text-warning")
+
+
+class ComparedList(Roll):
+    """The rows; what differs is marked. Which number is drawn goes by ``name_shown``."""
+
+    def __init__(self) -> None:
+        super().__init__(id="rows")
+        self.lines: list[ComparedLine] = []
+        self.names: list[str] = []
+        self.name_shown = ""
+
+    def update(self, lines: Sequence[ComparedLine], names: Sequence[str]) -> None:
+        """Take rows, and the numbers that there are curves of."""
+        self.lines, self.names = list(lines), list(names)
+        if self.name_shown not in self.names:
+            curves = (name for name in self.names if name.lower() not in COUNTERS)
+            self.name_shown = next(curves, next(iter(names), ""))
+        self.refresh()
+
+    def choose(self, steps: int) -> None:
+        """Have another number drawn."""
+        if self.names:
+            at = (self.names.index(self.name_shown) + steps) % len(self.names)
+            self.name_shown = self.names[at]
+            self.refresh()
+
+    def row_count(self, width: int) -> int:
+        return len(self.lines)
+
+    def row(self, index: int, width: int) -> Content:
+        line = self.lines[index]
+        if line.is_heading:
+            return Content.styled(clip(f" {line.name}", width), "bold $text-accent")
+        name = min(18, max(cell_len(each.name) for each in self.lines if not each.is_heading))
+        side = max(8, (width - name - 6) // 2)
+        mark = "≠" if line.differs and line.name else " "
+        drawn = line.name == self.name_shown and line.name in self.names
+        left, right = (f"{fit(text, side - 1)} " for text in (line.left, line.right))
+        plain = "bold" if line.differs else "$muted"
+        styles = (plain, plain) if line.name else (f"bold {STYLES[LEFT]}", f"bold {STYLES[RIGHT]}")
+        return Content.assemble(
+            (f" {fit(line.name, name)} ", "bold $text-accent" if drawn else ""),
+            (f"{mark} ", "$text-warning"),
+            (left, styles[0]),
+            (clip(right.rstrip(), max(0, width - name - 4 - side)), styles[1]),
+        )
+
+
+class TwoCurves(Widget):
+    """One number of both over the time since each began."""
+
+    DEFAULT_CSS = beside(__file__, "comparison")
+
+    def __init__(self) -> None:
+        super().__init__(id="curves")
+        self._curves: tuple[Points, Points] = ((), ())
+        self._note = ""
+
+    def show(self, left: Points, right: Points, note: str) -> None:
+        """Draw these.
+
+        Args:
+            note: what stands there where there is nothing to draw.
+        """
+        self._curves, self._note = (left, right), note
+        self.refresh()
+
+    def render(self) -> Content:
+        width, height = self.size
+        drawn = scaled(self._curves, STYLES[LEFT:], width, height)
+        return Content("\n").join(drawn) if drawn else Content(clip(f" {self._note}", max(0, width)))
 
 
 class CompareScreen(BaseScreen[None]):
@@ -34,7 +113,7 @@ class CompareScreen(BaseScreen[None]):
 
     SCOPE = "compare"
     BINDINGS = bindings("compare")
-    DEFAULT_CSS = beside(__file__)
+    DEFAULT_CSS = beside(__file__, "compare")
 
     def __init__(self, left: str, right: str) -> None:
         super().__init__()

@@ -1,35 +1,128 @@
-"""Why a run failed: the root cause first, then the other failures, what was lost, what we stopped."""
+"""An error: cause, traceback, what came before."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
+from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from skyward_core.model.outcome import Outcome, signal_name
-from skyward_core.model.stacks import StackFrame
-from skyward_core.views.last_figures import LastFigures
-from skyward_core.views.stacks import is_library, short_file
-from skyward_core.views.views import RunView
+from skyward_core.model.outcomes import Outcome, signal_name
+from skyward_core.model.stack_values import StackFrame
+from skyward_core.views.machine_metrics import LATER, LastFigures, MachineView, Track, filled
+from skyward_core.views.pool_view import PoolView, RunView
+from skyward_core.views.stack_groups import is_library, short_file
+from skyward_tui.external_editor import SourceFile, edit_named, folders_of, places, source_of
+from skyward_tui.screens.base_screen import BaseScreen
+from skyward_tui.text.ansi_colours import plain
+from skyward_tui.text.hardware_cells import figures_line
+from skyward_tui.text.number_format import clip, failure, one_line, took
+from skyward_tui.ui.actions import bindings
+from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.themes import look
+from skyward_tui.widgets.braille_chart import curve
+from skyward_tui.widgets.header_and_hints import Crumbs, Panel
+from skyward_tui.widgets.source_view import StackCode, Standing
 
-from ..actions import bindings
-from ..editing import edit_named, folders_of
-from ..editor import places
-from ..machine_cells import figures_line
-from ..source_lines import SourceFile, source_of
-from ..styles import beside
-from ..theme import look
-from ..widgets.before_failure import BeforeFailure
-from ..widgets.chrome import Crumbs, Panel
-from ..widgets.stack_code import StackCode, Standing
-from ..words import failure, one_line, took
-from .base import BaseScreen
+BEFORE = 600.0  # seconds that are drawn, at most
+_ROWS, _ROWS_TALL, _TALL = 3, 5, 34  # of a curve, and in a panel that is so tall
+_LEAST_LOG = 6  # rows below which curves give way to lines
+_PERCENT = (0.0, 100.0)
+
+Line = Sequence[tuple[float, float]]
+
+
+class BeforeFailure(Widget, can_focus=False):
+    """One rank's. What the views have not, is not shown."""
+
+    DEFAULT_CSS = beside(__file__, "before_failure")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._of: tuple[PoolView, RunView, Outcome] | None = None
+
+    def show(self, pool: PoolView | None, run: RunView, outcome: Outcome) -> None:
+        """Show what was before another failure."""
+        self._of = None if pool is None else (pool, run, outcome)
+        self.refresh()
+
+    def render(self) -> Content:
+        width, height = self.size
+        if self._of is None or width < 1:
+            return Content("")
+        pool, run, outcome = self._of
+        rows: list[Content] = []
+        for name, line in _figures(pool, run, outcome):
+            drawn = curve(line, width, _ROWS_TALL if height >= _TALL else _ROWS, part_of=_PERCENT)
+            if drawn and height - len(rows) - len(drawn) - 1 >= _LEAST_LOG:
+                rows += [Content.assemble((name, "$muted"), (f"  {line[-1][1]:.0f} %", "bold")), *drawn]
+        printed = _printed(pool, run, outcome.rank, height - len(rows) - (2 if rows else 1))
+        if printed:
+            rows += [Content("")] if rows else []
+            rows.append(Content.styled(f"last lines of rank {outcome.rank}", "$muted"))
+            rows += [Content(clip(text, width)) for text in printed]
+        room = height - len(rows) - (2 if rows else 1)
+        if others := _of_all(pool, run, outcome.rank, room):
+            rows += [Content("")] if rows else []
+            rows.append(Content.styled("last lines of all ranks", "$muted"))
+            rows += [Content(clip(text, width)) for text in others]
+        if not rows:
+            rows.append(Content.styled("its machine was not measured, and it printed nothing", "$muted"))
+        return Content("\n").join(rows[:height])
+
+
+def _figures(pool: PoolView, run: RunView, outcome: Outcome) -> Iterator[tuple[str, Line]]:
+    machine = pool.machines.nodes.get(outcome.node) if pool.machines is not None else None
+    if machine is None:
+        return
+    figures = run.figures.get(outcome.node)
+    until = machine.host.latest_at if figures is None else figures.failed_at + LATER
+    for name, line in _lines(outcome.node, machine):
+        if near := [(at, value) for at, value in line if until - BEFORE <= at <= until]:
+            yield name, near
+
+
+def _lines(node: int, machine: MachineView) -> Iterator[tuple[str, Line]]:
+    yield f"memory of n{node}", _part(machine.host, "memory_used", "memory_total")
+    if machine.gpus:
+        number, fullest = max(enumerate(machine.gpus), key=lambda each: filled(each[1].latest))
+        yield f"memory of its GPU {number}", _part(fullest, "mem_used", "mem_total")
+        yield f"use of its GPU {number}", _points(fullest, "util")
+    yield f"processors of n{node}", _points(machine.host, "cpu")
+
+
+def _points(track: Track, name: str) -> Line:
+    return list(zip(*track.trace(name), strict=True))
+
+
+def _part(track: Track, used: str, whole: str) -> Line:
+    total = track.latest.get(whole)
+    return [(at, 100 * value / total) for at, value in _points(track, used)] if total else []
+
+
+def _printed(pool: PoolView, run: RunView, rank: int, most: int) -> list[str]:
+    ring = pool.logs.of(run.id).ranks.get(rank) if pool.logs.has(run.id) else None
+    if ring is None or most <= 0:
+        return []
+    return [plain(text).rstrip() for text in ring.last(most)]
+
+
+def _of_all(pool: PoolView, run: RunView, rank: int, most: int) -> list[str]:
+    """What ranks printed last, where one of them has left room for what others did."""
+    if most <= 0 or not pool.logs.has(run.id):
+        return []
+    book = pool.logs.of(run.id)
+    if not any(ring.end for other, ring in list(book.ranks.items()) if other != rank):
+        return []
+    ring = book.merged
+    return [plain(text).rstrip() for text in ring.lines(max(ring.first, ring.end - most), ring.end)]
+
 
 _BESIDE = 120  # columns from which there is room beside a traceback
 _FRAMES = 3  # of a traceback of which the code is shown
@@ -67,7 +160,7 @@ class ErrorsScreen(BaseScreen[int | None]):
 
     SCOPE = "errors"
     BINDINGS = bindings("errors")
-    DEFAULT_CSS = beside(__file__)
+    DEFAULT_CSS = beside(__file__, "errors")
 
     def __init__(self, run: RunView) -> None:
         super().__init__()

@@ -1,35 +1,460 @@
-"""Every past run: filtered, sorted, opened again."""
+"""Past runs, searched."""
 
 from __future__ import annotations
 
+import asyncio
+import textwrap
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual import work
 from textual.app import ComposeResult
 from textual.content import Content
+from textual.message import Message
+from textual.widget import Widget
 from textual.widgets import Input
 
-from skyward_core.front.past_runs import RunSearch
+from skyward_core.client.run_history import COLUMNS, FoundInLogs, PastLook, PastRun, RunSearch, sorted_runs
 from skyward_core.model.errors import SkywardError
-
-from ..actions import bindings, first_key, with_keys
-from ..app_face import settled
-from ..hints import words_of
-from ..styles import beside
-from ..widgets.chrome import Crumbs, Panel
-from ..widgets.run_list import PastRunList
-from ..widgets.run_look import RunLook
-from ..widgets.text_line import TextLine
-from ..words import count
-from .base import BaseScreen
-from .history_in_logs import HistoryInLogs
+from skyward_core.util.terminal_safe_text import field
+from skyward_core.views.pool_view import RunView
+from skyward_tui.screens.base_screen import BaseScreen
+from skyward_tui.text.ansi_colours import plain
+from skyward_tui.text.error_hints import words_of
+from skyward_tui.text.number_format import ago, clip, count, duration, fit, money, number, one_line
+from skyward_tui.ui.actions import bindings, first_key, with_keys
+from skyward_tui.ui.app_interface import settled
+from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.themes import look
+from skyward_tui.widgets.braille_chart import NumbersChart
+from skyward_tui.widgets.form_fields import TextLine
+from skyward_tui.widgets.header_and_hints import Crumbs, Panel
+from skyward_tui.widgets.result_values import task_note
+from skyward_tui.widgets.sweep_trials import TrialLines
+from skyward_tui.widgets.virtual_list import Roll
 
 if TYPE_CHECKING:
-    from skyward_core.front.past_looks import PastLook
-    from skyward_core.front.past_runs import PastRun
+    from textual.timer import Timer
 
-    from ..kept_state import KeptScreen
+    from skyward_core.client.run_history import FoundInLogs, LogSearch
+    from skyward_tui.ui.saved_state import KeptScreen
+
+
+TYPED = 0.3  # seconds after the last letter in which nothing is looked for
+
+
+class HistoryInLogs:
+    """Looks step by step, as long as somebody looks at the screen.
+
+    Args:
+        screen: the history.
+
+    Attributes:
+        found: where the words are in what runs printed, by the run.
+        changes: how often that has changed.
+    """
+
+    def __init__(self, screen: BaseScreen[None]) -> None:
+        self._screen = screen
+        self.found: Mapping[str, FoundInLogs] = {}
+        self.changes = 0
+        self._search: LogSearch | None = None
+        self._stepping: LogSearch | None = None  # the one of which a step goes on just now
+        self._typing: Timer | None = None  # until nobody has typed for a moment
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether something is still to be looked through."""
+        return self._search is not None and not self._search.done
+
+    def look_soon(self, look: Callable[[], None]) -> None:
+        """Drop the results, and search for the new words once the user has stopped typing."""
+        self.drop()
+        if self._typing is not None:
+            self._typing.stop()
+        self._typing = self._screen.set_timer(TYPED, look)
+
+    def look(self, runs: Sequence[PastRun], words: Sequence[str]) -> None:
+        """Look for the words in what all runs printed, from the newest on."""
+        self.drop()
+        session = self._screen.app.session
+        if session is not None and words and runs:
+            self._search = session.search_logs(runs, words)
+            self.go_on()
+
+    def drop(self) -> None:
+        if self._search is not None:
+            self._search.cancel()
+        self._search, self.found = None, {}
+        self.changes += 1
+
+    def go_on(self) -> None:
+        """Go on where somebody looks at the screen again."""
+        search = self._search
+        if search is not None and search is not self._stepping:
+            self._stepping = search
+            self._screen.run_worker(self._step_on(search), group="logs")
+
+    async def _step_on(self, search: LogSearch) -> None:
+        screen = self._screen
+        try:
+            while search is self._search and not search.done and screen.is_current:
+                found = await asyncio.to_thread(search.step)
+                if search is self._search and screen.is_attached:
+                    if found:
+                        self.found = {**self.found, **found}
+                        self.changes += 1
+                    screen.pulse(screen.app.clock())
+        except SkywardError as error:
+            self.drop()
+            screen.flash(words_of(error), "error")
+        finally:
+            if search is self._stepping:
+                self._stepping = None
+
+    def progress(self) -> list[Content]:
+        """How far logs have been looked through, until they all are; and what nobody could read."""
+        search, parts = self._search, list[Content]()
+        if search is None:
+            return parts
+        if not search.done:
+            text = f"looking in logs: {search.looked:,} of {search.runs:,}"
+            parts.append(Content.styled(text, "$muted"))
+        if search.unread:
+            parts.append(Content.styled(f"{count(search.unread, 'log')} not readable", "$text-warning"))
+        return parts
+
+
+_ROOMY = 120  # columns from which all facts of a run are shown
+
+
+class PastRunList(Roll):
+    """All runs that are found, in the order that is chosen."""
+
+    @dataclass
+    class PastRunOpened(Message):
+        """Enter was pressed, or a row double-clicked."""
+
+        run: PastRun
+
+    def __init__(self) -> None:
+        super().__init__(id="list")
+        self.rows: list[PastRun] = []
+        self.marked: list[str] = []  # ids of runs, in the order in which they were marked
+        self.cursor = 0
+        self.by, self.falling = "when", True
+        self._found: Sequence[PastRun] = ()
+        self._note = ""
+        self._now = 0.0
+        self._in_logs: Mapping[str, FoundInLogs] = {}
+
+    @property
+    def chosen(self) -> PastRun | None:
+        return self.rows[self.cursor] if self.rows else None
+
+    def update(
+        self,
+        found: Sequence[PastRun],
+        note: str,
+        now: float,
+        in_logs: Mapping[str, FoundInLogs] | None = None,
+    ) -> None:
+        """Take what is found.
+
+        Args:
+            note: what stands there where that is nothing.
+            in_logs: where in the logs of some of them, by id.
+        """
+        self._found, self._note, self._now, self._in_logs = found, note, now, in_logs or {}
+        self._sort()
+
+    def tick(self, now: float) -> None:
+        """Time goes on, which is shown of what goes on: once a second."""
+        if int(now) != int(self._now):
+            self._now = now
+            if any(run.ended_at is None for run in self.rows):
+                self.refresh()
+
+    def _sort(self) -> None:
+        chosen = self.chosen
+        self.rows = sorted_runs(self._found, self.by, self._now, falling=self.falling)
+        places = [
+            at
+            for at, run in enumerate(self.rows)
+            if chosen and (run.run, run.key) == (chosen.run, chosen.key)
+        ]
+        self.cursor = places[0] if places else min(self.cursor, max(0, len(self.rows) - 1))
+        self.refresh()
+
+    def mark(self) -> None:
+        """Mark the chosen run, or unmark it; of more than two the one that was marked first is unmarked."""
+        if (run := self.chosen) is None or not run.run:
+            return
+        if run.run in self.marked:
+            self.marked.remove(run.run)
+        else:
+            self.marked = [*self.marked, run.run][-2:]
+        self.action_step(1)
+
+    def turn(self) -> None:
+        """Sort the other way round."""
+        self.falling = not self.falling
+        self._sort()
+
+    def action_sideways(self, steps: int) -> None:
+        self.by = COLUMNS[(COLUMNS.index(self.by) + steps) % len(COLUMNS)]
+        self.falling = self.by in ("when", "took", "cost")  # what is wanted first
+        self._sort()
+
+    def shown(self) -> list[Content]:
+        return super().shown() if self.rows else [self.blank(self._note)]
+
+    def _columns(self, width: int) -> list[tuple[str, int]]:
+        """Name and width of each; below 0 is right-aligned, 0 takes what is left."""
+        pool = max(
+            4, min(max((len(run.pool) for run in self.rows), default=4), 20 if width >= _ROOMY else 12)
+        )
+        function = max(
+            8, min(max((len(run.function) for run in self.rows), default=8), 20 if width >= _ROOMY else 9)
+        )
+        if width >= _ROOMY:
+            return [
+                ("when", 16), ("run", 10), ("pool", pool), ("function", function), ("outcome", 11), ("took", -9),
+                ("cost", -9), ("script", 14), ("what", 0),
+            ]  # fmt: skip
+        return [
+            ("when", -8),
+            ("pool", pool),
+            ("function", function),
+            ("outcome", 11),
+            ("took", -8),
+            ("what", 0),
+        ]
+
+    def head(self, width: int) -> list[Content]:
+        parts: list[tuple[str, str]] = [("    ", "")]
+        for name, room in self._columns(width):
+            sorts = name == self.by
+            title = "ARGUMENTS, OR WHAT FAILED" if name == "what" else name.upper()
+            text = f"{title}{'▼' if self.falling else '▲'}" if sorts else title
+            parts.append((_fit(text, room), "bold $text-accent" if sorts else "$muted"))
+        return [Content.assemble(*parts)]
+
+    def row_count(self, width: int) -> int:
+        return len(self.rows)
+
+    def keep_in_view(self) -> range:
+        return range(self.cursor, self.cursor + 1)
+
+    def row(self, index: int, width: int) -> Content:
+        run, here = self.rows[index], index == self.cursor
+        in_log = self._in_logs.get(run.run)
+        mark = look(run.state)
+        roomy = width >= _ROOMY
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.opened_at))
+        cells = {
+            "when": when if roomy else ago(self._now - run.opened_at),
+            "run": run.run,
+            "pool": run.pool,
+            "function": run.function or "(no run)",
+            "outcome": mark.text,
+            "took": duration(run.seconds(self._now)),
+            "cost": "$?" if run.dollars is None else money(run.dollars) if run.dollars else "",
+            "script": run.script,
+            "what": one_line(run.note) if in_log is None else in_log.note,
+        }
+        parts = [
+            ("▶ " if here else "  ", "$text-accent"),
+            ("◆ " if run.run in self.marked else "  ", "$text-accent"),
+        ]
+        left = width - 4
+        for name, room in self._columns(width):
+            figures = run.figures_note if in_log is None else ""
+            text = _fit(cells[name], room) if room else _both(cells[name], figures, max(0, left))
+            left -= abs(room) + 1
+            found = name == "what" and in_log is not None
+            parts.append((text, "" if found else self._style(name, run, mark.style)))
+        line = Content.assemble(*parts)
+        if here:
+            line = line.pad_right(max(0, width - line.cell_length)).stylize_before(
+                "on $block-cursor-background"
+            )
+        return line
+
+    @staticmethod
+    def _style(name: str, run: PastRun, style: str) -> str:
+        if name == "outcome":
+            return style
+        if name == "function":
+            return "bold"
+        return (
+            style
+            if name == "what" and run.error
+            else "$muted"
+            if name in ("when", "run", "script", "cost")
+            else ""
+        )
+
+    def action_step(self, rows: int) -> None:
+        self.cursor = min(max(0, self.cursor + rows), max(0, len(self.rows) - 1))
+        self.refresh()
+
+    def action_edge(self, end: int) -> None:
+        self.action_step(len(self.rows) if end else -len(self.rows))
+
+    def action_open(self) -> None:
+        if self.chosen is not None:
+            self.post_message(self.PastRunOpened(self.chosen))
+
+
+def _both(what: str, figures: str, room: int) -> str:
+    """Why a run failed, and what its machine was at before; where both are too long, half of the room for each."""
+    if not (what and figures):
+        return clip(what or figures, room)
+    return clip(f"{clip(what, max(room // 2, room - len(figures) - 3))} · {figures}", room)
+
+
+def _fit(text: str, room: int) -> str:
+    """A text in so many cells, on the right where that is below 0, and one more cell behind it."""
+    return f"{fit(text, room)} " if room else text
+
+
+_CHART = 6  # rows of a curve
+_RESULTS = 8  # of which each has a line
+_ERROR = 6  # lines of a root cause
+_LEFT = 0.4  # of the width
+_BESIDE = 90  # columns from which lines and curves stand beside what it is, else below
+_TOGETHER = ("mean", "min", "max")  # of all results that are numbers
+
+Part = tuple[str, str]
+
+
+class RunLook(Widget, can_focus=False):
+    """One run. It reads nothing: what is not told it yet is not shown."""
+
+    DEFAULT_CSS = beside(__file__, "run_look")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: object = None
+        self._run: PastRun | None = None
+        self._look: PastLook | None = None
+        self._found: FoundInLogs | None = None
+        self._now = 0.0
+        self._chart = NumbersChart()
+        self._trials: TrialLines | None = (
+            None  # of a sweep: what curves of its trials, end to end, do not tell
+        )
+
+    def update(
+        self, run: PastRun | None, seen: PastLook | None, now: float, found: FoundInLogs | None = None
+    ) -> None:
+        """Show another one.
+
+        Args:
+            seen: what was read of it; None while it is read.
+            found: where in its log the words are that are looked for.
+        """
+        shown = (run, id(seen), int(now) if run is not None and run.ended_at is None else 0, found)
+        if shown != self._shown:
+            self._shown, self._run, self._look, self._now, self._found = shown, run, seen, now, found
+            self._trials = None
+            if run is not None and seen is not None and seen.trials is not None:
+                self._trials = TrialLines()
+                self._trials.update(seen.trials, seen.book, run.run)
+            self.refresh()
+
+    def render(self) -> Content:
+        width, height = self.size
+        if self._run is None or width < 1:
+            return Content("")
+        if width < _BESIDE:
+            above = self._left(self._run, width)
+            more = self._right(self._run, width, height - len(above) - 1)
+            rows = [*above, Content(""), *more]
+            return Content("\n").join(row.truncate(width) for row in rows[:height])
+        left_width = max(1, int(width * _LEFT) - 2)
+        right_width = max(1, width - left_width - 3)
+        left, right = self._left(self._run, left_width), self._right(self._run, right_width, height)
+        rows = []
+        for at in range(min(height, max(len(left), len(right)))):
+            cell = left[at].truncate(left_width) if at < len(left) else Content("")
+            other = right[at] if at < len(right) else Content("")
+            rows.append(Content.assemble(cell.pad_right(left_width - cell.cell_length), ("  ", ""), other))
+        return Content("\n").join(rows)
+
+    def _left(self, run: PastRun, width: int) -> list[Content]:
+        return [
+            Content.styled(line, style)
+            for text, style in self._facts(run)
+            for line in (textwrap.wrap(text, max(20, width))[:_ERROR] if text else [""])
+        ]
+
+    def _facts(self, run: PastRun) -> Iterator[Part]:
+        mark = look(run.state)
+        yield f"{mark.text} {run.function or '(no run)'}, {duration(run.seconds(self._now))}", mark.style
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.opened_at))
+        cost = "" if not run.dollars else f", {money(run.dollars)}"
+        ranks = f", {count(run.ranks, run.counted)}" if run.ranks else ""
+        yield f"{when} on {run.provider}{ranks}{cost}", "$muted"
+        if run.error:
+            yield run.error, "$text-error"
+        if run.figures_note:
+            yield run.figures_note, "$text-warning"
+        if self._found is not None:
+            yield "", ""
+            yield self._found.where, "$text-accent"
+            yield f"  {self._found.line}", ""
+        if run.script or run.arguments:
+            yield "", ""
+            yield run.script or "arguments", "$muted"
+            for text in run.arguments:
+                yield f"  {one_line(text)}", ""
+        if self._look is not None and self._look.view is not None:
+            yield from _results(self._look.view)
+
+    def _right(self, run: PastRun, width: int, height: int) -> list[Content]:
+        seen = self._look
+        if seen is None:
+            return [Content.styled("reading …", "$muted")] if run.run else []
+        if self._trials is not None:
+            shown = [self._trials.row(at, width) for at in range(min(len(self._trials), max(0, height - 1)))]
+            rows = [self._trials.head(width), *shown]
+            room = height - len(rows) - 1
+            return [*rows, Content(""), *self._trials.below(width, room)] if room > 0 else rows
+        tall = max(_CHART, height // 2 - 1)
+        rows = self._chart.rows(seen.book, id(seen), run.run, width, tall)
+        room = height - len(rows) - (2 if rows else 1)
+        if seen.lines and room > 0:
+            rows += [Content("")] if rows else []
+            rows.append(Content.styled(f"last lines of rank {seen.rank}", "$muted"))
+            rows += [Content(clip(plain(text).rstrip(), width)) for text in list(seen.lines)[-room:]]
+        elif not rows:
+            rows.append(
+                Content.styled("nothing was printed, or nothing of it is kept here any more", "$muted")
+            )
+        return rows
+
+
+def _results(run: RunView) -> Iterator[Part]:
+    """What ranks gave: numbers together, else each of the first ones."""
+    tasks = [task for _, task in sorted(run.tasks.items()) if task.outcome is not None]
+    if not tasks:
+        return
+    yield "", ""
+    yield ", ".join(f"{many:,} {look(kind).word}" for kind, many in run.counts.items() if many), "$muted"
+    if together := run.aggregate():
+        for name, stats in list(together.items())[:_RESULTS]:
+            said = "  ".join(f"{each} {number(stats[each])}" for each in _TOGETHER)
+            yield f"  {field(name)}  {said}", ""
+        return
+    for task in tasks[:_RESULTS]:
+        yield f"  r{task.rank} {one_line(task_note(task))}", ""
+    if len(tasks) > _RESULTS:
+        yield f"  and {count(len(tasks) - _RESULTS, 'other')}", "$muted"
+
 
 _NO_RUN = "There has been no run yet: {pools.new} on the list of pools launches a script."
 RESTS = 0.15  # seconds for which the cursor stays on a run before that is read
@@ -50,7 +475,7 @@ class HistoryScreen(BaseScreen[None]):
 
     SCOPE = "history"
     BINDINGS = bindings("history")
-    DEFAULT_CSS = beside(__file__)
+    DEFAULT_CSS = beside(__file__, "history")
 
     def __init__(self, *, inbox: bool = False) -> None:
         super().__init__()

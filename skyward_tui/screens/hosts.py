@@ -1,10 +1,11 @@
-"""A person's hosts by group: who uses their GPUs, what works there, whose key to believe; and the groups edited."""
+"""SSH hosts, alone and shared."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,25 +15,132 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from skyward_core.front import host_groups
-from skyward_core.front.host_groups import HostLook
+from skyward_core.client import ssh_hosts
+from skyward_core.client.ssh_hosts import HostLook
 from skyward_core.model.errors import SkywardError
-from skyward_core.wire.safe_text import field
-
-from ..actions import bindings
-from ..ends import beside as in_thread
-from ..gpu_cells import by_whom
-from ..hints import detail_of, words_of
-from ..styles import beside
-from ..theme import look
-from ..widgets.chrome import Crumbs, Panel
-from ..widgets.host_list import HostList, HostRow
-from ..words import ago, count
-from .base import BaseScreen
+from skyward_core.util.terminal_safe_text import field
+from skyward_tui.screens.base_screen import BaseScreen
+from skyward_tui.shutdown import beside as in_thread
+from skyward_tui.text.error_hints import detail_of, words_of
+from skyward_tui.text.hardware_cells import by_whom, free_of, memory, utilization
+from skyward_tui.text.number_format import ago, clip, count
+from skyward_tui.ui.actions import bindings
+from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.themes import look
+from skyward_tui.widgets.header_and_hints import Crumbs, Panel
+from skyward_tui.widgets.virtual_list import Roll
 
 if TYPE_CHECKING:
-    from skyward_core.front.host_groups import HostGroup
-    from skyward_core.model.machine import Check
+    from skyward_core.client.ssh_hosts import GpuUse, HostGroup, HostLook
+    from skyward_core.model.machines import Check
+
+
+_ROOMY = 110  # columns from which a GPU's model is shown
+
+
+@dataclass(frozen=True)
+class HostRow:
+    """A group, a host of it, or a GPU of that."""
+
+    group: HostGroup
+    host: str = ""
+    gpu: GpuUse | None = None
+
+    @property
+    def id(self) -> tuple[str, str, str]:
+        return self.group.name, self.host, self.gpu.id if self.gpu else ""
+
+
+class HostList(Roll):
+    """Groups in the order of their files."""
+
+    def __init__(self) -> None:
+        super().__init__(id="list")
+        self.rows: list[HostRow] = []
+        self.cursor = 0
+        self._note = ""
+        self._seen: Mapping[str, HostLook] = {}
+
+    @property
+    def chosen(self) -> HostRow | None:
+        return self.rows[self.cursor] if self.rows else None
+
+    def update(self, groups: Sequence[HostGroup], seen: Mapping[str, HostLook], note: str) -> None:
+        """Show what is known now.
+
+        Args:
+            seen: by host; of one that is not there nothing is known yet.
+            note: what stands there where there is no group.
+        """
+        chosen = self.chosen.id if self.chosen else ()
+        self._seen, self._note = seen, note
+        self.rows = list(_rows(groups, seen))
+        places = [index for index, row in enumerate(self.rows) if row.id == chosen]
+        self.cursor = places[0] if places else min(self.cursor, max(0, len(self.rows) - 1))
+        self.refresh()
+
+    def shown(self) -> list[Content]:
+        return super().shown() if self.rows else [self.blank(self._note)]
+
+    def row_count(self, width: int) -> int:
+        return len(self.rows)
+
+    def keep_in_view(self) -> range:
+        return range(self.cursor, self.cursor + 1)
+
+    def row(self, index: int, width: int) -> Content:
+        row, here = self.rows[index], index == self.cursor
+        mark = ("▶ " if here else "  ", "$text-accent")
+        line = Content.assemble(mark, *self._parts(row, width - 2))
+        if here:
+            line = line.pad_right(max(0, width - line.cell_length)).stylize_before(
+                "on $block-cursor-background"
+            )
+        return line
+
+    def _parts(self, row: HostRow, width: int) -> list[tuple[str, str]]:
+        if not row.host:
+            where = f"  {count(len(row.group.hosts), 'host')}, {field(str(row.group.file))}"
+            name = field(row.group.name)
+            return [(clip(name, width), "bold"), (clip(where, max(0, width - len(name))), "$muted")]
+        if row.gpu is None:
+            name, room = f"  {field(row.host):<20} ", max(0, width - 23)
+            said, style = self._state(row.host)
+            return [(clip(name, width), ""), (clip(said, room), style)]
+        gpu = row.gpu
+        model = f"{clip(field(gpu.model), 24):<24} " if width >= _ROOMY else ""
+        head = f"    GPU {field(gpu.number):<4} {model}{utilization(gpu):>5} {memory(gpu):>16}  "
+        mark = look("free" if gpu.is_free else "busy")
+        return [
+            (clip(head, width), ""),
+            (clip(f"{mark.glyph} {gpu.state}", max(0, width - len(head))), mark.style),
+        ]
+
+    def _state(self, host: str) -> tuple[str, str]:
+        if (seen := self._seen.get(host)) is None:
+            return "◌ looking …", "$muted"
+        if not seen.reached:
+            return f"✗ {seen.why}", "$text-error"
+        if seen.why or not seen.gpus:
+            return seen.why or "no GPU that our user may use", "$muted"
+        return free_of(seen), "$text-success" if any(gpu.is_free for gpu in seen.gpus) else "$text-warning"
+
+    def action_step(self, rows: int) -> None:
+        self.cursor = min(max(0, self.cursor + rows), max(0, len(self.rows) - 1))
+        self.refresh()
+
+    def action_edge(self, end: int) -> None:
+        self.action_step(len(self.rows) if end else -len(self.rows))
+
+
+def _rows(groups: Sequence[HostGroup], seen: Mapping[str, HostLook]) -> Iterator[HostRow]:
+    for group in groups:
+        yield HostRow(group)
+        for host in group.hosts:
+            yield HostRow(group, host)
+            if host in seen:
+                yield from (HostRow(group, host, gpu) for gpu in seen[host].gpus)
+
 
 _NONE = "No groups of hosts yet: {hosts.group} begins one, in the skyward.toml of the state folder."
 
@@ -42,7 +150,7 @@ class HostsScreen(BaseScreen[None]):
 
     SCOPE = "hosts"
     BINDINGS = bindings("hosts")
-    DEFAULT_CSS = beside(__file__)
+    DEFAULT_CSS = beside(__file__, "hosts")
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +209,7 @@ class HostsScreen(BaseScreen[None]):
         return parts
 
     def _note(self) -> str:
-        from ..actions import with_keys
+        from skyward_tui.ui.actions import with_keys
 
         if not self._is_read:
             return "reading the groups of hosts …"
@@ -150,7 +258,7 @@ class HostsScreen(BaseScreen[None]):
     async def _read(self) -> None:
         """Read the files, which may lie on a disk that is slow."""
         try:
-            self._groups, self._failed = await in_thread(host_groups.groups), ""
+            self._groups, self._failed = await in_thread(ssh_hosts.groups), ""
         except (SkywardError, OSError) as error:
             self._groups, self._failed = [], words_of(error)
         self._is_read = True
@@ -177,7 +285,7 @@ class HostsScreen(BaseScreen[None]):
         self._looking += 1
         self._change()
         try:
-            await in_thread(partial(host_groups.look, meant, said))
+            await in_thread(partial(ssh_hosts.look, meant, said))
             self._looked_at = self.app.clock()
         except SkywardError as error:
             self.flash(words_of(error), "error")
@@ -198,7 +306,7 @@ class HostsScreen(BaseScreen[None]):
             return
         self.flash(f"checking {field(row.host)} …")
         try:
-            self._checked[row.host] = found = await in_thread(partial(host_groups.check, row.host))
+            self._checked[row.host] = found = await in_thread(partial(ssh_hosts.check, row.host))
         except SkywardError as error:
             return self.flash(words_of(error), "error")
         wrong = [check for check in found if check.state == "fail"]
@@ -213,9 +321,8 @@ class HostsScreen(BaseScreen[None]):
 
     @work(group="trust", exclusive=True)
     async def action_trust(self) -> None:
-        from skyward_core.front.hosts import shown_key
-
-        from ..dialogs.host_key import HostKeyScreen
+        from skyward_core.client.ssh_hosts import shown_key
+        from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
 
         if (row := self._chosen) is None or not row.host:
             return
@@ -266,7 +373,7 @@ class HostsScreen(BaseScreen[None]):
 
     @work(group="edit", exclusive=True)
     async def action_add(self) -> None:
-        from ..dialogs.ask import AskScreen
+        from skyward_tui.dialogs.dialog import AskScreen
 
         if (row := self._chosen) is None:
             return
@@ -275,17 +382,17 @@ class HostsScreen(BaseScreen[None]):
 
     @work(group="edit", exclusive=True)
     async def action_group(self) -> None:
-        from ..dialogs.ask import AskScreen
+        from skyward_tui.dialogs.dialog import AskScreen
 
         if not (name := await self.app.push_screen_wait(AskScreen("Name of the new group"))):
             return
         if host := await self.app.push_screen_wait(AskScreen(f"First host of {field(name)}")):
             file = self._chosen.group.file if self._chosen else None
-            self._edit(partial(host_groups.new_group, name, host, file), f"{field(name)} has {field(host)}")
+            self._edit(partial(ssh_hosts.new_group, name, host, file), f"{field(name)} has {field(host)}")
 
     @work(group="edit", exclusive=True)
     async def action_rename(self) -> None:
-        from ..dialogs.ask import AskScreen
+        from skyward_tui.dialogs.dialog import AskScreen
 
         if (row := self._chosen) is None:
             return
@@ -297,7 +404,7 @@ class HostsScreen(BaseScreen[None]):
 
     @work(group="edit", exclusive=True)
     async def action_remove(self) -> None:
-        from ..dialogs.ask import ChoiceScreen
+        from skyward_tui.dialogs.dialog import ChoiceScreen
 
         if (row := self._chosen) is None:
             return

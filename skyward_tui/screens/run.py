@@ -1,44 +1,237 @@
-"""A pool and one of its runs, seen through the panels of the table; what each shows and does is its own affair."""
+"""A run: its panels in a grid."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from textual import events, on
 from textual.app import ComposeResult
+from textual.containers import Container
 from textual.content import Content
+from textual.css.scalar import Scalar, Unit
 from textual.reactive import var
+from textual.widget import Widget
+from textual.widgets import Static
 
 from skyward_core.model.errors import SkywardError
-from skyward_core.views.alerts import AlertWatch, told_by
-from skyward_core.views.notifications import Notification
-from skyward_core.views.views import PoolView, RunView
-
-from ..actions import Action, bindings, first_key, named, with_keys
-from ..app_face import settled
-from ..beat import beat_of
-from ..current_folder import current_folder
-from ..hints import words_of
-from ..panels.base import Chosen, RunPanel
-from ..panels.table import AT_START, HOME, PANELS
-from ..styles import beside
-from ..widgets.alert_strip import AlertStrip, notices, severe
-from ..widgets.chrome import Crumbs
-from ..widgets.panel_grid import MovedBorders, PanelGrid
-from ..widgets.rank_panel import RankChosen
-from ..widgets.rank_state import FAILURES, paused
-from ..words import failure, one_line
-from .base import BaseScreen, newest_run, pool_status
+from skyward_core.model.outcomes import AlertKind
+from skyward_core.views.alert_rules import Alert, AlertWatch, told_by
+from skyward_core.views.notification_rules import Notification
+from skyward_core.views.pool_view import PoolView, RunView
+from skyward_tui.panels.panel import Chosen, RunPanel
+from skyward_tui.panels.ranks import RankChosen
+from skyward_tui.screens.base_screen import BaseScreen, newest_run, pool_status
+from skyward_tui.terminal_info import current_folder
+from skyward_tui.text.error_hints import words_of
+from skyward_tui.text.number_format import clip, clock, failure, one_line
+from skyward_tui.ui.actions import Action, bindings, first_key, named, with_keys
+from skyward_tui.ui.app_interface import settled
+from skyward_tui.ui.panel_table import AT_START, HOME, PANELS
+from skyward_tui.ui.refresh_timer import beat_of
+from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.themes import look
+from skyward_tui.widgets.header_and_hints import Crumbs
+from skyward_tui.widgets.rank_state import FAILURES, paused
 
 if TYPE_CHECKING:
-    from skyward_core.front.base import Front
-    from skyward_core.front.line_search import FoundInLogs
+    from skyward_core.client.run_history import FoundInLogs
+    from skyward_core.client.session_protocol import Front
+
+
+_SEVERE: tuple[AlertKind, ...] = ("gpu", "nan", "stall", "memory")
+
+
+class AlertStrip(Static):
+    """The worst one with its rank or machine and since when, and how many more there are; away while there is none."""
+
+    DEFAULT_CSS = beside(__file__, "alert_strip")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._alerts: Sequence[Alert] = ()
+        self._shown: object = None
+
+    def show(self, alerts: Sequence[Alert]) -> None:
+        """Show them, the worst first."""
+        self._alerts = alerts
+        shown = ([alert.key for alert in alerts[:1]], len(alerts), line(alerts, self.app.size.width).plain)
+        if shown != self._shown:
+            self._shown = shown
+            self.set_class(bool(alerts), "-there")
+            self.update(line(alerts, self.app.size.width), layout=False)
+
+    def on_resize(self) -> None:
+        self.show(self._alerts)
+
+
+def line(alerts: Sequence[Alert], width: int) -> Content:
+    """``✗ NaN  rank 5 since 12:01:07: loss is NaN from step 103 on  +2 more``; of little room the words take what is
+    left."""
+    if not alerts:
+        return Content("")
+    worst = alerts[0]
+    mark = look(worst.kind)
+    more = f"  +{len(alerts) - 1:,} more " if alerts[1:] else " "
+    head = f" {mark.text}  {worst.who} since {clock(worst.since)}"
+    words = clip(f": {worst.words}", max(0, width - len(head) - len(more)))
+    return Content.assemble((head, f"bold {mark.style}"), (words, mark.style), (more, "bold"))
+
+
+def notices(new: Sequence[Alert]) -> Iterator[tuple[str, str, str]]:
+    """Title, text, and the kind of message: one for each kind, so that 256 ranks with the same trouble are one.
+
+    A stall is told by the panel of ranks, with the key that shows where they are.
+    """
+    for kind in dict.fromkeys(alert.kind for alert in new if alert.kind != "stall"):
+        first, *others = (alert for alert in new if alert.kind == kind)
+        more = f" (+{len(others):,} more)" if others else ""
+        yield look(kind).text, f"{first.who}: {first.words}{more}", "error" if kind in _SEVERE else "info"
+
+
+def severe(new: Sequence[Alert]) -> Iterator[Alert]:
+    """Those for which somebody should be called: the first of each kind."""
+    firsts = {alert.kind: alert for alert in reversed(new) if alert.kind in _SEVERE}
+    yield from firsts.values()
+
+
+LEAST_COLUMNS, LEAST_ROWS = 16, 4  # that any panel keeps
+STEP_COLUMNS, STEP_ROWS = 4, 2
+
+
+class MovedBorders(NamedTuple):
+    """By how many cells borders stand elsewhere than usual.
+
+    Attributes:
+        left: the one right of the first column, to the right.
+        below: the one above the second row, upwards.
+    """
+
+    left: int = 0
+    below: int = 0
+
+
+def sizes(usual: Sequence[Scalar], place: int, by: int, room: int, least: int) -> tuple[Scalar, ...]:
+    """Columns or rows, of which one has other cells than usual; all as usual where none is counted in cells.
+
+    Args:
+        place: of the one.
+        room: cells of all together.
+        least: cells that it, and what is beside it, keep.
+    """
+    if len(usual) <= place or usual[place].unit != Unit.CELLS:
+        return tuple(usual)
+    fixed = sum(int(each.value) for at, each in enumerate(usual) if at != place and each.unit == Unit.CELLS)
+    others = least * sum(each.unit != Unit.CELLS for at, each in enumerate(usual) if at != place)
+    cells = max(least, min(int(usual[place].value) + by, room - fixed - others))
+    return (*usual[:place], usual[place]._replace(value=float(cells)), *usual[place + 1 :])
+
+
+class PanelGrid(Container):
+    """Its style sheet says how it is divided at each size; who uses it moves that."""
+
+    def __init__(self, *panels: Widget, id: str) -> None:
+        super().__init__(*panels, id=id)
+        self.moved = MovedBorders()
+        self._drags = ""
+        self._from = (0, 0)
+        self._before = MovedBorders()
+
+    def kept(self) -> Mapping[str, str]:
+        """How borders were moved, to be kept."""
+        return {"left": str(self.moved.left), "below": str(self.moved.below)}
+
+    def restore(self, kept: Mapping[str, str | bool]) -> None:
+        """Have borders where they were; what is no number is nothing."""
+        left, below = (_number(kept.get(name)) for name in ("left", "below"))
+        self.move(MovedBorders(left, below))
+
+    def grow(self, panel: Widget, steps: int) -> None:
+        """Give a panel more cells, or fewer, in both directions."""
+        region = panel.region
+        right = 1 if region.x > self.content_region.x else -1
+        low = 1 if region.y > self.content_region.y else -1
+        left, below = self.moved
+        self.move(MovedBorders(left - right * steps * STEP_COLUMNS, below + low * steps * STEP_ROWS))
+
+    def move(self, moved: MovedBorders) -> None:
+        """Have the borders elsewhere."""
+        self.moved = moved
+        self.lay_out()
+
+    def lay_out(self) -> None:
+        """Divide the room as the style sheet says, and as the borders were moved."""
+        base, inline, room = self.styles.base, self.styles.inline, self.content_region.size
+        columns, rows = tuple(base.grid_columns or ()), tuple(base.grid_rows or ())
+        wide = sizes(columns, 0, self.moved.left, room.width, LEAST_COLUMNS)
+        high = sizes(self._as_needed(rows, len(columns)), 1, self.moved.below, room.height, LEAST_ROWS)
+        if not room.width or (inline.grid_columns or columns, inline.grid_rows or rows) == (wide, high):
+            return
+        inline.grid_columns = None if columns == wide else " ".join(map(str, wide))
+        inline.grid_rows = None if rows == high else " ".join(map(str, high))
+
+    def _as_needed(self, usual: Sequence[Scalar], across: int) -> tuple[Scalar, ...]:
+        """Rows without the cells that no panel in them has a use for: what is not counted in cells gets these."""
+        needs: list[list[int | None]] = [[] for _ in usual]
+        row = column = 0
+        for panel in self.children:
+            if not panel.display or row >= len(needs):
+                continue
+            span = panel.styles.column_span
+            if column + span > across:
+                row, column = row + 1, 0
+            if row < len(needs):
+                needs[row].append(getattr(panel, "wanted", None))
+            column += span
+        found = list(usual)
+        for at, (size, wanted) in enumerate(zip(usual, needs, strict=True)):
+            known = [each for each in wanted if each is not None]
+            if size.unit == Unit.CELLS and known and len(known) == len(wanted):
+                found[at] = size._replace(value=min(size.value, float(max(LEAST_ROWS, *known))))
+        return tuple(found)
+
+    def on_resize(self) -> None:
+        self.lay_out()
+
+    # The mouse
+
+    def _border_at(self, x: int, y: int) -> str:
+        """Which border is there, of the screen's cells: left, below, or none."""
+        area = self.content_region
+        shown = [child.region for child in self.children if child.display and child.region.area]
+        across = {region.right for region in shown if region.x == area.x and region.right < area.right}
+        down = {region.bottom for region in shown if region.y == area.y and region.bottom < area.bottom}
+        if any(y in (edge - 1, edge) for edge in down):
+            return "below"
+        return "left" if any(x in (edge - 1, edge) for edge in across) else ""
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        self._drags = self._border_at(event.screen_x, event.screen_y)
+        if self._drags:
+            self._from, self._before = (event.screen_x, event.screen_y), self.moved
+            self.capture_mouse()
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if self._drags == "left":
+            self.move(self._before._replace(left=self._before.left + event.screen_x - self._from[0]))
+        elif self._drags == "below":
+            self.move(self._before._replace(below=self._before.below + self._from[1] - event.screen_y))
+
+    def on_mouse_up(self) -> None:
+        if self._drags:
+            self._drags = ""
+            self.release_mouse()
+
+
+def _number(text: str | bool | None) -> int:
+    known = isinstance(text, str) and text.removeprefix("-").isdecimal() and len(text) < 5
+    return int(text) if known and isinstance(text, str) else 0
+
 
 LEAD_SECONDS = 5.0  # in which the last lines of a rank that failed may still come
 CALM = 3  # seconds between two looks at what comes of itself, where nothing goes on
@@ -57,7 +250,7 @@ class RunScreen(BaseScreen[None]):
     SCOPE = "run"
     AUTO_FOCUS = ""  # the first panel would have it for a moment, and seem to be looked at
     BINDINGS = bindings("run")
-    DEFAULT_CSS = beside(__file__)
+    DEFAULT_CSS = beside(__file__, "run")
 
     rank: var[int] = var(0, init=False)
     merged: var[bool] = var(False, init=False)
@@ -335,7 +528,7 @@ class RunScreen(BaseScreen[None]):
         self.pulse(self.app.clock())
 
     def action_ask_rank(self) -> None:
-        from ..dialogs.ask import AskScreen
+        from skyward_tui.dialogs.dialog import AskScreen
 
         pool = self.pool
         if pool is None or not pool.world_size:
@@ -398,7 +591,7 @@ class RunScreen(BaseScreen[None]):
         self.run_worker(self._save(), exclusive=True, group="save")
 
     async def _save(self) -> None:
-        from ..saving import save_all, together, unsaved
+        from skyward_tui.file_export import save_all, together, unsaved
 
         pool, run, chosen = self.pool, self.run, self._chosen
         if pool is None:
@@ -434,7 +627,7 @@ class RunScreen(BaseScreen[None]):
         return None
 
     async def _fetch(self, session: Front, pool: str, run: str) -> None:
-        from ..saving import fetched_words
+        from skyward_tui.file_export import fetched_words
 
         try:
             haul = await settled(session.fetch_files(pool, run))
@@ -480,7 +673,7 @@ class RunScreen(BaseScreen[None]):
         return None
 
     def action_dashboard(self) -> None:
-        from ..web_pages import show_pages
+        from skyward_tui.dialogs.open_link import show_pages
 
         self.run_worker(show_pages(self.app, self.pool), group="pages", exclusive=True)
 
@@ -489,7 +682,7 @@ class RunScreen(BaseScreen[None]):
         self.run_worker(self._command(*words), group="terminal", exclusive=True)
 
     async def _command(self, *words: str) -> None:
-        from ..given_terminal import SuspendNotSupported, of_ours, run_in_terminal
+        from skyward_tui.ui.suspend import SuspendNotSupported, of_ours, run_in_terminal
 
         command = of_ours(*words)
         try:
@@ -500,7 +693,7 @@ class RunScreen(BaseScreen[None]):
             self.flash(f"skyward-tui {words[0]} cannot be started: {error}", "error")
 
     def action_cancel(self) -> None:
-        from ..dialogs.ask import ChoiceScreen
+        from skyward_tui.dialogs.dialog import ChoiceScreen
 
         run, pool = self.run, self.pool
         if pool is not None and (other := self.panels[self.active].to_cancel):
@@ -537,7 +730,7 @@ class RunScreen(BaseScreen[None]):
             self.flash(f"run {run.id} had ended ({run.state}) before it could be cancelled")
 
     def action_down(self) -> None:
-        from ..dialogs.teardown import TeardownScreen
+        from skyward_tui.dialogs.confirmations import TeardownScreen
 
         self.app.push_screen(TeardownScreen([self.key]))
 
@@ -552,16 +745,15 @@ class RunScreen(BaseScreen[None]):
         return None
 
     async def _launch_again(self, session: Front, run: RunView) -> None:
-        from skyward_core.front.launches import KeptLaunch
-
-        from ..form_of_request import form_of
+        from skyward_core.client.launch.launch_records import KeptLaunch
+        from skyward_tui.launch_form.form import form_of
 
         try:
             found = await settled(session.kept_launch(run.id))
             if isinstance(found, KeptLaunch):
                 form = form_of(found.from_anywhere())
             else:
-                from ..job_form import form_of_shell
+                from skyward_tui.launch_form.job_form import form_of_shell
 
                 form = form_of_shell(found, run.id)
         except SkywardError as error:

@@ -1,33 +1,133 @@
-"""What a person can set, made from the table of all settings and from that of all actions; changed where it stands."""
+"""Settings."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from textual import work
 from textual.app import ComposeResult
 from textual.content import Content
+from textual.message import Message
 from textual.widgets import Static
 
-from skyward_core.front import settings
+from skyward_core.client import settings
 from skyward_core.model.errors import SkywardError
-from skyward_core.wire.safe_text import field
-
-from ..actions import SCOPES, Action, bindings, of
-from ..ends import beside as in_thread
-from ..hints import words_of
-from ..keymap import usable
-from ..styles import beside
-from ..theme import SKYWARD
-from ..widgets.chrome import Crumbs, Panel
-from ..widgets.setting_list import SettingList, SettingRow
-from .base import BaseScreen
+from skyward_core.util.terminal_safe_text import field
+from skyward_tui.screens.base_screen import BaseScreen
+from skyward_tui.shutdown import beside as in_thread
+from skyward_tui.text.error_hints import words_of
+from skyward_tui.text.number_format import clip, fit
+from skyward_tui.ui.actions import SCOPES, Action, bindings, of, usable
+from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.themes import SKYWARD
+from skyward_tui.widgets.header_and_hints import Crumbs, Panel
+from skyward_tui.widgets.virtual_list import Roll
 
 if TYPE_CHECKING:
-    from skyward_core.front.settings import OwnSetting
+    from skyward_core.client.settings import OwnSetting
+
+
+_NAME, _VALUE = 36, 24  # columns
+_NARROW_NAME, _NARROW_VALUE, _ROOMY = 24, 16, 100
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    """A setting, or the name of those that follow.
+
+    Attributes:
+        name: its table and its name in there; "" for a heading.
+        shown: what it is now, as a person reads it; the words of a heading.
+        help: what it does, in a sentence.
+        is_own: whether the person has set it.
+        remark: why what they have set does not hold; "" where it does.
+    """
+
+    name: str
+    shown: str
+    help: str = ""
+    is_own: bool = False
+    remark: str = ""
+
+
+class SettingList(Roll):
+    """Settings with what they do beside them."""
+
+    class SettingOpened(Message):
+        """The chosen one is to be changed."""
+
+    def __init__(self) -> None:
+        super().__init__(id="list")
+        self.rows: Sequence[SettingRow] = ()
+        self.cursor = 0
+        self._note = ""
+
+    @property
+    def chosen(self) -> SettingRow | None:
+        return self.rows[self.cursor] if self.rows and self.rows[self.cursor].name else None
+
+    def update(self, rows: Sequence[SettingRow], note: str) -> None:
+        """Show these; the cursor stays on its setting.
+
+        Args:
+            note: what stands there where there are none.
+        """
+        name = self.chosen.name if self.chosen else ""
+        self.rows, self._note = rows, note
+        places = [at for at, row in enumerate(rows) if row.name and row.name == name]
+        self.cursor = places[0] if places else 0
+        self._off_headings(1)
+        self.refresh()
+
+    def shown(self) -> list[Content]:
+        return super().shown() if self.rows else [self.blank(self._note)]
+
+    def row_count(self, width: int) -> int:
+        return len(self.rows)
+
+    def keep_in_view(self) -> range:
+        heading = self.cursor > 0 and not self.rows[self.cursor - 1].name
+        return range(self.cursor - heading, self.cursor + 1)
+
+    def row(self, index: int, width: int) -> Content:
+        row, here = self.rows[index], index == self.cursor
+        if not row.name:
+            return Content.styled(clip(row.shown, width), "bold")
+        value = ("$text-error" if row.remark else "$text-accent") if row.is_own else "$muted"
+        name, cell = (_NAME, _VALUE) if width >= _ROOMY else (_NARROW_NAME, _NARROW_VALUE)
+        room = max(0, width - name - cell - 4)
+        line = Content.assemble(
+            ("▶ " if here else "  ", "$text-accent"),
+            f"{fit(row.name, name)} ",
+            (f"{fit(row.shown, cell)} ", value),
+            (clip(row.remark or row.help, room), "$text-error" if row.remark else "$muted"),
+        )
+        if here:
+            line = line.pad_right(max(0, width - line.cell_length)).stylize_before(
+                "on $block-cursor-background"
+            )
+        return line
+
+    def action_step(self, rows: int) -> None:
+        self.cursor = min(max(0, self.cursor + rows), max(0, len(self.rows) - 1))
+        self._off_headings(1 if rows > 0 else -1)
+        self.refresh()
+
+    def action_edge(self, end: int) -> None:
+        self.action_step(len(self.rows) if end else -len(self.rows))
+
+    def action_open(self) -> None:
+        self.post_message(self.SettingOpened())
+
+    def _off_headings(self, step: int) -> None:
+        """Let the cursor stand on no heading; the first row is one."""
+        if self.rows and not self.rows[self.cursor].name:
+            self.cursor = min(max(1, self.cursor + step), len(self.rows) - 1)
+
 
 _TABLES = {"app": "Looks", "notify": "Being called"}
 
@@ -37,7 +137,7 @@ class SettingsScreen(BaseScreen[None]):
 
     SCOPE = "settings"
     BINDINGS = bindings("settings")
-    DEFAULT_CSS = beside(__file__)
+    DEFAULT_CSS = beside(__file__, "settings")
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,18 +265,18 @@ class SettingsScreen(BaseScreen[None]):
 
     async def _asked(self, setting: OwnSetting, row: SettingRow, now: Any) -> str | None:
         if setting.kind == "theme":
-            from ..dialogs.themes import ThemePicker
+            from skyward_tui.dialogs.pickers import ThemePicker
 
             return await self.app.push_screen_wait(
                 ThemePicker(sorted(self.app.available_themes), self.app.theme)
             )
-        from ..dialogs.ask import AskScreen
+        from skyward_tui.dialogs.dialog import AskScreen
 
         text = f"{now:g}" if isinstance(now, float) else field(f"{now}")
         return await self.app.push_screen_wait(AskScreen(f"{row.name} (esc leaves it)", text))
 
     async def _change_key(self, id: str, row: SettingRow) -> None:
-        from ..dialogs.key_press import KeyScreen
+        from skyward_tui.dialogs.pickers import KeyScreen
 
         if (key := await self.app.push_screen_wait(KeyScreen(row.help))) is None:
             return None
@@ -214,7 +314,7 @@ class SettingsScreen(BaseScreen[None]):
 
     @work(group="edit", exclusive=True)
     async def action_find(self) -> None:
-        from ..dialogs.ask import AskScreen
+        from skyward_tui.dialogs.dialog import AskScreen
 
         words = await self.app.push_screen_wait(
             AskScreen("Show only what has these words in it", self._words)

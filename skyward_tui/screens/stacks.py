@@ -1,9 +1,10 @@
-"""Where every rank is: equal stacks once, with their ranks, and who is inside which collective."""
+"""Stacks and profiles of ranks."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
@@ -13,39 +14,104 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from skyward_core.front.stacks import SIGNAL, as_text
 from skyward_core.model.errors import SkywardError
-from skyward_core.model.stacks import StackFrame, Stacks
-from skyward_core.views.profile import parsed, table
-from skyward_core.views.stacks import (
+from skyward_core.model.stack_values import StackFrame, Stacks
+from skyward_core.util.terminal_safe_text import field
+from skyward_core.views.stack_groups import (
+    SIGNAL,
     StackGroup,
+    as_text,
     calling,
     frame_line,
     groups,
     in_ranges,
     is_library,
     merged,
+    parsed,
     short_file,
+    table,
     threads_of,
     verdict,
     where,
 )
-from skyward_core.wire.safe_text import field
+from skyward_tui.external_editor import SourceFile, folders_of, source_of
+from skyward_tui.screens.base_screen import BaseScreen
+from skyward_tui.terminal_info import current_folder
+from skyward_tui.text.error_hints import words_of
+from skyward_tui.text.number_format import ago, clip, clock, count, duration, fit
+from skyward_tui.ui.actions import Action, bindings
+from skyward_tui.ui.app_interface import settled
+from skyward_tui.ui.refresh_timer import beat_of
+from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.themes import look
+from skyward_tui.widgets.header_and_hints import Crumbs, Panel
+from skyward_tui.widgets.rank_state import RankState, last_line, rank_states
+from skyward_tui.widgets.source_view import StackCode, Standing
+from skyward_tui.widgets.virtual_list import Roll
 
-from ..actions import Action, bindings
-from ..app_face import settled
-from ..beat import beat_of
-from ..current_folder import current_folder
-from ..editing import folders_of
-from ..hints import words_of
-from ..source_lines import SourceFile, source_of
-from ..styles import beside
-from ..widgets.chrome import Crumbs, Panel
-from ..widgets.rank_state import last_line, rank_states
-from ..widgets.stack_code import StackCode, Standing
-from ..widgets.stack_ranks import StackRank, StackRanks
-from ..words import ago, clock, count
-from .base import BaseScreen
+_WHERE = 34  # cells at most of where a rank is
+
+
+@dataclass(frozen=True, slots=True)
+class StackRank:
+    """A row. ``chosen``: it is of the stack that is looked at; ``late``: it is where others are not."""
+
+    state: RankState
+    where: str
+    line: str
+    chosen: bool
+    late: bool
+
+
+class StackRanks(Roll, can_focus=False):
+    """Those of the chosen stack first; nothing to go to, the stacks above have the cursor."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._rows: list[StackRank] = []
+
+    def update(self, rows: list[StackRank]) -> None:
+        if rows != self._rows:
+            if [row.state.rank for row in rows] != [row.state.rank for row in self._rows]:
+                self.top = 0
+            self.refresh(layout=len(rows) != len(self._rows))
+            self._rows = rows
+
+    def get_content_height(self, *_: object) -> int:
+        return len(self._rows) + 1
+
+    def head(self, width: int) -> list[Content]:
+        more = len(self._rows) + 1 - self.size.height
+        names = f" {'rank':<6}{'node':<6}{'state':<14}{'time':>7}  {self._wide('where')}"
+        hidden = f"last line  (+{count(more, 'rank')} below)" if more > 0 else "last line"
+        return [Content.styled(clip(f"{names}{self._quiet('quiet')}{hidden}", width), "$muted")]
+
+    def row_count(self, width: int) -> int:
+        return len(self._rows)
+
+    def row(self, index: int, width: int) -> Content:
+        each = self._rows[index]
+        state = each.state
+        mark = look(state.state)
+        time = "" if state.seconds is None else duration(state.seconds)
+        quiet = "" if state.quiet is None else duration(state.quiet)
+        made = Content.assemble(
+            (f" r{state.rank:<5}n{state.node:<5}", "bold" if each.chosen else "$muted"),
+            (f"{mark.text:<14}", mark.style),
+            f"{time:>7}  ",
+            (self._wide(each.where), "$text-warning" if each.late else ""),
+            (self._quiet(quiet), "$text-warning"),
+        )
+        return Content.assemble(made, (clip(each.line, width - made.cell_length), "$muted"))
+
+    def _wide(self, text: str) -> str:
+        widest = min(_WHERE, max((len(row.where) for row in self._rows), default=0))
+        return f"{fit(text, widest)}  "
+
+    def _quiet(self, text: str) -> str:
+        """A column where somebody is quiet, else none."""
+        return f"{text:>7}  " if any(row.state.quiet is not None for row in self._rows) else ""
+
 
 PROFILED = 10.0  # seconds for which a rank is looked at
 LOOK_SECONDS = 0.5  # between two looks at the ranks while something keeps coming
@@ -62,7 +128,7 @@ class StacksScreen(BaseScreen[int | None]):
 
     SCOPE = "stacks"
     BINDINGS = bindings("stacks")
-    DEFAULT_CSS = beside(__file__)
+    DEFAULT_CSS = beside(__file__, "stacks")
 
     def __init__(self, pool: str, run: str = "") -> None:
         super().__init__()
@@ -159,7 +225,7 @@ class StacksScreen(BaseScreen[int | None]):
         return {(frame.file, frame.line): each for frame, each in zip(frames, found, strict=True)}
 
     def action_signal(self) -> None:
-        from ..dialogs.ask import ChoiceScreen
+        from skyward_tui.dialogs.dialog import ChoiceScreen
 
         if self._stacks is None or not (ranks := self._stacks.askable):
             return self.flash("there is no rank that only a signal could ask")
@@ -333,7 +399,7 @@ class StacksScreen(BaseScreen[int | None]):
         self.run_worker(self._profile(rank), exclusive=True, group="profile")
 
     async def _profile(self, rank: int) -> None:
-        from ..saving import profile_files, save, together, unsaved
+        from skyward_tui.file_export import profile_files, save, together, unsaved
 
         if self.app.session is None:
             return
@@ -365,7 +431,7 @@ class StacksScreen(BaseScreen[int | None]):
             self.run_worker(self._save(self._text() + "\n", self._stacks.at), group="save")
 
     async def _save(self, text: str, at: float) -> None:
-        from ..saving import save, unsaved
+        from skyward_tui.file_export import save, unsaved
 
         name = f"{self._pool.partition('.')[0]}-stacks-{time.strftime('%H%M%S', time.localtime(at))}.txt"
         try:

@@ -1,31 +1,119 @@
-"""Rows of a form, and the fields in them."""
+"""Input fields of forms."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich.cells import cell_len
 from rich.segment import Segment
+from rich.text import Text
+from textual import events
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
+from textual.geometry import Size
+from textual.message import Message
 from textual.strip import Strip
 from textual.suggester import SuggestFromList
 from textual.widget import Widget
-from textual.widgets import Input, Label, Select
+from textual.widgets import Input, Label, Select, Static
 
-from skyward_core.model.setting import Field
-from skyward_core.wire.safe_text import in_place
-
-from ..actions import bindings
-from ..words import clip_path, one_line
-from .chrome import Panel
-from .text_line import TextLine
-from .toggles import Toggles
+from skyward_core.model.provider_settings import Field
+from skyward_core.util.terminal_safe_text import in_place
+from skyward_tui.text.number_format import clip_path, one_line
+from skyward_tui.ui.actions import bindings
+from skyward_tui.ui.style_sheets import beside
+from skyward_tui.widgets.header_and_hints import Panel
 
 if TYPE_CHECKING:
-    from skyward_core.front.plugins import PluginInfo
-    from skyward_core.model.setting import Setting
+    from skyward_core.client.launch.discovery import PluginInfo
+    from skyward_core.model.provider_settings import Setting
+
+
+class TextLine(Input):
+    """Its value stays what it is: a preset of a folder that somebody else made, or what was pasted."""
+
+    @property
+    def _value(self) -> Text:  # what Textual paints of it
+        if self.password:
+            return super()._value
+        return Text(in_place(self.value), no_wrap=True, overflow="ignore", end="")
+
+
+class Toggles(Widget, can_focus=True):
+    """``[x] torch  [ ] jax``: left and right move, space toggles.
+
+    Args:
+        options: (name, label) of each box.
+        chosen: names that are on.
+    """
+
+    BINDINGS = bindings("toggles")
+    DEFAULT_CSS = beside(__file__, "toggles")
+
+    @dataclass
+    class Changed(Message):
+        toggles: Toggles
+
+        @property
+        def control(self) -> Toggles:
+            return self.toggles
+
+    def __init__(self, options: list[tuple[str, str]], chosen: set[str], *, id: str) -> None:
+        super().__init__(id=id)
+        self.options = options
+        self.chosen = set(chosen)
+        self._cursor = 0
+
+    def render(self) -> Content:
+        parts: list[tuple[str, str]] = []
+        row = 0
+        for place, ((name, label), (_, y)) in enumerate(zip(self.options, self._places(), strict=True)):
+            here = self.has_focus and place == self._cursor
+            style = "$block-cursor-foreground on $block-cursor-background bold" if here else ""
+            # Nothing stands behind the last one of a row: there may be no room for it.
+            parts.append(("\n" * (y - row) if y > row else "  " if place else "", ""))
+            parts.append(
+                (_box(name in self.chosen, label), style or ("$text-success" if name in self.chosen else ""))
+            )
+            row = y
+        return Content.assemble(*parts) if parts else Content.styled("none installed", "$muted")
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        places = self._places(width)
+        return places[-1][1] + 1 if places else 1
+
+    def _places(self, width: int = 0) -> list[tuple[int, int]]:
+        """Column and row of each box."""
+        width = width or self.size.width
+        places, x, y = [], 0, 0
+        for _, label in self.options:
+            if x and x + len(label) + 4 > width:
+                x, y = 0, y + 1
+            places.append((x, y))
+            x += len(label) + 6
+        return places
+
+    def action_move(self, step: int) -> None:
+        self._cursor = min(max(0, self._cursor + step), max(0, len(self.options) - 1))
+        self.refresh()
+
+    def action_switch(self) -> None:
+        if self.options:
+            self.chosen ^= {self.options[self._cursor][0]}
+            self.refresh()
+            self.post_message(self.Changed(self))
+
+    def on_click(self, event: events.Click) -> None:
+        for cursor, ((_, label), (x, y)) in enumerate(zip(self.options, self._places(), strict=True)):
+            if y == event.y and x <= event.x < x + len(label) + 4:
+                self._cursor = cursor
+                self.action_switch()
+
+
+def _box(is_on: bool, label: str) -> str:
+    return f"[{'x' if is_on else ' '}] {label}"
 
 
 class Choice(Select[str], inherit_bindings=False):
@@ -119,3 +207,18 @@ def line(name: str, placeholder: str = "", *, value: str = "", type: str = "text
     field = FormLine(value, placeholder, id=name, compact=True, type=kind, valid_empty=True)
     field.cursor_blink = False
     return field
+
+
+def say(line: Static, text: Content) -> None:
+    """Have a line, or a paragraph, say something. Only where it takes more or fewer rows than before are others moved.
+
+    Args:
+        line: as wide as what it lies in, and as high as what it says.
+    """
+    before, width = line.content, line.content_size.width
+    if not isinstance(before, Content):
+        line.update(text)
+    elif not before.is_same(text):
+        rules = line.styles.get_rules()
+        moves = not width or before.get_height(rules, width) != text.get_height(rules, width)
+        line.update(text, layout=moves)

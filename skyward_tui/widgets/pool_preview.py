@@ -1,27 +1,26 @@
-"""What a pool is at, beside the list of pools: what it waits for, its ranks, its newest numbers, its last lines."""
+"""A look into the chosen pool, and runs of late."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
 from time import monotonic
+from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from textual.content import Content
 from textual.widget import Widget
 
-from skyward_core.views.views import NodeView, PoolView, RunView
-
-from ..beat import beat_of
-from ..hints import detail_of
-from ..sgr import plain
-from ..styles import beside
-from ..theme import look, node_look
-from ..words import (
+from skyward_core.views.pool_view import NodeView, PoolView, RunView
+from skyward_tui.text.ansi_colours import plain
+from skyward_tui.text.error_hints import detail_of
+from skyward_tui.text.number_format import (
     ago,
     clip,
     count,
     duration,
     failure,
+    fit,
     hourly,
     money,
     next_to_go,
@@ -30,8 +29,15 @@ from ..words import (
     time_left,
     took,
 )
-from .rank_state import RankState, nothing_yet, rank_states
-from .small_chart import NumbersChart
+from skyward_tui.ui.refresh_timer import beat_of
+from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.themes import look, node_look
+from skyward_tui.widgets.braille_chart import NumbersChart
+from skyward_tui.widgets.rank_state import RankState, nothing_yet, rank_states
+
+if TYPE_CHECKING:
+    from skyward_core.client.run_history import PastRun
+
 
 LOOK_SECONDS = 0.5  # between two looks at a pool of which something keeps coming
 _WRAPPED = 4  # lines of one thing that is said
@@ -47,7 +53,7 @@ Part = tuple[str, str]
 class PoolPreview(Widget, can_focus=False):
     """One pool. It asks nobody: what the pool's view has not, is not shown."""
 
-    DEFAULT_CSS = beside(__file__)
+    DEFAULT_CSS = beside(__file__, "pool_preview")
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,3 +191,41 @@ def _last_lines(pool: PoolView, run: RunView, most: int) -> tuple[str, list[str]
         return f"last lines of rank {rank}", [plain(text).rstrip() for text in ranks[rank].last(most)]
     lines = book.merged.lines(max(book.merged.first, book.merged.end - most), book.merged.end)
     return "last lines", [plain(text).rstrip() for text in lines]
+
+
+MINUTE = 60.0  # seconds
+_FUNCTION, _POOL = 14, 14  # cells
+
+
+class RecentRuns(Widget, can_focus=False):
+    """As many as there is room for; their own screen has all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._runs: Sequence[PastRun] = ()
+        self._now = 0.0
+
+    def update(self, runs: Sequence[PastRun], now: float) -> None:
+        """Show these, newest first."""
+        beat = 1.0 if any(run.ended_at is None for run in runs[: self.size.height]) else MINUTE
+        if runs is not self._runs or now // beat != self._now // beat:
+            self._runs, self._now = runs, now
+            self.refresh()
+
+    def render(self) -> Content:
+        width, height = self.size
+        return Content("\n").join(self._row(run, width) for run in self._runs[:height])
+
+    def _row(self, run: PastRun, width: int) -> Content:
+        mark = look(run.state)
+        parts = [
+            (f"  {mark.text:<12}", "$muted" if run.state == "done" else mark.style),
+            (f"{fit(run.function, _FUNCTION)} ", ""),
+            (fit(run.pool, _POOL), "$muted"),
+            (f"{duration(run.seconds(self._now)):>8}", ""),
+            (f"  {ago(self._now - run.opened_at):>8}  ", "$muted"),
+        ]
+        room = width - sum(cell_len(text) for text, _ in parts)
+        return Content.assemble(
+            *parts, (clip(one_line(run.note), max(0, room)), "$text-error" if run.error else "$muted")
+        )

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from skyward_core.views.metrics import numbers_line
-from skyward_core.views.views import NodeView, PoolView, RunView, TaskView
-
-from ..sgr import plain
-from ..theme import look
-from ..words import clock, count, duration, taken_back
-from .results import task_note
+from skyward_core.views.pool_view import NodeView, PoolView, RunView, TaskView
+from skyward_core.views.rank_metrics import numbers_line
+from skyward_tui.text.ansi_colours import plain
+from skyward_tui.text.number_format import clock, count, duration, taken_back
+from skyward_tui.ui.themes import look
+from skyward_tui.widgets.result_values import task_note
 
 SHADE_STYLE = "$text-accent"
 FAILURES = ("raised", "exited", "lost")
@@ -25,8 +24,9 @@ BEFORE = {
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """``state``: a word that :func:`skyward_tui.theme.look` knows; ``seconds``: how long in it; ``said``: what there is
-    to say of it, or else its ``numbers``; ``quiet``: for how long it was not heard, where that is longer than usual;
+    """``state``: a word that :func:`skyward_tui.ui.themes.look` knows; ``seconds``: how long in it; ``said``: what
+    there is to say of it, or else its ``numbers``;
+    ``quiet``: for how long it was not heard, where that is longer than usual;
     ``shade`` and ``figure``: what it has of the figure that ranks are shown by, where that is not their state."""
 
     rank: int

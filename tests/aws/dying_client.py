@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import skyward_core as sky
-from skyward_core.front.session import Session
-from skyward_core.pool.unfetched import Visit
-from skyward_core.providers.aws.calls import Calls
-from skyward_core.providers.aws.launching import Launch
+from skyward_core.client.session import Session
+from skyward_core.pool.fetch_retained_results import Visit
+from skyward_core.providers.aws.boto_calls import Calls
+from skyward_core.providers.aws.instance_launch import Launch
 from skyward_core.providers.aws.provider import AWS
-from skyward_core.transport.ssh.transport import SSHTransport
+from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from tests.aws.pools import rented, where
 
 

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.front import capacity
-from skyward_core.front.offers import blocks
+from skyward_core.client import offers
+from skyward_core.client.offers import blocks
 from skyward_core.model.accelerators import resolve
 from skyward_core.model.errors import NoCapacity, SkywardError, UsageError
-from skyward_core.model.offer import Block, Reservation, Wish
-from skyward_core.model.spec import Options, PoolSpec
-from skyward_core.providers.aws import calls, tags
+from skyward_core.model.offers import Block, Reservation, Wish
+from skyward_core.model.specs import Options, PoolSpec
+from skyward_core.providers.aws import boto_calls, instances
 from skyward_core.store.ledger import Ledger
-from skyward_tui.commands.capacity import buy, clear, ls
-from skyward_tui.commands.console import Console
+from skyward_tui.cli.commands.offers import buy, clear, ls
+from skyward_tui.cli.console import Console
 from tests.aws import Bed
 
 H100 = Wish(accelerator=resolve("H100:8"))
@@ -31,16 +31,16 @@ H100 = Wish(accelerator=resolve("H100:8"))
 @pytest.fixture
 def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(capacity, "LOOKS", (0.01, 0.01))
+    monkeypatch.setattr(offers, "LOOKS", (0.01, 0.01))
     for name, text in simulated_bed.environment().items():
         monkeypatch.setenv(name, text)
-    calls.calls_of.cache_clear()
+    boto_calls.calls_of.cache_clear()
     yield simulated_bed
 
 
 def block() -> Block:
     found = blocks(H100, 2, 24)
-    capacity.listed(found)
+    offers.listed(found)
     return found[0]
 
 
@@ -124,14 +124,14 @@ def test_an_offering_of_an_earlier_list_is_asked_for_again(
     bed: Bed, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wanted = block()
-    capacity.listed(blocks(H100, 1, 24))
+    offers.listed(blocks(H100, 1, 24))
     asked = len(bed.calls("DescribeCapacityBlockOfferings"))
     assert buy(wanted.id, wanted.upfront, (), Console(True)) == 0
     assert len(bed.calls("DescribeCapacityBlockOfferings")) == asked + 1
     (state,) = states()
     assert state == ("bought", told(capsys)["bought"]["id"])
-    capacity.listed([replace(wanted, id="cb-gone")])
-    capacity.listed([wanted])
+    offers.listed([replace(wanted, id="cb-gone")])
+    offers.listed([wanted])
     with pytest.raises(UsageError, match="offering cb-gone is not sold any more"):
         buy("cb-gone", 1.0, (), Console(True))
 
@@ -144,7 +144,7 @@ def test_a_purchase_that_was_killed_before_its_call_can_be_cleared_once_the_acco
         ledger.intend_purchase("t1", sky.AWS(region=wanted.region).to_json(), asdict(wanted))
     with pytest.raises(UsageError, match=r"was asked for \d s ago: what was bought may be invisible"):
         clear(wanted.id, True, Console(True))
-    monkeypatch.setattr(capacity, "YOUNG", 0.0)
+    monkeypatch.setattr(offers, "YOUNG", 0.0)
     bed.deny("DescribeCapacityReservations")
     with pytest.raises(SkywardError, match="nobody can tell whether"):
         clear(wanted.id, True, Console(True))
@@ -170,7 +170,7 @@ def test_a_purchase_that_was_killed_before_its_call_can_be_cleared_once_the_acco
 def test_what_the_account_shows_is_not_cleared(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(capacity, "YOUNG", 0.0)
+    monkeypatch.setattr(offers, "YOUNG", 0.0)
     wanted = block()
     bed.lose_answer("PurchaseCapacityBlock")
     bed.deny("DescribeCapacityReservations")
@@ -188,7 +188,7 @@ def spec(nodes: int = 1, **provider: Any) -> PoolSpec:
 
 def held() -> Reservation:
     wanted = block()
-    return capacity.buy(wanted, wanted.upfront, {})
+    return offers.buy(wanted, wanted.upfront, {})
 
 
 def test_machines_are_taken_from_a_reservation_and_cost_what_is_beside_it(bed: Bed) -> None:
@@ -208,7 +208,7 @@ def test_machines_are_taken_from_a_reservation_and_cost_what_is_beside_it(bed: B
     target = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
     assert sent[target] == found.id and sent["Placement.AvailabilityZone"] == found.zone
     marks = {value for name, value in sent.items() if name.endswith(".Value")}
-    assert tags.ledger_id() in marks
+    assert instances.ledger_id() in marks
 
 
 def test_what_does_not_go_with_a_reservation_is_said(bed: Bed) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import skyward_core as sky
-from skyward_core.model.machine import Check
+from skyward_core.model.machines import Check
 from tests.aws import Bed
 
 

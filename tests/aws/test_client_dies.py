@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from skyward_core.front import sweeping
-from skyward_core.front.session import Session
-from skyward_core.model.machine import Machine
-from skyward_core.providers.aws import machines, provider
+from skyward_core.client import leftover_cleanup
+from skyward_core.client.session import Session
+from skyward_core.model.machines import Machine
+from skyward_core.providers.aws import instances, provider
 from skyward_core.store.ledger import Ledger
 from tests.aws import Bed
 from tests.aws.killed import killed_at
@@ -65,7 +65,7 @@ def test_while_machines_are_made(
     simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None, stage: str, made: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(machines, "VISIBLE", 1.0)
+    monkeypatch.setattr(instances, "VISIBLE", 1.0)
     killed_at(stage, simulated_bed, tmp_path)
     assert len(simulated_bed.instances()) == made
     next_one = session(simulated_bed)
@@ -84,7 +84,7 @@ def test_while_machines_are_made(
 def test_of_a_range_all_are_found_that_came_and_nobody_heard_of(
     simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machines, "VISIBLE", 1.0)
+    monkeypatch.setattr(instances, "VISIBLE", 1.0)
     simulated_bed.no_capacity(left=3)
     killed_at("unanswered", simulated_bed, tmp_path, "2:5")
     next_one = session(simulated_bed)
@@ -102,7 +102,9 @@ def machines_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     with monkeypatch.context() as elsewhere, closing(Ledger(tmp_path / "empty.db")) as empty:
         elsewhere.setenv("SKYWARD_HOME", str(tmp_path / "elsewhere"))
         ledgers = [mark.read_text()] if mark.exists() else []
-        found = asyncio.run(sweeping.look(empty, sweeping.accounts_of(empty, {"aws": ()}), ledgers=ledgers))
+        found = asyncio.run(
+            leftover_cleanup.look(empty, leftover_cleanup.accounts_of(empty, {"aws": ()}), ledgers=ledgers)
+        )
     assert all(each.verdict == "left" for each in found.found)
     return sum(each.thing.is_machine for each in found.found)
 

@@ -23,12 +23,12 @@ from skyward_core.model.errors import (
     SkywardError,
     Unreachable,
 )
-from skyward_core.model.machine import Machine, hourly_of
-from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.model.machines import Machine, hourly_of
+from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
 from skyward_core.pool.pool import Pool
-from skyward_core.providers.aws import calls, checks, machines, provider
-from skyward_core.providers.told import hearing
+from skyward_core.providers.aws import account_resources, boto_calls, instances, provider
+from skyward_core.providers.provider import hearing
 from skyward_core.store.ledger import Ledger
 from tests.aws import Bed, prices
 from tests.aws.images import DEEP
@@ -48,11 +48,11 @@ def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(provider, "look", nothing)
     monkeypatch.setattr(teardown, "SILENCE", 0.5)
-    monkeypatch.setattr(machines, "VISIBLE", 2.0)
+    monkeypatch.setattr(instances, "VISIBLE", 2.0)
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     for name, text in simulated_bed.environment().items():
         monkeypatch.setenv(name, text)
-    calls.calls_of.cache_clear()
+    boto_calls.calls_of.cache_clear()
     yield simulated_bed
 
 
@@ -362,7 +362,7 @@ async def test_what_cannot_be_had_is_said_in_a_sentence(
     bed: Bed, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, fault: Any, wishes: dict[str, Any],
     kind: type[SkywardError], said: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(calls, "TRIES", 2)
+    monkeypatch.setattr(boto_calls, "TRIES", 2)
     if fault:
         fault(bed)
     pool = await Pool.intend(spec(**wishes), ledger)
@@ -457,7 +457,7 @@ async def test_who_uses_no_aws_is_told_nothing_is_wrong(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in (*checks.SIGNS, "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+    for name in (*account_resources.SIGNS, "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.delenv(name, raising=False)
     (line,) = [each async for each in sky.AWS.check_all()]
     assert line.state == "ok" and "nothing to look at" in line.detail
@@ -470,21 +470,21 @@ def test_machines_are_ended_without_their_shutdown_where_boto3_can_say_that(
     asyncio.run(rented().terminate_now("q", made))
     (sent,) = (call["params"] for call in bed.calls("TerminateInstances"))
     assert sent["SkipOsShutdown"] == "true" and asyncio.run(rented().why_not_now()) == ""
-    monkeypatch.setattr(calls.Calls, "takes", lambda self, *asked: False)
+    monkeypatch.setattr(boto_calls.Calls, "takes", lambda self, *asked: False)
     assert "pip install -U boto3" in asyncio.run(rented().why_not_now())
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, error: Exception, *regions: str, action: str = "") -> None:
     """Have calls of some regions, all or of one action, come to nothing."""
-    real = calls.Calls._call
+    real = boto_calls.Calls._call
 
     def call(self: Any, service: str, region: str, name: str, *more: Any) -> Any:
         if region in regions and name.startswith(action):
             raise error
         return real(self, service, region, name, *more)
 
-    monkeypatch.setattr(calls.Calls, "_call", call)
-    monkeypatch.setattr(calls, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(boto_calls.Calls, "_call", call)
+    monkeypatch.setattr(boto_calls, "FIRST_PAUSE", 0.001)
 
 
 NOT_OURS = ClientError({"Error": {"Code": "OptInRequired", "Message": "not enabled"}}, "RunInstances")

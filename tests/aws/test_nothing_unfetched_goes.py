@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
+from skyward_core.client.session import Session
 from skyward_core.store.ledger import Ledger
-from skyward_core.tasks.payload import make_task
+from skyward_core.tasks.function_pickling import make_task
 from tests.aws import Bed
 from tests.aws.killed import killed_at
 from tests.aws.pools import left, rented

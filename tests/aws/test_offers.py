@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.offers import offered
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.offers import offered
 from skyward_core.model.accelerators import resolve
-from skyward_core.model.offer import Offer, OfferList, Wish, in_order
-from skyward_core.providers.aws import calls, price_store, shipped
-from skyward_core.wire.node_paths import STATE
-from skyward_tui.commands.console import Console
-from skyward_tui.commands.offers import offers as command
-from skyward_tui.commands.run import run
+from skyward_core.model.offers import Offer, OfferList, Wish, in_order
+from skyward_core.protocol.node_paths import STATE
+from skyward_core.providers.aws import boto_calls, instance_offers
+from skyward_tui.cli.commands.offers import offers as command
+from skyward_tui.cli.commands.run import run
+from skyward_tui.cli.console import Console
 from tests.aws import Bed, prices
 
 BESIDE = 100 * prices.GP3_GB_MONTH / 730 + prices.PUBLIC_ADDRESS
@@ -35,7 +35,7 @@ def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     for name, text in simulated_bed.environment().items():
         monkeypatch.setenv(name, text)
-    calls.calls_of.cache_clear()
+    boto_calls.calls_of.cache_clear()
     yield simulated_bed
 
 
@@ -82,7 +82,7 @@ def test_what_was_told_today_is_not_asked_again(bed: Bed, tmp_path: Path) -> Non
     asked = len(bed.calls())
     assert asked <= 9, [call["action"] for call in bed.calls()]
     assert look(T4) == before and len(bed.calls()) == asked
-    kept = tmp_path / price_store.FILE
+    kept = tmp_path / instance_offers.FILE
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     pieces = json.loads(kept.read_text())
     kept.write_text(json.dumps({key: each | {"at": each["at"] - 90_000} for key, each in pieces.items()}))
@@ -91,7 +91,7 @@ def test_what_was_told_today_is_not_asked_again(bed: Bed, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("broken", [b"", b"[1]", b'{"x": 1}', b'{"x": {"at": "soon"}}', b"\xff\x00"])
 def test_a_broken_store_is_made_anew(bed: Bed, tmp_path: Path, broken: bytes) -> None:
-    kept = tmp_path / price_store.FILE
+    kept = tmp_path / instance_offers.FILE
     kept.write_bytes(broken)
     assert look(T4).notes == []
     assert all("told" in each for each in json.loads(kept.read_text()).values())
@@ -100,19 +100,22 @@ def test_a_broken_store_is_made_anew(bed: Bed, tmp_path: Path, broken: bytes) ->
 def test_several_that_write_the_store_at_once_leave_a_whole_one(bed: Bed, tmp_path: Path) -> None:
     piece = {"at": time.time(), "told": ["x" * 1000] * 50}
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: price_store._add(f"a {number}", piece), range(40)))
-    kept = json.loads((tmp_path / price_store.FILE).read_text())
+        list(pool.map(lambda number: instance_offers._add(f"a {number}", piece), range(40)))
+    kept = json.loads((tmp_path / instance_offers.FILE).read_text())
     assert kept and all(each == piece for each in kept.values())
-    assert {each.name for each in tmp_path.iterdir()} == {price_store.FILE, STATE}
+    assert {each.name for each in tmp_path.iterdir()} == {instance_offers.FILE, STATE}
 
 
 def test_where_prices_are_not_told_those_of_this_release_are_shown_and_that_is_said(bed: Bed) -> None:
     bed.deny("GetProducts")
     found = look(T4)
     first = in_order(found.offers, T4)[0]
-    assert first.shipped and first.priced_at == shipped.at() and first.zone == "us-east-1a"
+    assert first.shipped and first.priced_at == instance_offers.at() and first.zone == "us-east-1a"
     (note,) = found.notes
-    assert f"are those of {shipped.date()}, which came with this release: " in note and "GetProducts" in note
+    assert (
+        f"are those of {instance_offers.date()}, which came with this release: " in note
+        and "GetProducts" in note
+    )
     bed.expire_credentials()
     elsewhere = look(Wish(accelerator=resolve("T4"), regions=("us-east-1", "eu-west-1")), region="us-east-1")
     assert any("credentials have expired" in note for note in elsewhere.notes)
@@ -137,12 +140,14 @@ def test_who_has_no_credentials_sees_those_of_this_release(bed: Bed, monkeypatch
 
 
 def test_the_shipped_list_is_sound() -> None:
-    assert shipped.regions() == ["us-east-1"]
-    listed = shipped.on_demand("us-east-1")
-    for kind in shipped.kinds():
+    assert instance_offers.regions() == ["us-east-1"]
+    listed = instance_offers.shipped_prices("us-east-1")
+    for kind in instance_offers.kinds():
         assert 0 < listed[kind.name] < 200 and kind.vcpus > 0 and kind.memory_gb > 0
         assert bool(kind.accelerator) == bool(kind.count)
-    assert shipped.on_demand("eu-west-1") == {} == shipped.beside("eu-west-1")
+    assert (
+        instance_offers.shipped_prices("eu-west-1") == {} == instance_offers.shipped_extra_prices("eu-west-1")
+    )
 
 
 def show(capsys: pytest.CaptureFixture[str], as_json: bool = False, **asked: Any) -> tuple[int, str, str]:
@@ -202,7 +207,7 @@ def test_where_nothing_is_asked_for_it_is_the_plain_type_alone(bed: Bed) -> None
 
 
 def test_an_accelerator_that_no_catalogue_knows_is_listed_as_it_is() -> None:
-    kind = next(each for each in shipped.kinds() if each.accelerator == "Radeon Pro V520")
+    kind = next(each for each in instance_offers.kinds() if each.accelerator == "Radeon Pro V520")
     assert kind.known_as
     assert Offer(provider="p", instance_type="x", region="r", accelerator=kind.known_as, count=1)
 

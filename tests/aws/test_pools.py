@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.costs import costs as add_up
-from skyward_core.front.session import Session
+from skyward_core.client.run_history import costs as add_up
+from skyward_core.client.session import Session
 from skyward_core.model.errors import HostKeyError, PoolError
-from skyward_core.store import home
-from skyward_core.store.archive import replay
+from skyward_core.store import state_folder as home
 from skyward_core.store.ledger import Ledger
-from skyward_core.transport.ssh.connect import fetch_host_key
-from skyward_core.transport.ssh.target import Target
+from skyward_core.store.pool_folder import replay
+from skyward_core.transport.ssh.connection import fetch_host_key
+from skyward_core.transport.ssh.host_address import Target
 from skyward_core.views.events import NodePhase, PoolState
 from tests.aws import Bed
 from tests.aws.pools import left, rented, where

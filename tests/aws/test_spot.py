@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.store.archive import replay
+from skyward_core.store.pool_folder import replay
 from skyward_core.views.events import NodeNotice
 from tests.aws import Bed
 from tests.aws.pools import left, machine_ids, rented, where

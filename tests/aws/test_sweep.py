@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from skyward_core.front import sweeping
-from skyward_core.front.session import Session
-from skyward_core.front.sweeping import Sweep
-from skyward_core.model.machine import Machine
-from skyward_core.model.spec import Options, PoolSpec
-from skyward_core.providers.aws import calls, machines, provider, tags
+from skyward_core.client import leftover_cleanup
+from skyward_core.client.leftover_cleanup import Sweep
+from skyward_core.client.session import Session
+from skyward_core.model.machines import Machine
+from skyward_core.model.specs import Options, PoolSpec
+from skyward_core.providers.aws import boto_calls, instances, provider
 from skyward_core.store.ledger import Ledger
-from skyward_tui.leftovers import doubts_of, line_of, others_of
+from skyward_tui.text.receipts_and_leftovers import doubts_of, line_of, others_of
 from tests.aws import Bed
 from tests.aws.pools import left, rented
 from tests.aws.waiting import launch
@@ -39,7 +39,7 @@ def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     for name, text in simulated_bed.environment().items():
         monkeypatch.setenv(name, text)
-    calls.calls_of.cache_clear()
+    boto_calls.calls_of.cache_clear()
     yield simulated_bed
 
 
@@ -79,7 +79,7 @@ def test_what_no_row_tells_of_is_found_and_ended_and_nothing_else_is_touched(
     mine = rent()
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "another"))
     theirs = {each.id for each in rent("f" * 16, "theirs")} | set(launch(bed.client()))
-    another = tags.ledger_id()
+    another = instances.ledger_id()
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     found = look()
     beside = [("key pair", "left"), ("placement group", "left"), ("security group", "left")]
@@ -110,9 +110,12 @@ def test_another_home_finds_them_once_it_is_told_whose_they_are(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rent()
-    lost = tags.ledger_id()
+    lost = instances.ledger_id()
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "new laptop"))
-    forged = [{"Key": tags.LEDGER, "Value": ""}, {"Key": tags.OWNER, "Value": "me\nall is well\u202e"}]
+    forged = [
+        {"Key": instances.LEDGER, "Value": ""},
+        {"Key": instances.OWNER, "Value": "me\nall is well\u202e"},
+    ]
     launch(bed.client(), TagSpecifications=[{"ResourceType": "instance", "Tags": forged}])
     found = look()
     assert found.found == () and {key[0] for key in found.others} == {lost, ""}
@@ -151,8 +154,8 @@ def test_a_pool_whose_time_is_over_is_told_by_its_agents(bed: Bed, monkeypatch: 
 
 
 def test_all_pages_are_read(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machines, "PAGE", 5)
-    marks = tags.specification(["instance"], tags.of_pool("q", TOKEN))
+    monkeypatch.setattr(instances, "PAGE", 5)
+    marks = instances.specification(["instance"], instances.of_pool("q", TOKEN))
     for _ in range(7):  # the bed has a page of so many launches
         launch(bed.client(), TagSpecifications=marks)
     found = look()
@@ -179,7 +182,7 @@ def test_who_has_rented_nothing_asks_nobody(bed: Bed, monkeypatch: pytest.Monkey
     with closing(Ledger()) as ledger:
         ledger.intend("a" * 16, "here", {"provider": "local"}, {})
         ledger.intend("b" * 16, "away", {"provider": "no-such-package"}, {})
-        assert sweeping.accounts_of(ledger) == []
+        assert leftover_cleanup.accounts_of(ledger) == []
         for token, region in (
             ("c" * 16, None),
             ("d" * 16, "us-east-1"),
@@ -188,7 +191,7 @@ def test_who_has_rented_nothing_asks_nobody(bed: Bed, monkeypatch: pytest.Monkey
             ledger.intend(token, token[0], rented(region=region).to_json(), {})
         both = {"provider": "several", "of": [{"provider": "local"}, rented(profile="mine").to_json()]}
         ledger.intend("f" * 16, "f", both, {})
-        accounts = sweeping.accounts_of(ledger)
+        accounts = leftover_cleanup.accounts_of(ledger)
         assert [each.region for each in accounts] == [("us-east-1", "us-west-2"), None, None]
         assert [each.profile for each in accounts] == [None, None, "mine"]
     assert sent == []

@@ -53,11 +53,11 @@ class Paints:
 
 def as_opened() -> None:
     """Have the app in this process as the command opens it."""
-    from skyward_tui.garbage import kept_for_good, put_off
+    from skyward_tui.app.garbage_collection import kept_for_good, put_off
 
     with kept_for_good():
-        import skyward_tui.app
-        import skyward_tui.screens.pools  # noqa: F401
+        import skyward_tui.app.app
+        import skyward_tui.screens.pool_list  # noqa: F401
     put_off()
 
 

@@ -53,21 +53,21 @@ def up_and_down(environment: dict[str, str], count: int) -> tuple[int, float]:
     import boto3
 
     import skyward_core as sky
-    from skyward_core.providers.aws import calls, provider
+    from skyward_core.providers.aws import boto_calls, provider
 
     async def nothing(machine: Any, way: Any) -> Any:
         return replace(machine, state="gone")
 
     provider.look = nothing  # type: ignore[attr-defined]
     count_of = 0
-    plain = calls.Calls._call
+    plain = boto_calls.Calls._call
 
     def counted(self: Any, *arguments: Any) -> Any:
         nonlocal count_of
         count_of += 1
         return plain(self, *arguments)
 
-    calls.Calls._call = counted  # type: ignore[assignment, method-assign]
+    boto_calls.Calls._call = counted  # type: ignore[assignment, method-assign]
     boto3.client("ec2")  # what is imported once is not what this is about
     aws = sky.AWS(instance_type="g4dn.xlarge", ssh_from="10.0.0.1/32")
     spec = sky.PoolSpec(name="q", provider=aws, nodes=count, options=sky.Options(console=False))
@@ -100,7 +100,7 @@ def first_results(environment: dict[str, str], own: str) -> dict[str, float]:
     """Seconds to the first result of two rented machines, and of a pool on the same hosts by SSH."""
     os.environ.update(environment)
     import skyward_core as sky
-    from skyward_core.providers.aws.pool_folder import PoolFolder
+    from skyward_core.providers.aws.launch_journal import PoolFolder
 
     @sky.function
     def answer() -> int:

@@ -13,8 +13,8 @@ from .fresh import BenchError, fresh
 from .metric import Bar, Metric
 
 if TYPE_CHECKING:
-    from skyward_core.front.session import Session
-    from skyward_core.views.views import PoolView, RunView
+    from skyward_core.client.session import Session
+    from skyward_core.views.pool_view import PoolView, RunView
 
 RANKS = 8
 LINES = 100_000  # of each rank
@@ -47,7 +47,7 @@ def measure() -> list[Metric]:
 
 def into_views() -> dict[str, float]:
     """Without a screen: from the launch to the last line in the views."""
-    from skyward_core.front.session import Session
+    from skyward_core.client.session import Session
     from skyward_core.providers.local.provider import Local
 
     session = Session()
@@ -63,7 +63,7 @@ class Flood:
     """A run that floods a pool with lines, and the check that each one came: in order, once, as printed."""
 
     def __init__(self, session: Session, pool: PoolView, ranks: int, lines: int) -> None:
-        from skyward_core.tasks.scripts import build_task
+        from skyward_core.tasks.script_inspection import build_task
 
         self._session, self._pool, self._ranks, self._lines = session, pool, ranks, lines
         self._seen = [hashlib.sha256() for _ in range(ranks)]
@@ -125,10 +125,10 @@ def in_app() -> dict[str, float]:
 
 
 async def _in_app() -> dict[str, float]:
-    from skyward_core.front.launch_plan import NICE
-    from skyward_core.front.session import Session
+    from skyward_core.client.launch.launch_plan import NICE
+    from skyward_core.client.session import Session
     from skyward_core.providers.local.provider import Local
-    from skyward_tui.app import SkywardApp
+    from skyward_tui.app.app import SkywardApp
     from skyward_tui.screens.run import RunScreen
 
     session = Session()
@@ -157,7 +157,7 @@ async def _in_app() -> dict[str, float]:
 
 
 def _spec(provider: Any, nodes: int, nice: int = 0) -> Any:
-    from skyward_core.model.spec import Options, PoolSpec
+    from skyward_core.model.specs import Options, PoolSpec
 
     return PoolSpec(name=POOL, provider=provider, nodes=nodes, options=Options(console=False, nice=nice))
 

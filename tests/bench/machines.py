@@ -67,9 +67,9 @@ def _size(folder: str) -> int:
 
 def _client() -> tuple[float, float]:
     """Milliseconds of processor time for a sample of each of 32 nodes, into the arrays; and to find the outliers."""
-    from skyward_core.model.figures import GPU, NODE
-    from skyward_core.views.machines import MachineBook
-    from skyward_tui.machine_cells import odd_ones
+    from skyward_core.model.metric_series import GPU, NODE
+    from skyward_core.views.machine_metrics import MachineBook
+    from skyward_tui.text.hardware_cells import odd_ones
 
     node = {name: 1.5 * number for number, name in enumerate(NODE)}
     gpu = {name: 2.5 * number for number, name in enumerate(GPU)}

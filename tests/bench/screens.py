@@ -31,7 +31,7 @@ from .fresh import BenchError, fresh
 from .metric import Bar, Metric
 
 if TYPE_CHECKING:
-    from skyward_core.views.views import PoolView, RunView
+    from skyward_core.views.pool_view import PoolView, RunView
     from tests.support.fake_session import FakeSession
 
 SIZE = (160, 48)
@@ -110,14 +110,14 @@ def watched() -> dict[str, float]:
 
 async def _watched() -> dict[str, float]:
     as_opened()
-    from skyward_core.front.launch_plan import NICE
-    from skyward_core.front.session import Session
-    from skyward_core.model.spec import Options, PoolSpec, Worker
+    from skyward_core.client.launch.launch_plan import NICE
+    from skyward_core.client.session import Session
+    from skyward_core.model.specs import Options, PoolSpec, Worker
     from skyward_core.providers.local.provider import Local
-    from skyward_core.tasks.scripts import build_task
-    from skyward_tui.app import SkywardApp
+    from skyward_core.tasks.script_inspection import build_task
+    from skyward_tui.app.app import SkywardApp
+    from skyward_tui.panels.log_pane import LogPane
     from skyward_tui.screens.run import RunScreen
-    from skyward_tui.widgets.log_pane import LogPane
 
     session = Session()
     spec = PoolSpec(
@@ -253,9 +253,9 @@ async def _eight(name: str) -> dict[str, float]:
     from textual.app import App
     from textual.containers import Grid
 
-    from skyward_core.views.logs import LogRing
-    from skyward_tui.app import SkywardApp
-    from skyward_tui.widgets.log_pane import LogPane
+    from skyward_core.views.log_buffer import LogRing
+    from skyward_tui.app.app import SkywardApp
+    from skyward_tui.panels.log_pane import LogPane
     from tests.support.fake_session import FakeSession
 
     class Eight(App[None]):
@@ -327,8 +327,8 @@ def grid() -> dict[str, float]:
 
 
 async def _grid() -> dict[str, float]:
-    from skyward_tui.app import SkywardApp
-    from skyward_tui.widgets.rank_panel import RankPanel
+    from skyward_tui.app.app import SkywardApp
+    from skyward_tui.panels.ranks import RankPanel
     from skyward_tui.widgets.rank_state import rank_states
 
     class Still(SkywardApp):
@@ -436,12 +436,11 @@ def large() -> dict[str, float]:
 
 
 async def _searched(folder: Path, lines: int, *, filters: bool) -> dict[str, float]:
-    from skyward_core.front.history import StoredLines
+    from skyward_core.client.run_history import StoredLines
     from skyward_core.store.run_logs import Part
-    from skyward_core.views.logs import LogRing
-    from skyward_tui.app import SkywardApp
-    from skyward_tui.widgets.log_pane import LogPane
-    from skyward_tui.widgets.log_window import Matcher
+    from skyward_core.views.log_buffer import LogRing
+    from skyward_tui.app.app import SkywardApp
+    from skyward_tui.panels.log_pane import LogPane, Matcher
     from tests.support.fake_session import FakeSession
 
     size = _written(folder / "r000.out", lines)
@@ -500,7 +499,7 @@ def memory() -> dict[str, float]:
 
 
 async def _memory() -> dict[str, float]:
-    from skyward_tui.app import SkywardApp
+    from skyward_tui.app.app import SkywardApp
     from skyward_tui.screens.run import RunScreen
 
     session, view, run = _many()

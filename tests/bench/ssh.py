@@ -115,7 +115,7 @@ def warm_ours(hosts: dict[str, Any]) -> dict[str, float]:
 
 def logs_ours(hosts: dict[str, Any]) -> dict[str, float]:
     import skyward_core as sky
-    from skyward_core.front.session import Session
+    from skyward_core.client.session import Session
 
     session = Session()
     spec = sky.PoolSpec(

@@ -79,11 +79,11 @@ def measure() -> list[Metric]:
 
 def taken() -> dict[str, float]:
     """By py-spy where it is installed, else by the signal."""
-    from skyward_core.front.session import Session
-    from skyward_core.model.spec import PoolSpec, Worker
+    from skyward_core.client.session import Session
+    from skyward_core.model.specs import PoolSpec, Worker
     from skyward_core.providers.local.provider import Local
-    from skyward_core.tasks.scripts import build_task
-    from skyward_core.views.stacks import groups
+    from skyward_core.tasks.script_inspection import build_task
+    from skyward_core.views.stack_groups import groups
 
     session = Session()
     worker = Worker(ranks_per_node=RANKS_PER_NODE)
@@ -117,11 +117,11 @@ def taken() -> dict[str, float]:
 def hang_found(framework: str) -> float:
     """Seconds from when one rank of four stays away until the lens names it, and what the others are in."""
     import skyward_core as sky
-    from skyward_core.front.session import Session
-    from skyward_core.model.spec import PoolSpec, Worker
+    from skyward_core.client.session import Session
+    from skyward_core.model.specs import PoolSpec, Worker
     from skyward_core.providers.local.provider import Local
-    from skyward_core.tasks.scripts import build_task
-    from skyward_core.views.stacks import verdict
+    from skyward_core.tasks.script_inspection import build_task
+    from skyward_core.views.stack_groups import verdict
 
     session = Session()
     plugin = getattr(sky.plugins, framework)()

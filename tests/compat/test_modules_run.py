@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.tasks.main_module import of_path
+from skyward_core.tasks.script_main import of_path
 
 ROOT = Path(__file__).parents[2]
 FILES = {

@@ -8,12 +8,11 @@ import pickle
 import pytest
 
 import skyward_core as sky
-from skyward_core.plugins.base import enter_late
-from skyward_core.plugins.support import accelerate_config
-from skyward_core.plugins.support.automatic import Automatic
-from skyward_core.runtime import info as place
-from skyward_core.runtime import older_emit, torchrun
-from skyward_core.store import home
+from skyward_core.plugins.built_in import accelerate
+from skyward_core.plugins.plugin import enter_late
+from skyward_core.plugins.plugin_builder import Automatic
+from skyward_core.runtime import instance_info, metric_logging, rendezvous
+from skyward_core.store import state_folder
 from tests.compat.upstream import ACCELERATORS
 
 
@@ -60,8 +59,9 @@ def test_accelerators_by_name_and_your_own():
 def test_a_place_by_the_words_of_three_generations():
     info = sky.InstanceInfo(
         node=1, total_nodes=2, rank=3, world_size=4, local_rank=1, ranks_per_node=2, head_addr="10.0.0.1",
-        peers=(place.Peer(0, "10.0.0.1"), place.Peer(1, "10.0.0.2")), pool="p", worker=1, workers_per_rank=3,
-        network=place.Network("eth0", 10.0),
+        peers=(instance_info.Peer(0, "10.0.0.1"), instance_info.Peer(1, "10.0.0.2")), pool="p", worker=1,
+        workers_per_rank=3,
+        network=instance_info.Network("eth0", 10.0),
     )  # fmt: skip
     assert (info.job_id, info.compute, info.nodes, info.head, info.host) == (
         "p",
@@ -73,7 +73,7 @@ def test_a_place_by_the_words_of_three_generations():
     assert (info.workers_per_node, info.total_workers, info.global_worker_index) == (6, 12, 10)
     assert info.peers[1]["private_ip"] == "10.0.0.2" and info.network["bandwidth_gbps"] == 10.0
     assert sky.InstanceInfo.current() is None
-    with place.using(info):
+    with instance_info.using(info):
         assert sky.Info.current() == info
 
 
@@ -102,16 +102,16 @@ def test_the_configuration_of_accelerate():
         ({"deepspeed": {"zero_stage": 2, "train_batch_size": 8}}, "has no train_batch_size"),
     ]:
         with pytest.raises(sky.UsageError, match=why):
-            accelerate_config.read(wrong)
+            accelerate.read(wrong)
     with pytest.warns(FutureWarning, match="num_processes=...\\) goes unheeded: the pool's ranks"):
-        accelerate_config.read({"num_processes": 2})
+        accelerate.read({"num_processes": 2})
 
 
 def test_what_joins_all_ranks_refuses_a_call_of_one(monkeypatch):
-    monkeypatch.setattr(torchrun, "_together", False)
-    monkeypatch.setattr(place, "_in_pool", None)  # another test of this process may have set it
+    monkeypatch.setattr(rendezvous, "_together", False)
+    monkeypatch.setattr(instance_info, "_in_pool", None)  # another test of this process may have set it
     with (
-        place.using(sky.InstanceInfo(total_nodes=2, world_size=2, pool="p")),
+        instance_info.using(sky.InstanceInfo(total_nodes=2, world_size=2, pool="p")),
         pytest.raises(
             sky.UsageError, match=r"plugin shared joins all 2 ranks, .* this call runs on one of them"
         ),
@@ -141,7 +141,7 @@ def test_several_ranks_may_print(capsys):
         print("heard")
 
     for rank in range(3):
-        with place.using(sky.InstanceInfo(rank=rank, world_size=3)):
+        with instance_info.using(sky.InstanceInfo(rank=rank, world_size=3)):
             speak()
     assert capsys.readouterr().out == "heard\n" * 2
     with pytest.raises(TypeError, match="index of a rank or several"):
@@ -168,10 +168,10 @@ def test_what_a_place_says_of_accelerators_and_peers_by_the_words_of_three_gener
         node=1,
         total_nodes=2,
         world_size=2,
-        peers=(place.Peer(0, "10.0.0.1"), place.Peer(1, "10.0.0.2", (7,))),
+        peers=(instance_info.Peer(0, "10.0.0.1"), instance_info.Peer(1, "10.0.0.2", (7,))),
         accelerator="NVIDIA A100-SXM4-40GB",
         accelerators=2,
-        network=place.Network("eth0"),
+        network=instance_info.Network("eth0"),
     )
     for seen in (info, pickle.loads(pickle.dumps(info)), sky.InstanceInfo.from_json(info.to_json())):
         gpu = seen.accelerator
@@ -200,7 +200,7 @@ def test_what_a_place_says_of_accelerators_and_peers_by_the_words_of_three_gener
     ],
 )
 def test_the_catalogues_name_of_what_a_driver_says(said, model, memory):
-    found = place.AcceleratorModel(said, 1)
+    found = instance_info.AcceleratorModel(said, 1)
     assert (found.name, found.memory_gb) == (model, memory)
 
 
@@ -241,7 +241,7 @@ def test_credentials_are_refused_but_where_another_provider_serves(monkeypatch):
         sky.SpecError, match=r"access_key_id=...\) is not to be had: keys are those that boto3 finds"
     ):
         sky.AWS(access_key_id="AKIA", secret_access_key="s")
-    monkeypatch.setattr(home, "provider_override", "local")
+    monkeypatch.setattr(state_folder, "provider_override", "local")
     with pytest.warns(FutureWarning, match=r"goes unheeded: --provider local serves instead"):
         made = sky.AWS(
             access_key_id="AKIA", secret_access_key="s", instance_profile_arn="auto", security_group_id="sg-1"
@@ -293,7 +293,7 @@ def test_values_that_are_only_handed_on():
 
 def test_what_is_emitted_is_a_line_and_its_numbers_are_logged(capsys, monkeypatch):
     logged = []
-    monkeypatch.setattr(older_emit, "log", lambda **numbers: logged.append(numbers))
+    monkeypatch.setattr(metric_logging, "log", lambda **numbers: logged.append(numbers))
     sky.emit("epoch", {"loss": 0.5, "n": 3, "best": True, "note": "ok"})
     sky.emit("lr", 0.1)
     sky.emit("saved")

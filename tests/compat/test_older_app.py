@@ -15,11 +15,11 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.__main__ import main as script_main
-from skyward_core.front.api import older_app
-from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.store import home
-from skyward_core.tasks import loader
-from skyward_core.tasks.scripts import commands_of
+from skyward_core.api import older_api_names
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.store import state_folder
+from skyward_core.tasks import script_loader
+from skyward_core.tasks.script_inspection import commands_of
 from tests.support.cli import Cli
 
 ROOT = Path(__file__).parents[2]
@@ -72,8 +72,8 @@ def test_a_command_runs_on_its_machines_or_on_others_by_options(tmp_path: Path) 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Gives what a line of the command line would run."""
-    monkeypatch.setattr(older_app, "_commands", {})
-    monkeypatch.setattr(older_app, "_called", [])
+    monkeypatch.setattr(older_api_names, "_commands", {})
+    monkeypatch.setattr(older_api_names, "_called", [])
     made = sky.app(provider=sky.RunPod(), nodes=2)
 
     @made
@@ -87,13 +87,13 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def show_it(name="x", layers: list[int] | None = None, no_color: bool = False) -> str:  # type: ignore[no-untyped-def]
         return f"{name}{layers}{no_color}"
 
-    assert train(2, lr=0.5) == 1.0 and not older_app.is_asked(), "a script that calls it runs it itself"
-    older_app._called.clear()
-    assert older_app.is_asked()
+    assert train(2, lr=0.5) == 1.0 and not older_api_names.is_asked(), "a script that calls it runs it itself"
+    older_api_names._called.clear()
+    assert older_api_names.is_asked()
 
     def given(line: str) -> Any:
-        name, words = older_app._named(line.split())
-        return name, *older_app._given(name, older_app._commands[name].fn, words)
+        name, words = older_api_names._named(line.split())
+        return name, *older_api_names._given(name, older_api_names._commands[name].fn, words)
 
     return given
 
@@ -130,17 +130,17 @@ def test_what_makes_no_sense_is_refused_before_a_machine_is_asked_for(
     commands: Callable[..., Any], line: str, why: str
 ) -> None:
     with pytest.raises(sky.UsageError, match=why):
-        older_app.run(line.split())
+        older_api_names.run(line.split())
 
 
 def test_help_tells_the_signature(commands: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
-    older_app.run(["train", "--help"])
+    older_api_names.run(["train", "--help"])
     assert capsys.readouterr().out.startswith("train(epochs: ")
 
 
 def test_machines_that_are_not_rented_here_are_refused_as_in_compute(commands: Callable[..., Any]) -> None:
     with pytest.raises(sky.UsageError, match=r"sky\.RunPod names machines of RunPod"):
-        older_app.run(["show_it"])
+        older_api_names.run(["show_it"])
     with pytest.warns(FutureWarning, match="no call is made again"):
         sky.app(provider=sky.RunPod(), retry=lambda why, attempt: True)
 
@@ -179,12 +179,12 @@ def test_a_dry_run_rents_nothing_whatever_the_script_does(
     for name in ("argv", "path"):
         monkeypatch.setattr(sys, name, [*getattr(sys, name)])
     for name, value in (("provider_override", None), ("nodes_override", None), ("provider_settings", {})):
-        monkeypatch.setattr(home, name, value)
-    monkeypatch.setenv(home.OVERRIDE, "")
+        monkeypatch.setattr(state_folder, name, value)
+    monkeypatch.setenv(state_folder.OVERRIDE, "")
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    monkeypatch.setattr(older_app, "_commands", {})
-    monkeypatch.setattr(older_app, "_called", [])
-    monkeypatch.setattr(loader, "loading", False)
+    monkeypatch.setattr(older_api_names, "_commands", {})
+    monkeypatch.setattr(older_api_names, "_called", [])
+    monkeypatch.setattr(script_loader, "loading", False)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     script = tmp_path / "pi.py"
     script.write_text(SCRIPT)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.store import home
+from skyward_core.store import state_folder
 from tests.compat.upstream import MEMBERS, PARAMETERS, PROVIDERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "migration.md"
@@ -74,9 +74,9 @@ def test_what_comes_of_each_parameter_is_what_is_told(kind: str, monkeypatch: py
     wrong = []
     for name, verdict in told()[kind].items():
         if name == "provider":
-            monkeypatch.setattr(home, "provider_override", "local")
+            monkeypatch.setattr(state_folder, "provider_override", "local")
         found = what_comes_of(kind, name)
-        monkeypatch.setattr(home, "provider_override", None)
+        monkeypatch.setattr(state_folder, "provider_override", None)
         here = found == "heeded"
         if here != verdict.startswith(("same", "ours instead")) or here == verdict.startswith("not, because"):
             wrong.append(f"{name} is {found}, and told of as: {verdict}")
@@ -98,7 +98,7 @@ def test_a_provider_elsewhere_keeps_what_it_is_given_and_says_what_serves(
     else:
         with pytest.raises(sky.UsageError, match=rf"sky\.{name} names machines of .*--provider local SCRIPT"):
             sky.Compute(provider=made)
-    monkeypatch.setattr(home, "provider_override", "local")
+    monkeypatch.setattr(state_folder, "provider_override", "local")
     compute = sky.Compute(provider=made, accelerator="A100", region="x", max_hourly_cost=1.0)
     assert compute.spec.provider.name == "local"
     (said,) = compute._said

@@ -70,7 +70,7 @@ def test_a_real_package_of_the_older_name_is_found_before_the_alias(tmp_path: Pa
     """What children look names up in has the alias last, whoever imported what first."""
     source = f"""
 {first}
-from skyward_core.tasks import script_children
+from skyward_core.tasks import client_interpreter as script_children
 script_children.have_alias()
 import multiprocessing.spawn
 path = multiprocessing.spawn.get_preparation_data("child")["sys_path"]
@@ -81,10 +81,10 @@ print(path.index(str(script_children.ALIAS)) == len(path) - 1)
 
 def test_all_that_a_run_says_of_its_machines_holds_for_what_it_starts() -> None:
     told = "h.provider_override, h.provider_settings, h.nodes_override"
-    child = f"from skyward_core.store import home as h; print({told})"
+    child = f"from skyward_core.store import state_folder as h; print({told})"
     source = f"""
 import subprocess, sys
-from skyward_core.store import home
+from skyward_core.store import state_folder as home
 home.override("ssh", {{"hosts": "a b"}}, "2:8")
 subprocess.run([sys.executable, "-c", {child!r}], check=True)
 """

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.api import older_names
+from skyward_core.api import older_api_names
 
 FRAMEWORKS = Path(__file__).parents[1] / "frameworks"
 
@@ -205,7 +205,9 @@ def test_parameters_of_torch() -> None:
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_slices() -> None:
     for profile, workers in (("3g.40gb", 2), ("2g.20gb", 3), ("1g.10gb", 7)):
-        made = older_names.ComputePool(accelerator=sky.Accelerator.NVIDIA.A100(mig=profile, memory="80GB"))
+        made = older_api_names.ComputePool(
+            accelerator=sky.Accelerator.NVIDIA.A100(mig=profile, memory="80GB")
+        )
         assert made.spec.ranks_per_node == workers
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.store import home
+from skyward_core.store import state_folder
 
 GUIDES = Path(__file__).parent / "guides"
 ROOT = Path(__file__).parents[2]
@@ -111,4 +111,4 @@ def test_a_word_of_the_newest_generation_for_how_nodes_work() -> None:
     assert (
         sky.Compute(provider=sky.Local(), executor=sky.Executor(concurrency=3)).spec.worker.concurrency == 3
     )
-    assert home.provider_override is None
+    assert state_folder.provider_override is None

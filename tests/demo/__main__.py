@@ -22,16 +22,16 @@ from pathlib import Path
 from typing import Any
 
 import skyward_core as sky
-from skyward_core.front.record_pack import Packing, Timed
-from skyward_core.pool import recording
-from skyward_core.store.archive import replay
+from skyward_core.client.recording import Packing, Timed
+from skyward_core.pool import machine_metrics
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
-from skyward_core.store.record_file import RecordFile
+from skyward_core.store.pool_folder import replay
+from skyward_core.store.recording_file import RecordFile
 from skyward_core.views import events as ev
-from skyward_core.views import record_entries as entries
-from skyward_tui.record_commands import DEMO
-from tests.demo import train as demo
+from skyward_core.views import recorded_events
+from skyward_tui.cli.main import DEMO
+from tests.demo import train
 
 NODES, GPUS = 4, 8
 NOTE = "real run, simulated machines"
@@ -63,7 +63,7 @@ class DemoPacking(Packing):
                     sample["devices"] = [{"id": f"GPU-{node}-{gpu}", "model": model} for gpu in range(GPUS)]
                 sample["gpus"] = [card.sample(function, since) for card in cards[node]]
                 line = json.dumps(sample, separators=(",", ":")).encode() + b"\n"
-                yield at, entries.of_figures(at, node, line, 0.0)
+                yield at, recorded_events.of_figures(at, node, line, 0.0)
             first = False
             at += EVERY
 
@@ -95,9 +95,9 @@ class Card:
         elif function.startswith("train"):
             util = self.chance.uniform(94, 99.5) if since > 2 else 25.0
             memory = 0.71 if function.endswith("1") else 0.42
-            if function.endswith("1") and self.rank == demo.FULL_RANK:
-                memory += 0.27 * min(1.0, max(0.0, (since - 0.5 * demo.FULL_AT) / (0.5 * demo.FULL_AT)))
-            if function.endswith("1") and self.rank == demo.SLOW_RANK and since > demo.SLOW_FROM:
+            if function.endswith("1") and self.rank == train.FULL_RANK:
+                memory += 0.27 * min(1.0, max(0.0, (since - 0.5 * train.FULL_AT) / (0.5 * train.FULL_AT)))
+            if function.endswith("1") and self.rank == train.SLOW_RANK and since > train.SLOW_FROM:
                 util, throttle = self.chance.uniform(58, 66), HOT
         wanted = 36 + 0.33 * util + 0.4 * (self.rank % 8) + (16 if throttle else 0)
         self.temp += (wanted - self.temp) * 0.2
@@ -130,7 +130,7 @@ def host(node: int, function: str) -> dict[str, float]:
 
 def without_us(text: str, folder: Path) -> str:
     """A text without this machine's names."""
-    file = demo.__file__ or ""
+    file = train.__file__ or ""
     for ours, theirs in (
         (file, "/home/demo/train.py"), (str(folder), "/home/demo"), (str(Path.cwd()), "/home/demo"),
         (str(Path(sky.__file__).parents[1]), "/opt/skyward"), (sys.prefix, "/opt/python"),
@@ -143,16 +143,16 @@ def without_us(text: str, folder: Path) -> str:
 
 def record(folder: Path) -> PoolRow:
     """Have the ranks do it, on a pool that is over then."""
-    recording.LONG = math.inf  # what this machine is measured at has no place in it
+    machine_metrics.LONG = math.inf  # what this machine is measured at has no place in it
     with sky.Compute(
         name="demo", nodes=NODES, worker=sky.Worker(ranks_per_node=GPUS), options=sky.Options(console=False)
     ) as compute:
         key = compute.pool.row.key
-        demo.warm_up() @ compute
+        train.warm_up() @ compute
         with suppress(sky.RunError):
-            demo.train() @ compute
+            train.train() @ compute
         time.sleep(READING)  # for who wants to read why
-        demo.train(steps=40, batch_size=16) @ compute
+        train.train(steps=40, batch_size=16) @ compute
     ledger = Ledger()
     row = ledger.find(key)
     ledger.close()

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
-from skyward_core.views.stacks import verdict
+from skyward_core.client.session import Session
+from skyward_core.views.stack_groups import verdict
 from tests.support.cli import call as by_cli
 from tests.support.fates import gone, listening, pids
 from tests.support.hangs import hang_told

@@ -16,7 +16,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.pool import teardown
-from skyward_core.providers import agents_over_ssh
+from skyward_core.providers import ssh_machines
 from tests.support.forked_clients import run_script
 
 from . import Host, Lab
@@ -107,7 +107,7 @@ def allowed(seconds: float) -> float:
 
 def less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a teardown wait 2 s, where it would wait for 10 and 30, for a host that does not answer."""
-    for module, name in ((agents_over_ssh, "ANSWER"), (agents_over_ssh, "ENDING"), (teardown, "SILENCE")):
+    for module, name in ((ssh_machines, "ANSWER"), (ssh_machines, "ENDING"), (teardown, "SILENCE")):
         monkeypatch.setattr(module, name, 2.0)
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from skyward_core.front.session import Session
+from skyward_core.client.session import Session
 from skyward_core.store.ledger import Ledger
-from skyward_core.transport.ssh import host_keys
+from skyward_core.transport.ssh import known_hosts
 from skyward_core.transport.ssh.asyncssh_import import asyncssh
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.host_key import HostKeyScreen
-from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
+from skyward_tui.screens.launch.screen import LaunchScreen
 from tests.support.app_driver import (
     ask_who_is_busy,
     paint_on_demand,
@@ -120,7 +120,7 @@ async def test_accepted_keys_are_written_down_and_the_run_goes_through(lab: Lab)
             await pilot.press(*keys)
         assert asked == {host.name for host in lab.hosts[:2]}
         await until(pilot, lambda: "✓ DONE 2/2" in screen_text(app))
-        assert {line.split()[0] for line in host_keys.own_file().read_text().splitlines()} == {
+        assert {line.split()[0] for line in known_hosts.own_file().read_text().splitlines()} == {
             host.address for host in lab.hosts[:2]
         }
         await pilot.press("X", "shift+tab", *"where", "enter")
@@ -142,7 +142,7 @@ async def test_a_refused_key_ends_the_start_and_nothing_was_sent(lab: Lab) -> No
         await until(pilot, lambda: "○ gone" in screen_text(app))
         assert not any(isinstance(screen, HostKeyScreen) for screen in app.screen_stack)
         assert live() == []
-    assert not host_keys.own_file().exists()
+    assert not known_hosts.own_file().exists()
     for host, old in zip(lab.hosts, before, strict=True):
         assert "Accepted" not in host.log().removeprefix(old)
 
@@ -159,7 +159,7 @@ async def test_a_pool_torn_down_while_it_asks(lab: Lab) -> None:
         assert live() == []
         await pilot.press("enter")
         await until(pilot, lambda: not app.is_running)
-    assert not host_keys.own_file().exists()
+    assert not known_hosts.own_file().exists()
     wait_until(lambda: not any(host.processes() for host in lab.hosts), "the end of the last errand")
 
 
@@ -173,7 +173,7 @@ async def test_quitting_with_an_open_question_refuses_it(lab: Lab) -> None:
         await pilot.press("enter")  # keep running: there is nothing to keep
         await until(pilot, lambda: not app.is_running)
         assert live() == []
-    assert not host_keys.own_file().exists()
+    assert not known_hosts.own_file().exists()
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -187,4 +187,4 @@ async def test_a_changed_key_is_never_asked_about(lab: Lab, person: Path) -> Non
         assert "has CHANGED, so nothing was sent to it" in text
         assert old.get_fingerprint() in text
         assert lab.hosts[0].key.get_fingerprint() in text
-    assert person.read_text() and not host_keys.own_file().exists()
+    assert person.read_text() and not known_hosts.own_file().exists()

@@ -6,8 +6,8 @@ import urllib.request
 from dataclasses import dataclass
 from typing import ClassVar
 
-from skyward_core.front.session import Session
-from skyward_core.plugins.base import Plugin
+from skyward_core.client.session import Session
+from skyward_core.plugins.plugin import Plugin
 
 from . import Lab
 from .pools import pool, ssh, until

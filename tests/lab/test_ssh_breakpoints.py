@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import skyward_core as sky
-from skyward_core.pool.debugging import debug
+from skyward_core.pool.rank_inspection import debug
 from skyward_core.transport.background_loop import submit
 
 from . import Lab

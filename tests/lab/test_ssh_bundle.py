@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import skyward_core as sky
-from skyward_core.front.session import Session
+from skyward_core.client.session import Session
 
 from . import Host, Lab
 from .pools import ssh

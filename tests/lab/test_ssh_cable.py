@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import skyward_core as sky
-from skyward_core.store.archive import Archive
+from skyward_core.store.pool_folder import Archive
 from skyward_tui.widgets.rank_state import link_note
 
 from . import Lab

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.store.archive import replay
+from skyward_core.store.pool_folder import replay
 from skyward_core.views.events import PoolState
 
 from . import Lab

@@ -14,7 +14,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.pool import teardown
 from skyward_core.transport.background_loop import submit
-from skyward_core.transport.ssh.command_channel import CommandChannel
+from skyward_core.transport.ssh.bootstrap_channel import CommandChannel
 
 from . import Host, HostOptions, Lab
 from .conftest import MakeLab

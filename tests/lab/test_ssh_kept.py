@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import skyward_core as sky
-from skyward_core.front.session import Session
+from skyward_core.client.session import Session
 from skyward_core.store.ledger import Ledger
 
 from . import Lab

@@ -15,15 +15,14 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.front import copying
+from skyward_core.client import ssh_hosts
 from skyward_core.model.errors import PoolError, Unreachable
-from skyward_core.model.interpreter import Interpreter
-from skyward_core.model.machine import Check
-from skyward_core.providers.aws.own_host_key import OwnHostKey
-from skyward_core.providers.aws.rented_transport import RentedTransport
-from skyward_core.transport.base import MINOR
-from skyward_core.transport.ssh.keepalive import ANSWER_TIMEOUT
-from skyward_core.transport.ssh.target import Target
+from skyward_core.model.machines import Check
+from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.providers.aws.instance_ssh import OwnHostKey, RentedTransport
+from skyward_core.transport.ssh.connection import ANSWER_TIMEOUT
+from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.transport import MINOR
 from tests.support.cli import Cli
 from tests.support.one_host import Reports, config, greet
 from tests.support.pythons import another_python
@@ -283,7 +282,7 @@ def test_hosts_that_never_answer_stop_no_other(
     }
     mute = ssh(lab).target(lab.hosts[1].address)
     with pytest.raises(Unreachable, match="its shell start-up probably reads our input"):
-        asyncio.run(copying._from_node(mute, "file", tmp_path / "file", lambda done, total: None))
+        asyncio.run(ssh_hosts._from_node(mute, "file", tmp_path / "file", lambda done, total: None))
     said, errors, status = {}, {}, {}
     for name, process in commands.items():
         said[name], errors[name] = process.communicate(timeout=DEADLINE)

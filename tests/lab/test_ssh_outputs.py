@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.pool.links.direct import Direct
-from skyward_core.pool.links.link import Link
-from skyward_core.transport.incoming_output import PARTS, IncomingOutput
+from skyward_core.pool.agent_link import Link
+from skyward_core.pool.blob_distribution import Direct
+from skyward_core.transport.downloads import PARTS, IncomingOutput
 
 from . import Lab
 from .pools import DEADLINE, agents, pool, ssh, until

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
-from skyward_core.model import exit_status
+from skyward_core.client.session import Session
+from skyward_core.model import errors
 from skyward_core.views.events import Event, NodePhase
 from tests.support.fewer import without
 
@@ -89,7 +89,7 @@ def test_power_cut_in_the_middle_of_a_collective(lab: Lab, monkeypatch: pytest.M
     }
     assert caught.value.root_cause.rank == LOST
     assert f"rank {LOST} (node {LOST}) was lost" in str(caught.value)
-    assert exit_status.of_error(caught.value) == exit_status.FAILED
+    assert errors.of_error(caught.value) == errors.FAILED
 
     # A host without power cannot be asked: the receipt says so, and does not call it gone.
     receipt = compute.receipt
@@ -140,7 +140,7 @@ def test_power_cut_under_the_command_line(lab: Lab, home: Path) -> None:
         finally:
             process.kill()
     # The teardown that could not be verified outranks the run that failed.
-    assert process.returncode == exit_status.UNVERIFIED, out + err
+    assert process.returncode == errors.UNVERIFIED, out + err
     assert f"root cause: r00{LOST} lost: node {LOST} is gone" in err
     assert f"unaccounted 1: {lab.hosts[LOST].name}" in err
 

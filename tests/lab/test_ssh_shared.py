@@ -14,8 +14,8 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import NoCapacity
-from skyward_core.model.spec import PoolSpec
-from skyward_core.providers.ssh.shared import HostLook
+from skyward_core.model.specs import PoolSpec
+from skyward_core.providers.ssh.shared_hosts import HostLook
 from tests.support.cli import Cli
 from tests.support.fake_driver import needs_compiler
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.model.machine import Machine
+from skyward_core.model.machines import Machine
 
 from . import Lab
 from .pools import pool, rank

@@ -10,11 +10,11 @@ import pytest
 
 import skyward_core
 import skyward_core as sky
-from skyward_core.front.session import Session
-from skyward_core.node.boot.host import MARK
-from skyward_core.transport.upload.bundle import bundle
-from skyward_core.views.stacks import groups
-from skyward_core.wire.frames import frame
+from skyward_core.client.session import Session
+from skyward_core.node.bootstrap.host_inspection import MARK
+from skyward_core.protocol.frame_codec import frame
+from skyward_core.transport.bundle_builder import bundle
+from skyward_core.views.stack_groups import groups
 
 from . import Host, HostOptions
 from .conftest import MakeLab

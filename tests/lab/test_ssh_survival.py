@@ -58,8 +58,8 @@ def test_two_clients_at_once_never_swap_results(pair: Lab, home: Path) -> None:
         Client(
             pair,
             """
-            from skyward_core.tasks.payload import make_task
-            from skyward_core.front.session import Session
+            from skyward_core.tasks.function_pickling import make_task
+            from skyward_core.client.session import Session
             @sky.function
             def tag(number):
                 return ["theirs", number, sky.instance_info().rank]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.api.trials import PendingTrials
+from skyward_core.api.hyperparameter_sweep import PendingTrials
 from skyward_core.model.errors import Cancelled, UsageError
-from skyward_core.views.trials import TrialBoard
+from skyward_core.views.sweep_trials import TrialBoard
 from tests.support.waiting import wait_until
 
 
@@ -99,7 +99,7 @@ def test_gangs_of_two_nodes_run_side_by_side_and_the_next_when_one_ends(
 
 def test_the_table_of_gangs_is_found_by_any_of_their_runs(pool: sky.Compute) -> None:
     trials = sky.sweep(ranked, n=[1, 2, 4]).with_nodes(1) @ pool
-    from skyward_core.front.trials import board_of
+    from skyward_core.client.sweep_results import board_of
 
     runs = pool.pool.view.runs
     wait_until(lambda: all(runs[trial.run].state == "done" for trial in trials))
@@ -114,9 +114,8 @@ def test_the_table_of_gangs_is_found_by_any_of_their_runs(pool: sky.Compute) -> 
 
 @pytest.mark.parametrize("nodes", [0, 2])
 def test_a_record_has_the_table(pool: sky.Compute, tmp_path: Path, nodes: int) -> None:
-    from skyward_core.front.playback import Playback
-    from skyward_core.front.record_pack import pack
-    from skyward_core.front.replay import Replay, opened
+    from skyward_core.client.recording import pack
+    from skyward_core.client.replay_session import Playback, Replay, opened
 
     sweep = sky.sweep(ranked, n=[1, 3, 2])
     trials = sweep.with_nodes(nodes) @ pool if nodes else sweep >> pool
@@ -171,7 +170,7 @@ def test_cancelled_it_tells_what_had_ended(pool: sky.Compute, tmp_path: Path) ->
 
 def test_front_ends_show_the_same_table(pool: sky.Compute) -> None:
     trials = sky.sweep(train, lr=[1.0], seed=(0, 2)) >> pool
-    from skyward_core.front.trials import board_of
+    from skyward_core.client.sweep_results import board_of
 
     view = pool.pool.view.runs[trials[0].run]
     board: TrialBoard = board_of(pool.pool.context.ledger, pool.pool.row.key, view, {})

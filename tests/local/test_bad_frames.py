@@ -16,11 +16,11 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.pool.runs.run import Run
+from skyward_core.protocol.frame_codec import VERSION, Decoder, frame
+from skyward_core.protocol.frame_schema import from_agent
 from skyward_core.store.ledger import Ledger
-from skyward_core.views import events as ev
-from skyward_core.wire.admission import from_agent
-from skyward_core.wire.content_name import name_of
-from skyward_core.wire.frames import VERSION, Decoder, frame
+from skyward_core.util.content_hash import name_of
+from skyward_core.views import events
 from tests.support.cli import Cli
 from tests.support.faults import agent_pids, on_loop
 from tests.support.sample_frames import BEGAN, LOG, OUTCOME, RECORD, SUMMARY, WELCOME
@@ -62,8 +62,8 @@ def test_a_node_that_misbehaves_stops_neither_its_client_nor_the_next_run(pool: 
     outcome = {"t": "outcome", "run": "another", "i": 0, "rank": 1, "node": 1, "kind": "returned"}
     downs: list[str] = []
 
-    def note(event: ev.Event) -> None:
-        if isinstance(event, ev.NodeLink) and not event.up:
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.NodeLink) and not event.up:
             downs.append(event.detail)
 
     on_loop(lambda: pool.pool.news.subscribe(note, None))
@@ -98,8 +98,8 @@ def test_a_greeting_that_tells_of_another_nodes_ranks_is_refused(pool: sky.Compu
     def lie(header: Any) -> None:
         greet(header | {"runs": [forged]})
 
-    def note(event: ev.Event) -> None:
-        if isinstance(event, ev.NodeLink) and not event.up:
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.NodeLink) and not event.up:
             downs.append(event.detail)
 
     def drop() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.pool.links import blobs
+from skyward_core.pool import blob_distribution
 from tests.support.task_places import pool_rank
 from tests.support.waiting import wait_until
 
@@ -32,7 +32,7 @@ def wait(data: bytes, folder: str) -> int:
 
 @pytest.fixture(autouse=True)
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blobs, "KEPT", 2 * SIZE + 10_000)
+    monkeypatch.setattr(blob_distribution, "KEPT", 2 * SIZE + 10_000)
 
 
 def pool(name: str) -> sky.Compute:

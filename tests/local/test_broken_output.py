@@ -30,7 +30,7 @@ from tests.support.waiting import wait_until
 BEGIN = """
 import os, signal, sys
 from itertools import count
-from skyward_tui.commands.console import Console
+from skyward_tui.cli.console import Console
 sys.path[0] = os.getcwd()
 encoding, closed, event, place = os.environ["BROKEN"].split(",")
 for name in ("stdout", "stderr"):
@@ -50,7 +50,7 @@ def _print(self, text, stream):
         os.kill(os.getpid(), signal.SIGKILL)
 if event:
     Console._print = _print
-skyward_tui.cli.main()
+skyward_tui.cli.main.main()
 """
 LOADED = Loaded([sys.executable], PRELOADED, BEGIN)
 ENCODINGS = ("utf-8", "latin-1", "ascii", "cp437", "shift-jis")
@@ -243,7 +243,7 @@ def test_a_receipt_is_shown_later_if_the_client_is_killed_before_it_is_printed(
 DIES = """
 import os, signal
 import skyward_core as sky
-from skyward_core.front.api import compute as module
+from skyward_core.api import compute as module
 
 if __name__ == "__main__":
     with sky.Compute(name="s", nodes=1):

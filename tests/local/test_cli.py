@@ -15,7 +15,7 @@ from typing import Any
 import pexpect
 import pytest
 
-from skyward_tui.cli import main
+from skyward_tui.cli.main import main
 from tests.support.child import Child
 from tests.support.cli import COMMAND, EXAMPLES, PATIENCE, Cli, call
 from tests.support.waiting import wait_until
@@ -51,7 +51,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
 def test_help_and_version_import_nothing_heavy() -> None:
     code = """
 import sys
-from skyward_tui.cli import cli
+from skyward_tui.cli.main import cli
 for arguments in (["--version"], ["--help"], *([name, "--help"] for name in cli.commands)):
     assert cli.main(arguments, standalone_mode=False) == 0
 print(sorted({"textual", "rich", "pydantic", "asyncssh", "boto3", "cloudpickle", "asyncio"} & set(sys.modules)))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.pool.links import link
+from skyward_core.pool import agent_link
 from tests.support.cli import Cli
 from tests.support.faults import agent_pids
 from tests.support.loss import lose
@@ -69,7 +69,7 @@ def test_a_log_that_cannot_be_written_is_told_of_and_the_command_goes_on(cli: Cl
 
 SCRIPT = f"""
     import skyward_core as sky
-    from skyward_core.store.loggers import logger
+    from skyward_core.store.debug_log import logger
 
     @sky.function
     def fails():
@@ -105,7 +105,7 @@ def test_a_script_has_its_log_and_no_secret_of_its_pool_is_in_it_or_in_a_dump(cl
 def test_a_node_falls_silent_is_revived_and_lost(
     home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(link, "SILENCE", 0.3)
+    monkeypatch.setattr(agent_link, "SILENCE", 0.3)
     caplog.set_level(logging.INFO, "skyward")
 
     def told(words: str) -> bool:

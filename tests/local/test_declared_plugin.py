@@ -13,9 +13,9 @@ from textual.widgets import Input
 from skyward_core import plugins
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins import PluginError
-from skyward_tui.app import SkywardApp
-from skyward_tui.screens.launch import LaunchScreen
-from skyward_tui.widgets.toggles import Toggles
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.widgets.form_fields import Toggles
 from tests.support.app_driver import screen_text, until
 from tests.support.cli import Cli
 from tests.support.fake_session import FakeSession

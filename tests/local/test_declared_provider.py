@@ -18,15 +18,16 @@ from textual.widgets import Input, Select
 
 import skyward_core as sky
 from skyward_core import providers
-from skyward_core.front.launch_plan import LaunchPlan
-from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.providers import available
+from skyward_core.client.launch.discovery import available
+from skyward_core.client.launch.launch_plan import LaunchPlan
+from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import UsageError
-from skyward_tui import launch_form, launch_plan
-from skyward_tui.app import SkywardApp
-from skyward_tui.recent import recent, remember
-from skyward_tui.screens.launch import LaunchScreen
-from skyward_tui.widgets.argument_fields import ArgumentFields
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.launch_form import form as launch_form
+from skyward_tui.launch_form import plan_text
+from skyward_tui.launch_form.recent_launches import recent, remember
+from skyward_tui.screens.launch.field_groups import ArgumentFields
+from skyward_tui.screens.launch.screen import LaunchScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.cli import Cli
 from tests.support.fake_session import FakeSession
@@ -36,9 +37,9 @@ PROVIDER = '''
 """Rents nothing: machines are folders here, with a mark of whose they are."""
 
 from skyward_core.model.errors import UsageError
-from skyward_core.model.machine import Check
+from skyward_core.model.machines import Check
 from skyward_core.providers.local.provider import Local
-from skyward_core.model.setting import Field, Setting
+from skyward_core.model.provider_settings import Field, Setting
 
 def which() -> Field:
     return Field(label="Shelf", placeholder="top or bottom", missing="name a shelf: top", suggestions=["top", "bottom"])
@@ -116,7 +117,7 @@ def test_it_is_found_by_name_and_offered_in_the_form(installed: Path) -> None:
     assert list(choice.fields) == ["shelf"]
     assert made() == "Cupboard('top', 0)"
     assert checked().price_hourly == 1.0
-    assert launch_plan.rows(checked())[0] == ("creates", "pool x: 4 shelfs × 1 rank, world size 4")
+    assert plan_text.rows(checked())[0] == ("creates", "pool x: 4 shelfs × 1 rank, world size 4")
 
 
 def test_its_field_says_what_is_wrong_and_what_the_command_is(installed: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.runtime.phase import enter
+from skyward_core.runtime.instance_info import enter
 from skyward_core.transport.background_loop import submit
 from tests.support.child import read_line
 from tests.support.faults import agent_pids, remove, worker_pids
@@ -113,7 +113,7 @@ def test_a_broadcast_waits_for_the_new_agent_of_a_head_that_lost_its_own(home: P
 def test_a_frozen_agent_is_shown_and_goes_on_where_it_was(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.pool.links.link.SILENCE", 0.4)
+    monkeypatch.setattr("skyward_core.pool.agent_link.SILENCE", 0.4)
     with sky.Compute(nodes=2, options=QUIET) as compute:
         node = compute.pool.view.nodes[1]
         os.kill(agent_pids(compute)[1], signal.SIGSTOP)
@@ -131,7 +131,7 @@ def test_a_frozen_agent_is_shown_and_goes_on_where_it_was(
 def test_a_frozen_agent_that_goes_on_changes_no_phase_of_its_ranks(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.pool.links.link.SILENCE", 0.4)
+    monkeypatch.setattr("skyward_core.pool.agent_link.SILENCE", 0.4)
 
     def prepares() -> None:
         enter("joining")

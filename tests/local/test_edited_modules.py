@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 import skyward_core as sky
-from skyward_core.views import events as ev
+from skyward_core.views import events
 from tests.support.faults import on_loop
 from tests.support.waiting import wait_until
 
@@ -71,8 +71,8 @@ def turns_into_a_pipe(name: str) -> str:
 def told(compute: sky.Compute) -> list[str]:
     said: list[str] = []
 
-    def hear(event: ev.Event) -> None:
-        if isinstance(event, ev.PoolState) and "edited" in event.detail:
+    def hear(event: events.Event) -> None:
+        if isinstance(event, events.PoolState) and "edited" in event.detail:
             said.append(event.detail)
 
     on_loop(lambda: compute.pool.news.subscribe(hear, None))

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.node.boot import environment
-from skyward_core.store.home import ENVIRONMENTS
+from skyward_core.node.bootstrap import image_environment
+from skyward_core.store.state_folder import ENVIRONMENTS
 from tests.support.child import Child
 from tests.support.waiting import wait_until
 from tests.support.wheels import tiny_wheels
@@ -26,7 +26,7 @@ IMAGE: dict[str, Any] = {"setup": ["echo made >> made"]}
 PRUNE = """
 import fcntl, sys
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.prune import prune_environments
+from skyward_core.store.pruning import prune_environments
 
 ledger, flock = Ledger(), fcntl.flock
 
@@ -68,36 +68,36 @@ def root(home: Path, tmp_path: Path) -> Path:
     """Where environments are; that of ``IMAGE`` is there, and has not been used for long."""
     folder = home / ENVIRONMENTS
     folder.mkdir(parents=True)
-    environment.ensure(IMAGE, folder, {}, str(tmp_path), lambda line: None)
+    image_environment.ensure(IMAGE, folder, {}, str(tmp_path), lambda line: None)
     make_old(folder)
     return folder
 
 
 def make_old(root: Path) -> None:
-    for made in root.glob(f"env-*/{environment.MADE}"):
+    for made in root.glob(f"env-*/{image_environment.MADE}"):
         os.utime(made, (0, 0))
 
 
 def test_one_that_is_taken_after_the_prune_has_looked_at_it_stays(root: Path) -> None:
     with prune("looked") as go_on:
-        python = environment.ready(IMAGE, root)
+        python = image_environment.ready(IMAGE, root)
         assert go_on() == []
     assert python == sys.executable
-    assert environment.ready(IMAGE, root) == python
+    assert image_environment.ready(IMAGE, root) == python
 
 
 def test_one_that_is_just_being_removed_is_not_ready(root: Path) -> None:
     with prune("locked") as go_on:
-        assert environment.ready(IMAGE, root) == ""
+        assert image_environment.ready(IMAGE, root) == ""
         assert len(go_on()) == 1
-    assert environment.ready(IMAGE, root) == ""
+    assert image_environment.ready(IMAGE, root) == ""
 
 
 def test_whoever_wants_one_that_is_just_being_removed_has_it_made_anew(root: Path, tmp_path: Path) -> None:
     said: list[str] = []
     with prune("locked") as go_on:
         wants = threading.Thread(
-            target=environment.ensure, args=(IMAGE, root, {}, str(tmp_path), said.append)
+            target=image_environment.ensure, args=(IMAGE, root, {}, str(tmp_path), said.append)
         )
         wants.start()
         wait_until(lambda: bool(said))
@@ -105,17 +105,17 @@ def test_whoever_wants_one_that_is_just_being_removed_has_it_made_anew(root: Pat
         assert len(go_on()) == 1
         wants.join()
     assert (tmp_path / "made").read_text() == "made\n" * 2
-    assert environment.ready(IMAGE, root) == sys.executable
+    assert image_environment.ready(IMAGE, root) == sys.executable
 
 
 def test_one_that_is_waited_for_and_stays_counts_as_used(root: Path, tmp_path: Path) -> None:
     """A prune that only tells what would go has it locked for a moment, too."""
     said: list[str] = []
-    (lock,), (made,) = root.glob("*.lock"), root.glob(f"env-*/{environment.MADE}")
+    (lock,), (made,) = root.glob("*.lock"), root.glob(f"env-*/{image_environment.MADE}")
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         wants = threading.Thread(
-            target=environment.ensure, args=(IMAGE, root, {}, str(tmp_path), said.append)
+            target=image_environment.ensure, args=(IMAGE, root, {}, str(tmp_path), said.append)
         )
         wants.start()
         wait_until(lambda: bool(said))
@@ -129,7 +129,7 @@ def test_many_start_in_one_at_once(root: Path) -> None:
     (lock,) = root.glob("*.lock")
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_SH)
-        assert environment.ready(IMAGE, root) == sys.executable
+        assert image_environment.ready(IMAGE, root) == sys.executable
 
 
 @pytest.mark.proof("1 s of a processor")

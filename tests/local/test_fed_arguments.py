@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.pool.runs.feeding import Feeding
+from skyward_core.pool.runs.run import Feeding
 from tests.support.faults import agent_pids
 from tests.support.waiting import wait_until
 

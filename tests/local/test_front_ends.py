@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
-from skyward_core.model.hint import Hint
-from skyward_core.model.spec import Options, PoolSpec
-from skyward_core.pool.links import link
+from skyward_core.client.session import Session
+from skyward_core.model.errors import Hint
+from skyward_core.model.specs import Options, PoolSpec
+from skyward_core.pool import agent_link
 from skyward_core.pool.pool import Pool
+from skyward_core.protocol.frame_codec import VERSION
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
-from skyward_core.tasks.payload import make_task
+from skyward_core.tasks.function_pickling import make_task
 from skyward_core.views.events import PoolEnded
-from skyward_core.wire.frames import VERSION
-from skyward_tui.commands import look
-from skyward_tui.commands.console import Console
-from skyward_tui.hints import detail_of, words_of
+from skyward_tui.cli.commands import pools_and_logs
+from skyward_tui.cli.console import Console
+from skyward_tui.text.error_hints import detail_of, words_of
 from tests.support.waiting import wait_until
 
 
@@ -101,7 +101,7 @@ def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
     spec = PoolSpec(name="older", provider=Local(), nodes=2, options=Options(console=False))
     session.create(spec).result(90)
     session.detach()
-    monkeypatch.setattr(link, "VERSION", VERSION + 1)
+    monkeypatch.setattr(agent_link, "VERSION", VERSION + 1)
     session = Session()
     try:
         (view,) = session.refresh().result(90)
@@ -111,7 +111,7 @@ def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
         for told in (detail_of(view), words_of(refused.value)):
             assert f"speaks version {VERSION} of the protocol, this client {VERSION + 1}" in told
             assert told.endswith("; end it: skyward-tui down older")
-        assert look.ls(False, Console()) == 0
+        assert pools_and_logs.ls(False, Console()) == 0
         # Who looks every second asks ever less often; who looks because a person says so, at once.
         watch, tries = session._watch, []
 
@@ -136,7 +136,7 @@ def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
 WIDE = """
 import asyncio, pathlib, sys
 import skyward_core as sky
-from skyward_core.pool.nodes.startup import Startup
+from skyward_core.pool.startup import Startup
 
 bring_up = Startup._bring_up
 

@@ -72,7 +72,7 @@ class Steps:
         return asyncio.wrap_future(future)
 
 scheduler.asyncio = Steps()
-from skyward_tui.cli import main
+from skyward_tui.cli.main import main
 main()
 """
 TRIALS = 5

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.pool.links.link import Link
+from skyward_core.pool.agent_link import Link
 from skyward_core.pool.runs.run import Run
 from tests.support.faults import on_loop
 from tests.support.waiting import wait_until

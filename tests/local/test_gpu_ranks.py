@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
+from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError
 from skyward_core.plugins.built_in.jax import visible_gpus
-from skyward_core.pool.nodes import replace
-from skyward_core.transport.ssh.transport import SSHTransport
-from tests.support import one_host as ssh
+from skyward_core.pool import node_recovery
+from skyward_core.transport.ssh.ssh_transport import SSHTransport
+from tests.support import one_host
 from tests.support.faults import on_loop
 from tests.support.loss import lose, wait_for
 from tests.support.sshd import Host
@@ -248,7 +248,7 @@ def test_a_machine_with_fewer_gpus_is_no_replacement(driver: pytest.MonkeyPatch,
         "        break\n"
     )
     driver.setenv("FAKE_GPUS", "ww")
-    driver.setattr(replace, "PAUSES", (0.05, 0.05))
+    driver.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.05, 0.05))
     image = sky.Image(env={"PYTHONPATH": str(tmp_path), "COUNT": str(tmp_path / "came")})
     options = sky.Options(console=False, grace=0.5, on_loss="replace")
     said: list[str] = []
@@ -269,14 +269,14 @@ async def test_a_host_counts_its_own_gpus(library: Path, tmp_path: Path) -> None
     known = tmp_path / "known"
     known.write_text(host.known_line())
     try:
-        transport = SSHTransport(ssh.target(host, known), "gpus.0")
-        async with ssh.running(transport):
+        transport = SSHTransport(one_host.target(host, known), "gpus.0")
+        async with one_host.running(transport):
             with pytest.raises(
                 PoolError, match=r"127\.0\.0\.1 cannot run the agent: ranks_per_node=\"gpu\" needs a GPU"
             ):
-                await transport.prepare(ssh.config(ranks_per_node="gpu"), ssh.Reports())
+                await transport.prepare(one_host.config(ranks_per_node="gpu"), one_host.Reports())
             env = {"LD_LIBRARY_PATH": str(library), "FAKE_GPUS": "wnw"}
-            await transport.prepare(ssh.config(ranks_per_node="gpu", env=env), ssh.Reports())
-            assert (await ssh.greet(transport))["ranks_per_node"] == 3
+            await transport.prepare(one_host.config(ranks_per_node="gpu", env=env), one_host.Reports())
+            assert (await one_host.greet(transport))["ranks_per_node"] == 3
     finally:
         await host.stop()

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from skyward_core.model.errors import HostKeyError, PoolError
-from skyward_core.transport.ssh.connect import connect
-from skyward_core.transport.ssh.target import Target
+from skyward_core.transport.ssh.connection import connect
+from skyward_core.transport.ssh.host_address import Target
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 pytestmark = pytest.mark.skipif(

@@ -89,7 +89,7 @@ def test_a_file_of_our_name_beside_the_script_is_not_taken_for_us(script: Path, 
         "import multiprocessing as mp, skyward_core as sky\n"
         "def double(x): return 2 * x\n"
         "@sky.function\ndef work():\n"
-        "    from skyward_core.runtime import shard\n"
+        "    from skyward_core.runtime import sharding as shard\n"
         "    with mp.get_context('spawn').Pool(1) as pool: return pool.map(double, [sky.instance_info().world_size])\n"
     )
     cli.folder = script.parents[1]

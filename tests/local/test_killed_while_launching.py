@@ -27,11 +27,11 @@ def says(go: str):
 NEVER_ANSWERED = """
 import sys
 from concurrent.futures import Future
-from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.session import Session
-from skyward_tui.commands import run
-from skyward_tui.commands.console import Console
-from skyward_tui.commands.follow import Follower
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.session import Session
+from skyward_tui.cli.commands import run
+from skyward_tui.cli.console import Console
+from skyward_tui.cli.follow_run import Follower
 
 launch, shows = Session.launch, Follower._show
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
+from skyward_core.client.session import Session
 from tests.support.waiting import wait_until
 
 

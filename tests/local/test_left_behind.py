@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.node.boot.host import MARK, environment, members
-from skyward_core.node.boot.host_tasks import end
-from skyward_core.wire.frames import Decoder, frame
+from skyward_core.node.bootstrap.host_commands import end
+from skyward_core.node.bootstrap.host_inspection import MARK, environment, members
+from skyward_core.protocol.frame_codec import Decoder, frame
 from tests.support.child import Child
 from tests.support.faults import agent_pids
 from tests.support.processes import descendants, exists

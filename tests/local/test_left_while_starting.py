@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front.session import Session
-from skyward_core.model.errors import Cancelled, PoolError
-from skyward_core.model.hint import Hint
-from skyward_core.model.spec import Image, Options, PoolSpec
+from skyward_core.client.session import Session
+from skyward_core.model.errors import Cancelled, Hint, PoolError
+from skyward_core.model.specs import Image, Options, PoolSpec
 from skyward_core.providers.local.provider import Local
 from tests.support.child import Child
 from tests.support.cli import Cli

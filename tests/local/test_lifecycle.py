@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
+from skyward_core.client.session import Session
 from skyward_core.store.ledger import Ledger
 from tests.support.child import read_line
 from tests.support.faults import agent_pids, remove, worker_pids
@@ -352,8 +352,8 @@ def test_two_clients_broadcasting_at_once_never_swap_or_block(home: Path, proofs
         client = script(
             home,
             f"""
-            from skyward_core.front.session import Session
-            from skyward_core.tasks.payload import make_task
+            from skyward_core.client.session import Session
+            from skyward_core.tasks.function_pickling import make_task
             @sky.function
             def tag(i):
                 return ["theirs", i, sky.instance_info().rank]

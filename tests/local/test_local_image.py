@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.node.boot import environment
-from skyward_core.store.archive import replay
-from skyward_core.transport.local.image import without_cuda
-from skyward_core.transport.local.transport import LocalTransport
+from skyward_core.node.bootstrap import image_environment
+from skyward_core.store.pool_folder import replay
+from skyward_core.transport.local_transport import LocalTransport, without_cuda
 from skyward_core.views.events import NodePhase
 from tests.support.processes import descendants
 from tests.support.waiting import wait_until
@@ -67,10 +66,10 @@ def test_ranks_have_the_packages_of_the_image(wheels: None, home: Path) -> None:
     assert [each for each in said if "skytiny" in each], "the phase board tells what is installed"
     (made,) = environments(home)
     assert found == [(f"{made}/bin/python", "1.0")] * 2
-    os.utime(made / environment.MADE, (0, 0))
+    os.utime(made / image_environment.MADE, (0, 0))
     with pool(pip=["skytiny==1.0"]) as compute:
         assert seen() @ compute == found
-    assert (made / environment.MADE).stat().st_mtime > 0  # what is used is not pruned
+    assert (made / image_environment.MADE).stat().st_mtime > 0  # what is used is not pruned
     with pool(pip=["skytiny>=2"]) as compute:
         assert [version for _, version in seen() @ compute] == ["2.0"] * 2
 
@@ -93,7 +92,9 @@ def test_a_set_up_command_runs_once_and_one_that_fails_is_named(home: Path, tmp_
         pool(setup=["echo why >&2; exit 3"]),
     ):
         pass
-    assert (len(environments(home)) == 2 and not (environments(home)[0] / environment.MADE).exists()) or True
+    assert (
+        len(environments(home)) == 2 and not (environments(home)[0] / image_environment.MADE).exists()
+    ) or True
 
 
 def test_a_folder_for_environments_that_cannot_be_is_named(home: Path) -> None:
@@ -110,7 +111,7 @@ def test_what_an_interpreter_prints_as_it_starts_is_no_answer(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise = "print([1]); print('x' * 3_000_000); print('no JSON')\n"
-    monkeypatch.setattr(environment, "_MAIN", noise + environment._MAIN)
+    monkeypatch.setattr(image_environment, "_MAIN", noise + image_environment._MAIN)
     with pool(setup=[f"touch {tmp_path}/made"]) as compute:
         assert executable() @ compute == [sys.executable] * 2
     assert (tmp_path / "made").exists()
@@ -121,7 +122,7 @@ def test_debian_packages_that_are_installed_meanwhile_have_nothing_made_anew(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for there in (False, True):
-        monkeypatch.setattr(environment, "has_package", lambda package, there=there: there)
+        monkeypatch.setattr(image_environment, "has_package", lambda package, there=there: there)
         image = sky.Image(apt=["bash"], setup=[f"echo made >> {tmp_path}/made"])
         options = sky.Options(console=False, allow_apt=True)
         with sky.Compute(provider=sky.Local(), image=image, options=options) as compute:
@@ -211,11 +212,11 @@ def test_a_start_that_takes_too_long_leaves_no_installer_behind(home: Path, tmp_
     assert (tmp_path / "began").exists()
     wait_until(lambda: not running(f"{tmp_path}/go"))
     (made,) = environments(home)
-    assert not (made / environment.MADE).exists()
+    assert not (made / image_environment.MADE).exists()
     (tmp_path / "go").touch()
     with pool(setup=[wait]) as compute:
         assert executable() @ compute == [sys.executable] * 2
-    assert (made / environment.MADE).exists()
+    assert (made / image_environment.MADE).exists()
 
 
 def test_what_a_killed_installer_has_started_ends_with_it(home: Path, tmp_path: Path) -> None:
@@ -233,7 +234,7 @@ def test_what_a_killed_installer_has_started_ends_with_it(home: Path, tmp_path: 
     thread.start()
     wait_until((tmp_path / "began").exists)
     ours = descendants(os.getpid())
-    (installer,) = [pid for pid in running("boot.environment import main") if pid in ours]
+    (installer,) = [pid for pid in running("bootstrap.image_environment import main") if pid in ours]
     os.kill(installer, signal.SIGKILL)
     thread.join()
     assert "cannot be made on this machine: the process that makes it was ended by SIGKILL" in str(

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
-from skyward_core.views.logs import Line
+from skyward_core.client.session import Session
+from skyward_core.views.log_buffer import Line
 from tests.support.pool_logs import last_run, settled, stored
 from tests.support.waiting import wait_until
 

@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from skyward_core.node.boot.host import members
+from skyward_core.node.bootstrap.host_inspection import members
 from skyward_core.store.ledger import Ledger
 from tests.support.cli import Cli
 from tests.support.faults import remove

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
-from skyward_core.pool.measures import OLDER
+from skyward_core.client.session import Session
+from skyward_core.pool.machine_metrics import OLDER
 from tests.support.cli import Cli
 from tests.support.fake_driver import compiled, needs_compiler
 from tests.support.faults import agent_pids

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
+from skyward_core.client.session import Session
 from tests.support.task_places import pool_rank
 from tests.support.waiting import wait_until
 

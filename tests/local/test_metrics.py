@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
-from skyward_core.views.alerts import alerts_of
+from skyward_core.client.session import Session
+from skyward_core.views.alert_rules import alerts_of
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 

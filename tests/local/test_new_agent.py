@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.api.attach import Attached
-from skyward_core.store.archive import Archive
+from skyward_core.api.attach import Attached
 from skyward_core.store.ledger import Ledger
+from skyward_core.store.pool_folder import Archive
 from tests.support.child import read_line
 from tests.support.faults import agent_pids
 from tests.support.forked_clients import script

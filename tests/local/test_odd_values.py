@@ -21,7 +21,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.model.errors import RemoteTraceback
 from skyward_core.plugins import Plugin
-from skyward_core.store.archive import Archive
+from skyward_core.store.pool_folder import Archive
 from tests.support.pool_logs import last_run
 
 KINDS = (

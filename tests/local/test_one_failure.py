@@ -15,8 +15,8 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import LedgerError
-from skyward_core.pool.links import link
-from skyward_core.pool.nodes.roster import Roster
+from skyward_core.pool import agent_link
+from skyward_core.pool.node_roster import Roster
 from skyward_core.store import ledger
 from skyward_core.views.events import Event, NodeLink, NodePhase
 from tests.support.faults import on_loop
@@ -128,7 +128,7 @@ def test_tasks_with_large_arguments_go_to_nodes_that_have_them(
 def test_an_agent_that_is_frozen_keeps_no_client_from_its_pool(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "WELCOME", 1.0)
+    monkeypatch.setattr(agent_link, "WELCOME", 1.0)
     with sky.Compute(name="shared", nodes=2, options=sky.Options(console=False)) as compute:
         assert rank() @ compute == [0, 1]
         agent = compute.pool.links[1].welcome["pid"]

@@ -21,11 +21,11 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.pool.links.link import Link
-from skyward_core.pool.outputs import fetching
-from skyward_core.transport import incoming_output
+from skyward_core.pool import output_files
+from skyward_core.pool.agent_link import Link
+from skyward_core.transport import downloads
 from skyward_core.transport.background_loop import submit
-from skyward_core.transport.incoming_output import PARTS, IncomingOutput, OnItsWay
+from skyward_core.transport.downloads import PARTS, IncomingOutput, OnItsWay
 from tests.support.child import Child
 from tests.support.cli import COMMAND, call
 from tests.support.faults import agent_pids
@@ -269,7 +269,7 @@ def test_a_file_is_gone_on_with_after_its_agent_was_frozen_or_killed(
         write({"killed.pt": LARGE}) >> pool
         settled(pool)
         (link,), (agent,) = pool.pool.links, agent_pids(pool)
-        monkeypatch.setattr(fetching, "FROZEN", 0.2)
+        monkeypatch.setattr(output_files, "FROZEN", 0.2)
         coming = beside.submit(pool.fetch, "killed.pt", to=tmp_path)
         wait_until(lambda: parts(tmp_path))
         os.kill(agent, signal.SIGSTOP)
@@ -303,7 +303,7 @@ def test_a_node_that_answers_and_sends_nothing_of_a_file_is_given_up(
     write({"stalled/a": 3, "stalled/b": 3}) >> pool
     settled(pool)
     monkeypatch.setattr(Link, "take", never)
-    monkeypatch.setattr(fetching, "STUCK", 0.5)
+    monkeypatch.setattr(output_files, "STUCK", 0.5)
     with pytest.raises(PoolError, match=r"stalled/a, stalled/b of node .*nothing of it has come"):
         pool.fetch("stalled/**", to=tmp_path)
     assert len(through_ssh) == 1, "nor are its other files waited for"
@@ -323,8 +323,8 @@ def test_what_another_client_fetches_to_the_same_folder_is_waited_for(
             super().__init__(at)
             turned_away.append(at)
 
-    monkeypatch.setattr(incoming_output, "OnItsWay", Noted)
-    monkeypatch.setattr(fetching, "OnItsWay", Noted)
+    monkeypatch.setattr(downloads, "OnItsWay", Noted)
+    monkeypatch.setattr(output_files, "OnItsWay", Noted)
     theirs = IncomingOutput(tmp_path, f"{tmp_path / 'both.pt'}\0{file.node}", LARGE, file.version)
     with ThreadPoolExecutor(1) as beside:
         coming = beside.submit(pool.fetch, "both.pt", to=tmp_path)
@@ -363,10 +363,10 @@ def test_a_full_disk_is_named_and_nothing_half_is_left(
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(full)], check=True)
     try:
         for spare, said in (
-            (fetching.SPARE, "no room: it needs 9,000,000 bytes"),
+            (output_files.SPARE, "no room: it needs 9,000,000 bytes"),
             (-(1 << 40), "No space left"),
         ):
-            monkeypatch.setattr(fetching, "SPARE", spare)
+            monkeypatch.setattr(output_files, "SPARE", spare)
             with pytest.raises(PoolError, match=f"disk/too_large of node . *{said}".replace(" *", ": .*")):
                 pool.fetch("disk/**", to=full)
             assert [path.name for path in full.rglob("*") if path.is_file()] == ["small"]

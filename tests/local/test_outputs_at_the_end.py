@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.launch_plan import LaunchPlan
+from skyward_core.client.launch.launch_plan import LaunchPlan
 from skyward_core.model.errors import PoolError
-from skyward_core.pool.links.link import Link
-from skyward_core.tasks.own_interpreter import own
+from skyward_core.pool.agent_link import Link
+from skyward_core.tasks.client_interpreter import own
 from skyward_core.transport.background_loop import submit
-from skyward_core.transport.incoming_output import PARTS, IncomingOutput
+from skyward_core.transport.downloads import PARTS, IncomingOutput
 from tests.support.cli import call
 from tests.support.loopback_hosts import Hosts
 from tests.support.pool_logs import settled

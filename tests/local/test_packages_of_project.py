@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.session import Session
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.session import Session
 from skyward_core.model.errors import SpecError
-from skyward_core.model.spec import PoolSpec
-from skyward_core.views.views import PoolView
+from skyward_core.model.specs import PoolSpec
+from skyward_core.views.pool_view import PoolView
 from tests.support.cli import call
 from tests.support.one_host import provider
 from tests.support.pythons import make_environment

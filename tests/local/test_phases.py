@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
-from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.client.session import Session
+from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.plugins import Plugin
 from skyward_core.providers.local.provider import Local
-from skyward_core.tasks.payload import make_task
+from skyward_core.tasks.function_pickling import make_task
 from tests.support.waiting import wait_until
 
 PATIENCE = 60.0
@@ -53,7 +53,7 @@ class Meets(Plugin):
 
     @contextmanager
     def around_process(self, info: sky.InstanceInfo) -> Iterator[None]:
-        from skyward_core.runtime.phase import enter
+        from skyward_core.runtime.instance_info import enter
 
         if info.rank == 1:
             enter("importing")

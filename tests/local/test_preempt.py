@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.model.machine import Machine
-from skyward_core.model.states import NoticeKind
-from skyward_core.runtime import preempt
+from skyward_core.model.machines import Machine
+from skyward_core.model.outcomes import NoticeKind
+from skyward_core.runtime import preemption
 from tests.support.loss import REPLACE, lose, wait_for
 from tests.support.processes import descendants
 from tests.support.waiting import wait_until
@@ -208,7 +208,7 @@ def test_who_says_nothing_gets_sigterm_and_is_lost(pool: sky.Compute, steps: Ste
     assert error.message == "preempted: the machine of node 1 was taken back by its provider"
     assert pool_notices(pool) == ["rebalance", "terminate"]
     # Who comes later is told, too.
-    from skyward_core.front.session import Session  # which ranks do without
+    from skyward_core.client.session import Session  # which ranks do without
 
     session = Session()
     view = session.look(pool.pool.row.key).result(30)
@@ -309,7 +309,7 @@ def test_an_agent_that_follows_one_that_died_tells_ranks_nothing_twice(
 
 
 def pool_notices(compute: sky.Compute) -> list[NoticeKind]:
-    from skyward_core.store.archive import replay
+    from skyward_core.store.pool_folder import replay
     from skyward_core.views.events import NodeNotice
 
     return [each.kind for each in replay(compute.pool.archive.folder) if isinstance(each, NodeNotice)]
@@ -344,13 +344,13 @@ def test_a_run_is_stopped_after_a_notice_as_before(pool: sky.Compute, steps: Ste
         sky.on_preempt(lambda: heard.append(1))
         steps.take("begun")
         try:
-            while not heard or (rank and preempt.is_awaited()):
+            while not heard or (rank and preemption.is_awaited()):
                 time.sleep(0.01)
             steps.take("told")
             if rank == 0:
                 steps.await_all("told", [0, 1])
                 raise ValueError("now")
-            assert preempt.announced_here()
+            assert preemption.announced_here()
             time.sleep(600)
         finally:
             steps.take("cleaned")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front.launches import ScriptState
-from skyward_core.transport.upload.working_folder import manifest
+from skyward_core.client.launch.launch_records import ScriptState
+from skyward_core.transport.working_folder_upload import manifest
 from tests.support.cli import Cli
 from tests.support.hostile_project import JOB, SCRIPT, hostile_project
 

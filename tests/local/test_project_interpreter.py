@@ -18,19 +18,18 @@ from typing import Any, ClassVar
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.script_python import script_python
-from skyward_core.front.scripts import interpreter_of, missing_of
-from skyward_core.front.session import Session
+from skyward_core.client.launch.discovery import interpreter_of, missing_of
+from skyward_core.client.launch.launch_request import script_python
+from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, ScriptError, ScriptFailed, UsageError
-from skyward_core.model.interpreter import Interpreter
-from skyward_core.model.spec import Image, Options, PoolSpec
-from skyward_core.node.boot.environment import MADE
-from skyward_core.plugins.base import Plugin
-from skyward_core.store.kept_locks import kept
-from skyward_core.tasks.known_pythons import ask
-from skyward_core.tasks.own_packages import own_packages
-from skyward_core.tasks.scripts import build_task
-from skyward_core.tasks.task import Task
+from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.model.specs import Image, Options, PoolSpec
+from skyward_core.node.bootstrap.image_environment import MADE
+from skyward_core.plugins.plugin import Plugin
+from skyward_core.store.pool_folder import read_lock as kept
+from skyward_core.tasks.pickled_call import Task
+from skyward_core.tasks.script_inspection import build_task
+from skyward_core.tasks.script_interpreter_selection import ask, own_packages
 from tests.support.cli import Cli, call
 from tests.support.processes import descendants, exists
 from tests.support.pythons import another_python, make_environment, other_pythons
@@ -269,7 +268,7 @@ def test_a_script_with_inline_metadata_gets_an_environment_of_its_own(inline: Pa
 def test_what_a_plugin_brings_loads_a_script_and_is_what_its_ranks_have(
     project: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.front.scripts.FRAMEWORKS", ("skytiny",))
+    monkeypatch.setattr("skyward_core.client.launch.discovery.FRAMEWORKS", ("skytiny",))
     for name, value in from_folder(wheels).items():
         monkeypatch.setenv(name, value)
     script = project / "needs.py"
@@ -378,7 +377,7 @@ def test_values_are_written_for_every_version() -> None:
     for known in [*other_pythons().values(), None]:
         code = (
             "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path, PurePosixPath; "
-            "from skyward_core.tasks.loading_child import request_of; "
+            "from skyward_core.tasks.script_inspection import request_of; "
             "sys.stdout.buffer.write(request_of([Path('/a'), {'b': PurePosixPath('c')}]))"
         )
         root = str(Path(sky.__file__).parents[1])

@@ -7,9 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-from skyward_core.front.session import Session
-from skyward_core.views.metrics import MetricBook
-from skyward_core.views.views import RunView
+from skyward_core.client.session import Session
+from skyward_core.views.pool_view import RunView
+from skyward_core.views.rank_metrics import MetricBook
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 

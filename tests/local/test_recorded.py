@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.front import record_pack
-from skyward_core.front.playback import Playback
-from skyward_core.front.record_pack import pack
-from skyward_core.front.replay import opened
+from skyward_core.client import recording
+from skyward_core.client.recording import pack
+from skyward_core.client.replay_session import Playback, opened
 from skyward_core.model.errors import UsageError
-from skyward_core.pool import recording
-from skyward_core.store.history import recall
+from skyward_core.pool import machine_metrics
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.record_file import RecordFile
+from skyward_core.store.past_pools import recall
+from skyward_core.store.recording_file import RecordFile
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 
@@ -48,7 +47,7 @@ def key(world: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The key of a pool that is over, of whose machines nobody but the record wanted figures."""
     gate = tmp_path_factory.mktemp("gate") / "open"
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as beside:
-        patch.setattr(recording, "LONG", 0.01)
+        patch.setattr(machine_metrics, "LONG", 0.01)
         with sky.Compute(name="seen", nodes=1, worker=sky.Worker(ranks_per_node=2), options=QUIET) as compute:
             key = compute.pool.row.key
             future = beside.submit(lambda: train(str(gate)) @ compute)
@@ -129,8 +128,8 @@ def test_long_logs_keep_their_beginning_and_their_end(
 ) -> None:
     row = ledger.find(key)
     assert row is not None
-    monkeypatch.setattr(record_pack, "LOGS", 0)
-    monkeypatch.setattr(record_pack, "LEAST", 40)
+    monkeypatch.setattr(recording, "LOGS", 0)
+    monkeypatch.setattr(recording, "LEAST", 40)
     packed = pack(ledger, row, "", tmp_path / "a")
     assert packed.left_out > 0
     ring = played(packed.path).view.logs.rank(0)

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
+from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError
-from skyward_core.model.machine import Machine
-from skyward_core.pool.nodes import replace
+from skyward_core.model.machines import Machine
+from skyward_core.pool import node_recovery
 from skyward_core.store.ledger import Ledger
-from skyward_core.tasks.payload import make_task
+from skyward_core.tasks.function_pickling import make_task
 from tests.support.faults import agent_pids
 from tests.support.forked_clients import script
 from tests.support.loss import REPLACE, Provider, lose, wait_for
@@ -124,7 +124,7 @@ def test_logs_go_on_where_the_lost_machine_s_ended(home: Path, node: int) -> Non
 
 def test_tasks_go_to_the_nodes_that_are_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Provider(monkeypatch)
-    monkeypatch.setattr(replace, "PAUSES", (0.05, 0.05))
+    monkeypatch.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.05, 0.05))
     with sky.Compute(nodes=2, options=REPLACE) as compute:
         lose(compute, 0)  # the head
         node = compute.pool.view.nodes[0]
@@ -149,7 +149,9 @@ def test_without_another_machine_broadcasts_are_refused_in_words(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = Provider(monkeypatch)
-    monkeypatch.setattr(replace, "PAUSES", (600.0, 600.0))  # beyond start_timeout: there is one attempt
+    monkeypatch.setattr(
+        node_recovery, "REPLACEMENT_PAUSES", (600.0, 600.0)
+    )  # beyond start_timeout: there is one attempt
     with sky.Compute(nodes=2, name="given-up", options=REPLACE) as compute:
         lose(compute, 1)
         wait_until(lambda: "none is left" in compute.pool.view.nodes[1].detail)
@@ -221,7 +223,7 @@ def test_a_run_that_waits_is_cancelled_when_its_client_leaves(
 ) -> None:
     """Nobody could ever answer it: no node has heard of it."""
     shop = Provider(monkeypatch)
-    monkeypatch.setattr(replace, "PAUSES", (0.05, 0.05))
+    monkeypatch.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.05, 0.05))
     with sky.Compute(nodes=2, options=REPLACE) as compute, ThreadPoolExecutor(2) as beside:
         other = sky.attach(compute.name)
         lose(compute, 1)
@@ -272,7 +274,7 @@ def test_a_client_that_leaves_is_told_where_its_run_goes_on(home: Path, tmp_path
 def test_a_machine_that_does_not_come_up_is_followed_by_another(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replace, "PAUSES", (0.05, 0.05))
+    monkeypatch.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.05, 0.05))
     real, broken = sky.Local.replace, list[Machine]()
 
     async def first_is_broken(local: sky.Local, pool: str, token: str, *more: Any) -> Machine:
@@ -386,7 +388,7 @@ def test_two_clients_of_different_minds_end_up_with_one_machine(
 KILLED_HALF_WAY = """
     import signal
     sys.path.append(REPOSITORY)
-    from skyward_core.transport.local.transport import LocalTransport
+    from skyward_core.transport.local_transport import LocalTransport
     from skyward_core.providers.local.provider import Local
     from contextlib import suppress
     from tests.support.faults import remove

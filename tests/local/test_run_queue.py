@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from skyward_core.front.session import Session
-from skyward_core.views.job_steps import on_nodes, steps_of
+from skyward_core.client.session import Session
+from skyward_core.views.sweep_trials import on_nodes, steps_of
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 

@@ -19,16 +19,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 import skyward_core as sky
-from skyward_core.front import session as session_module
-from skyward_core.front.past_runs import RunSearch
-from skyward_core.front.session import Session
-from skyward_core.model.outcome import RootCause
-from skyward_core.pool.links import link as link_module
+from skyward_core.client import session as session_module
+from skyward_core.client.run_history import RunSearch
+from skyward_core.client.session import Session
+from skyward_core.model.outcomes import RootCause
+from skyward_core.pool import agent_link
 from skyward_core.providers import from_json
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.transport.background_loop import submit
-from skyward_core.views.views import PoolView
+from skyward_core.views.pool_view import PoolView
 from tests.support.child import read_line
 from tests.support.cli import Cli
 from tests.support.forked_clients import script
@@ -227,7 +227,7 @@ def test_a_failure_that_belongs_to_no_call_is_reported(home: Path) -> None:
 
 
 def test_a_pool_that_does_not_answer_holds_up_nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "WELCOME", 600.0)
+    monkeypatch.setattr(agent_link, "WELCOME", 600.0)
     monkeypatch.setattr(session_module, "LOOK", 0.05)
     options = sky.Options(console=False)
 

@@ -17,8 +17,8 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.plugins import Plugin
+from skyward_core.util.content_hash import name_of
 from skyward_core.views import events as ev
-from skyward_core.wire.content_name import name_of
 from tests.support.cli import Cli
 from tests.support.faults import worker_pids
 from tests.support.waiting import wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.node.boot.working_copy import PART
+from skyward_core.node.bootstrap.receive_working_folder import PART
 from tests.support.child import Child
 from tests.support.loopback_hosts import Hosts
 from tests.support.waiting import wait_until

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
-from skyward_core.front.shell_tasks import shell_task
-from skyward_core.model.interpreter import Interpreter
-from skyward_core.runtime import shell_command
+from skyward_core.client.launch.job_launch import shell_task
+from skyward_core.client.session import Session
+from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.runtime import shell_and_scripts
 from tests.support.pool_logs import last_run, log_of
 from tests.support.processes import exists
 from tests.support.pythons import another_python
@@ -213,4 +213,4 @@ def test_what_scripts_call_so_is_theirs(pool: sky.Compute) -> None:
 def test_a_python_in_a_folder_with_a_colon_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/env/14:55/bin/python")
     with pytest.raises(OSError, match="/env/14:55/bin cannot be an entry of PATH"):
-        shell_command._of_python("")
+        shell_and_scripts._of_python("")

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
+from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, PoolGone, UsageError
-from skyward_core.providers.slurm import batch
-from skyward_core.providers.slurm.allocation_folder import ledger_id
-from skyward_core.providers.slurm.belongings import comment
+from skyward_core.providers.slurm import allocation
+from skyward_core.providers.slurm.allocation import ledger_id
+from skyward_core.providers.slurm.provider import comment
 from skyward_core.store.ledger import Ledger
 from skyward_core.transport.background_loop import submit
-from skyward_core.transport.ssh import openssh_config
-from skyward_core.transport.ssh.transport import SSHTransport
+from skyward_core.transport.ssh import ssh_config_export
+from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from tests.support.another_script import torchrun_with_another_python
 from tests.support.loopback_hosts import Hosts
 from tests.support.slurm_cluster import SlurmCluster, missing
@@ -192,8 +192,8 @@ def test_an_allocation_that_ends_under_us_is_told_as_such(
 def test_nodes_leave_the_allocation_that_no_agent_needs_any_more(
     cluster: SlurmCluster, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "GONE", 1)
-    monkeypatch.setattr(batch, "LOOK", 1)
+    monkeypatch.setattr(allocation, "GONE", 1)
+    monkeypatch.setattr(allocation, "LOOK", 1)
     session = Session()
     options = sky.Options(console=False, idle_timeout=1.0)
     spec = sky.PoolSpec(name="left", provider=sky.Slurm(), nodes=2, options=options)
@@ -212,13 +212,13 @@ def test_nodes_leave_the_allocation_that_no_agent_needs_any_more(
 KILLED = """
     import os, signal, sys
     import skyward_core as sky
-    from skyward_core.providers.slurm import allocation, commands
+    from skyward_core.providers.slurm import allocation, slurm_commands as commands
 
     def die(*given, **more):
         os.kill(os.getpid(), signal.SIGKILL)
 
     if sys.argv[1] == "after":
-        allocation.texts.submitted = die
+        commands.submitted = die
     else:
         # sbatch is late, and its client dies while it waits for the controller.
         real = commands.Commands._here
@@ -305,7 +305,7 @@ def test_a_login_host_runs_the_commands_and_is_the_way_to_the_nodes(
                 assert [rank for rank, _ in devices() @ compute] == [0, 1]
                 transport = compute.pool.context.links[0].transport
                 assert isinstance(transport, SSHTransport)
-                submit(openssh_config.write("far", [transport.target])).result(30)
+                submit(ssh_config_export.write("far", [transport.target])).result(30)
                 entry = (home / "ssh_config.d" / "far.conf").read_text()
                 assert f"ProxyJump 127.0.0.1:{login.port}\n" in entry
         assert compute.receipt is not None and compute.receipt.ok

@@ -17,8 +17,8 @@ import asyncssh
 import pytest
 
 from skyward_core.model.errors import PoolError, SkywardError, UsageError
-from skyward_core.transport.ssh.connect import connect
-from skyward_core.transport.ssh.target import Target
+from skyward_core.transport.ssh.connection import connect
+from skyward_core.transport.ssh.host_address import Target
 
 pytestmark = pytest.mark.skipif(
     any(shutil.which(each) is None for each in ("ssh", "ssh-agent", "bash")),

@@ -16,13 +16,12 @@ import asyncssh
 import pytest
 
 from skyward_core.model.errors import HostKeyError, PoolError, UsageError
-from skyward_core.model.spec import PoolSpec
+from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.transport.ssh import connect
-from skyward_core.transport.ssh.command_channel import CommandChannel
-from skyward_core.transport.ssh.dial import Dials
-from skyward_core.transport.ssh.target import Target
-from skyward_core.transport.ssh.wanted_python import WantedPython
+from skyward_core.transport.ssh import connection
+from skyward_core.transport.ssh.bootstrap_channel import CommandChannel
+from skyward_core.transport.ssh.effective_ssh_config import Dials
+from skyward_core.transport.ssh.host_address import Target, WantedPython
 from tests.support.sshd import Host
 
 
@@ -33,7 +32,7 @@ def target(host: Host, known: Path) -> Target:
     )
 
 
-async def nothing(link: connect.HostConnection) -> None:
+async def nothing(link: connection.HostConnection) -> None:
     """What is done on a host right after the login."""
 
 
@@ -98,10 +97,10 @@ async def until_none(connections: set[Any]) -> None:
 async def test_the_first_to_connect_takes_it_and_the_next_gets_one_of_its_own(
     host: Host, target: Target
 ) -> None:
-    await connect.open_early([target], Dials([]), nothing)
-    first = await connect.connect(target, patience=0)
-    second = await connect.connect(target, patience=0)
-    await connect.close_early([target])
+    await connection.open_early([target], Dials([]), nothing)
+    first = await connection.connect(target, patience=0)
+    second = await connection.connect(target, patience=0)
+    await connection.close_early([target])
     assert host.logins == 2 and first is not second
     assert not first.lost.is_set() and len(host.connections) == 2
     await first.close()
@@ -109,26 +108,26 @@ async def test_the_first_to_connect_takes_it_and_the_next_gets_one_of_its_own(
 
 
 async def test_one_that_nobody_took_is_closed(host: Host, target: Target) -> None:
-    await connect.open_early([target], Dials([]), nothing)
-    await connect.close_early([target])  # in the middle of its login
-    await connect.open_early([target], Dials([]), nothing)
+    await connection.open_early([target], Dials([]), nothing)
+    await connection.close_early([target])  # in the middle of its login
+    await connection.open_early([target], Dials([]), nothing)
     async with asyncio.timeout(20):
         while not host.logins:
             await asyncio.sleep(0.005)
-    await connect.close_early([target])
+    await connection.close_early([target])
     await until_none(host.connections)
-    await (await connect.connect(target, patience=0)).close()
+    await (await connection.connect(target, patience=0)).close()
 
 
 async def test_a_host_that_is_not_there_yet_is_tried_again_by_who_needs_it(
     host: Host, target: Target
 ) -> None:
     await host.stop()
-    await connect.open_early([target], Dials([]), nothing)
+    await connection.open_early([target], Dials([]), nothing)
     with pytest.raises(PoolError, match="refuses"):
-        await connect.connect(target, patience=0)
-    await connect.open_early([target], Dials([]), nothing)
-    waiting = asyncio.create_task(connect.connect(target, patience=20))
+        await connection.connect(target, patience=0)
+    await connection.open_early([target], Dials([]), nothing)
+    waiting = asyncio.create_task(connection.connect(target, patience=20))
     await host.start()
     await (await waiting).close()
 
@@ -137,14 +136,14 @@ async def test_a_changed_key_is_refused_as_ever(host: Host, target: Target) -> N
     Path(target.known_hosts or "").write_text(
         f"[127.0.0.1]:{host.port} {asyncssh.generate_private_key('ssh-ed25519').export_public_key().decode()}"
     )
-    await connect.open_early([target], Dials([]), nothing)
+    await connection.open_early([target], Dials([]), nothing)
     with pytest.raises(HostKeyError, match="changed"):
-        await connect.connect(target, patience=0)
+        await connection.connect(target, patience=0)
     assert host.logins == 0
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no shell")
-@pytest.mark.parametrize(("ciphers", "fillers"), [(connect.AEAD, False), (("aes128-ctr",), True)])
+@pytest.mark.parametrize(("ciphers", "fillers"), [(connection.AEAD, False), (("aes128-ctr",), True)])
 async def test_fillers_go_only_to_ciphers_that_they_guard(
     host: Host,
     target: Target,
@@ -160,15 +159,15 @@ async def test_fillers_go_only_to_ciphers_that_they_guard(
         send(self, pkttype, *args, handler=handler)
 
     monkeypatch.setattr(asyncssh.SSHClientConnection, "send_packet", count)
-    monkeypatch.setattr(connect, "CIPHERS", ciphers)
-    link = await connect.connect(target, patience=0)
+    monkeypatch.setattr(connection, "CIPHERS", ciphers)
+    link = await connection.connect(target, patience=0)
     echo = await link.ssh.create_process("cat", encoding=None)
     data = bytes(100_000)
     echo.stdin.write(data)
     echo.stdin.write_eof()
     assert await echo.stdout.read() == data
     await link.close()
-    assert (connect.MSG_IGNORE in sent) is fillers
+    assert (connection.MSG_IGNORE in sent) is fillers
 
 
 # ---- before there is SSH -----------------------------------------------------------------------------------
@@ -186,8 +185,8 @@ async def test_a_login_takes_the_connection_that_was_dialled(host: Host, target:
         dials = Dials([target])
         await dials.open()
         await front.until(came=1, still=1)
-        await connect.open_early([target], dials, nothing)
-        link = await connect.connect(target, patience=0)
+        await connection.open_early([target], dials, nothing)
+        link = await connection.connect(target, patience=0)
         assert (front.came, host.logins) == (1, 1)
         await dials.close()
         assert not link.lost.is_set()
@@ -211,8 +210,8 @@ async def test_a_host_that_drops_what_was_dialled_is_connected_to_anew(host: Hos
         dials = Dials([target])
         await dials.open()
         await front.until(came=1, still=0)
-        await connect.open_early([target], dials, nothing)
-        link = await connect.connect(target, patience=0)
+        await connection.open_early([target], dials, nothing)
+        link = await connection.connect(target, patience=0)
         assert (front.came, host.logins) == (2, 1)
         await link.close()
         await dials.close()
@@ -224,9 +223,9 @@ async def test_keys_that_cannot_be_used_leave_nothing_open(host: Host, target: T
         dials = Dials([target])
         await dials.open()
         await front.until(came=1, still=1)
-        await connect.open_early([target], dials, nothing)
+        await connection.open_early([target], dials, nothing)
         with pytest.raises(UsageError, match="cannot be used"):
-            await connect.connect(target, patience=0)
+            await connection.connect(target, patience=0)
         await dials.close()
         await front.until(came=1, still=0)
 
@@ -258,8 +257,8 @@ async def test_a_host_is_dialled_where_the_configuration_has_it_unless_something
 
 async def test_the_first_channel_is_the_one_that_was_begun(host: Host, target: Target) -> None:
     begin = partial(CommandChannel.begin, python=WantedPython(sys.executable), name="pool")
-    await connect.open_early([target], Dials([]), begin)
-    link = await connect.connect(target, patience=0)
+    await connection.open_early([target], Dials([]), begin)
+    link = await connection.connect(target, patience=0)
     assert len(host.commands) == 1
     wish: dict[str, Any] = {"folder": "", "said": lambda line: None}
     first = await CommandChannel.open(link, python=WantedPython(sys.executable), **wish)

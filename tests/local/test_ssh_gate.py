@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from skyward_core.transport.base import Gate
-from skyward_core.transport.ssh.target import Target
-from skyward_core.transport.ssh.transport import SSHTransport
+from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.ssh_transport import SSHTransport
+from skyward_core.transport.transport import Gate
 from tests.support.sshd import Host
 from tests.support.waiting import until
 

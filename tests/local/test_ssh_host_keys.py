@@ -11,17 +11,17 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from skyward_core.front.session import Session
+from skyward_core.client.session import Session
 from skyward_core.model.errors import (
     Cancelled,
+    Hint,
     HostKeyError,
 )
-from skyward_core.model.hint import Hint
-from skyward_core.model.spec import PoolSpec
-from skyward_core.transport.ssh import connect, host_keys
-from skyward_core.transport.ssh.questions import Questions
-from skyward_core.transport.ssh.transport import SSHTransport
-from skyward_tui.hints import words_of
+from skyward_core.model.specs import PoolSpec
+from skyward_core.transport.ssh import connection, known_hosts
+from skyward_core.transport.ssh.host_key_prompt import Questions
+from skyward_core.transport.ssh.ssh_transport import SSHTransport
+from skyward_tui.text.error_hints import words_of
 from tests.support.one_host import NOISE, Reports, config, provider, target
 from tests.support.sshd import Host
 
@@ -52,7 +52,7 @@ async def test_a_changed_key_stops_everything_under_every_policy(host: Host, kno
         before = known.read_text()
         for policy in ("known", "ask", "accept-new"):
             with pytest.raises(HostKeyError, match="CHANGED") as caught:
-                await connect.connect(target(host, known, host_keys=policy))
+                await connection.connect(target(host, known, host_keys=policy))
             for part in (old.get_fingerprint(), host.key.get_fingerprint(), f"{known} line 1"):
                 assert part in str(caught.value)
         assert known.read_text() == before
@@ -61,10 +61,10 @@ async def test_a_changed_key_stops_everything_under_every_policy(host: Host, kno
 
 async def test_a_fetched_and_accepted_key_is_known_from_then_on(host: Host, tmp_path: Path) -> None:
     file = tmp_path / "own"
-    shown = await connect.fetch_host_key(target(host, file))
+    shown = await connection.fetch_host_key(target(host, file))
     assert shown.fingerprint == host.key.get_fingerprint()
-    host_keys.accept(shown)
-    link = await connect.connect(target(host, file))
+    known_hosts.accept(shown)
+    link = await connection.connect(target(host, file))
     await link.close()
     assert host.logins == 1
 
@@ -73,27 +73,27 @@ async def test_the_log_tells_of_logins_and_of_those_that_failed(
     host: Host, known: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "skyward.ssh")
-    link = await connect.connect(target(host, known))
+    link = await connection.connect(target(host, known))
     assert re.search(rf"127\.0\.0\.1:{host.port}: connected and logged in, [\d.]+ s", caplog.text)
     await link.close()
     assert f"127.0.0.1:{host.port}: disconnected" in caplog.text
     with pytest.raises(HostKeyError):
-        await connect.connect(target(host, tmp_path / "none"))
+        await connection.connect(target(host, tmp_path / "none"))
     assert re.search(rf"127\.0\.0\.1:{host.port}: no login after [\d.]+ s: HostKeyNotVerifiable", caplog.text)
 
 
 async def test_new_keys_are_written_down_when_asked_for(host: Host, tmp_path: Path) -> None:
     file = tmp_path / "own"
-    link = await connect.connect(target(host, file, host_keys="accept-new"))
+    link = await connection.connect(target(host, file, host_keys="accept-new"))
     await link.close()
     assert host.key.export_public_key().split()[1] in file.read_bytes()
 
 
 @pytest.mark.parametrize("answer", [True, False])
 async def test_the_person_is_asked(host: Host, tmp_path: Path, answer: bool) -> None:
-    asked: list[host_keys.ServerKey] = []
+    asked: list[known_hosts.ServerKey] = []
 
-    async def hook(shown: host_keys.ServerKey) -> bool:
+    async def hook(shown: known_hosts.ServerKey) -> bool:
         assert host.logins == 0
         asked.append(shown)
         return answer
@@ -103,11 +103,11 @@ async def test_the_person_is_asked(host: Host, tmp_path: Path, answer: bool) -> 
     file = tmp_path / "own"
     with questions.asked():
         if answer:
-            link = await connect.connect(target(host, file, host_keys="ask"))
+            link = await connection.connect(target(host, file, host_keys="ask"))
             await link.close()
         else:
             with pytest.raises(HostKeyError, match="is not known"):
-                await connect.connect(target(host, file, host_keys="ask"))
+                await connection.connect(target(host, file, host_keys="ask"))
     assert [key.fingerprint for key in asked] == [host.key.get_fingerprint()]
     assert file.exists() is answer
 
@@ -115,7 +115,7 @@ async def test_the_person_is_asked(host: Host, tmp_path: Path, answer: bool) -> 
 async def test_a_pool_torn_down_while_a_key_is_judged_never_comes_up(host: Host, tmp_path: Path) -> None:
     asked, withdrawn = threading.Event(), threading.Event()
 
-    async def hook(shown: host_keys.ServerKey) -> bool:
+    async def hook(shown: known_hosts.ServerKey) -> bool:
         asked.set()
         try:
             await asyncio.Event().wait()
@@ -146,7 +146,7 @@ async def test_each_session_is_asked_about_its_own_hosts(host: Host, tmp_path: P
     silent = Session()  # which nobody answers for
     asked: dict[int, set[str]] = {port: set() for port in sessions}
 
-    async def refuse(port: int, shown: host_keys.ServerKey) -> bool:
+    async def refuse(port: int, shown: known_hosts.ServerKey) -> bool:
         asked[port].add(shown.fingerprint)
         return False
 
@@ -171,7 +171,7 @@ async def test_each_session_is_asked_about_its_own_hosts(host: Host, tmp_path: P
 async def test_the_questions_of_a_session_that_ends_are_answered_no(host: Host, tmp_path: Path) -> None:
     asked, withdrawn = asyncio.Event(), asyncio.Event()
 
-    async def hook(shown: host_keys.ServerKey) -> bool:
+    async def hook(shown: known_hosts.ServerKey) -> bool:
         asked.set()
         try:
             await asyncio.Event().wait()
@@ -183,7 +183,7 @@ async def test_the_questions_of_a_session_that_ends_are_answered_no(host: Host, 
     questions.answered_by(hook)
     wish = target(host, tmp_path / "none", host_keys="ask")
     with questions.asked():
-        connecting = asyncio.create_task(connect.connect(wish))
+        connecting = asyncio.create_task(connection.connect(wish))
         await asked.wait()
         questions.end()
         with pytest.raises(HostKeyError, match="is not known"):
@@ -191,14 +191,14 @@ async def test_the_questions_of_a_session_that_ends_are_answered_no(host: Host, 
         assert withdrawn.is_set()
         asked.clear()
         with pytest.raises(HostKeyError, match="is not known"):
-            await connect.connect(wish)
+            await connection.connect(wish)
     assert not asked.is_set() and host.logins == 0
 
 
 async def test_a_session_that_ends_withdraws_its_questions(host: Host, tmp_path: Path) -> None:
     asked, withdrawn = threading.Event(), threading.Event()
 
-    async def hook(shown: host_keys.ServerKey) -> bool:
+    async def hook(shown: known_hosts.ServerKey) -> bool:
         asked.set()
         try:
             await asyncio.Event().wait()
@@ -223,5 +223,5 @@ async def test_a_revoked_key_is_refused(host: Host, known: Path) -> None:
     public = host.key.export_public_key().decode()
     known.write_text(f"[127.0.0.1]:{host.port} {public}@revoked * {public}")
     with pytest.raises(HostKeyError, match="revoked"):
-        await connect.connect(target(host, known, host_keys="accept-new"))
+        await connection.connect(target(host, known, host_keys="accept-new"))
     assert host.logins == 0

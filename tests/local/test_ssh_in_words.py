@@ -18,11 +18,11 @@ from skyward_core.model.errors import (
     PoolError,
     Unreachable,
 )
-from skyward_core.node.boot import host as on_host
-from skyward_core.transport.ssh import connect
-from skyward_core.transport.ssh.command_channel import Failed
-from skyward_core.transport.ssh.target import Target
-from skyward_core.transport.ssh.transport import SSHTransport
+from skyward_core.node.bootstrap import host_inspection
+from skyward_core.transport.ssh import connection
+from skyward_core.transport.ssh.bootstrap_channel import Failed
+from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from tests.support.one_host import NOISE, Reports, config, running, target
 from tests.support.sshd import Host
 
@@ -158,12 +158,12 @@ async def test_a_host_names_the_interpreter_and_nothing_else_of_the_config(host:
 async def test_nowhere_to_write_is_told_with_reasons(
     host: Host, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from skyward_core.transport.ssh import command_channel as module
+    from skyward_core.transport.ssh import bootstrap_channel
 
-    parts = dict(marshal.loads(module._sent_code()))
-    source = Path(on_host.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
-    parts[on_host.__name__] = compile(source, "host", "exec")
-    monkeypatch.setattr(module, "_sent_code", lambda: marshal.dumps([*parts.items()]))
+    parts = dict(marshal.loads(bootstrap_channel._sent_code()))
+    source = Path(host_inspection.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
+    parts[host_inspection.__name__] = compile(source, "host", "exec")
+    monkeypatch.setattr(bootstrap_channel, "_sent_code", lambda: marshal.dumps([*parts.items()]))
     transport = SSHTransport(target(host, known), "p.0", patience=0)
     with pytest.raises(PoolError, match=r"no folder .*\(/proc/none"):
         await transport.prepare(config(), Reports())
@@ -203,20 +203,20 @@ async def test_a_wrong_key_names_user_and_remedy(host: Host, known: Path, tmp_pa
     with pytest.raises(
         CredentialsRefused, match=r"accepts none of the keys offered for user 'me'.*ssh-copy-id"
     ):
-        await connect.connect(wish)
+        await connection.connect(wish)
 
 
 async def test_refusals_are_tried_again_until_patience_ends(host: Host, known: Path) -> None:
     await host.stop()
     waits: list[str] = []
     with pytest.raises(Unreachable, match="no SSH server listens on port"):
-        await connect.connect(target(host, known), patience=0.8, waiting=lambda why, at: waits.append(why))
+        await connection.connect(target(host, known), patience=0.8, waiting=lambda why, at: waits.append(why))
     assert waits and set(waits) == {"connection refused"}
     asyncio.get_running_loop().call_later(0.3, lambda: asyncio.ensure_future(host.start()))
-    link = await connect.connect(target(host, known), patience=20)
+    link = await connection.connect(target(host, known), patience=20)
     await link.close()
 
 
 async def test_a_name_that_does_not_resolve_fails_at_once() -> None:
     with pytest.raises(Unreachable, match="cannot be resolved"):
-        await connect.connect(Target("no-such-host.invalid", config=False), patience=0)
+        await connection.connect(Target("no-such-host.invalid", config=False), patience=0)

@@ -15,12 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.model.spec import PoolSpec
-from skyward_core.node.boot import bootstrap
-from skyward_core.node.boot import host as on_host
+from skyward_core.model.specs import PoolSpec
+from skyward_core.node.bootstrap import bootstrap, host_inspection
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.transport.ssh.target import Target
-from skyward_core.transport.ssh.transport import SSHTransport
+from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from tests.support.sshd import Host
 
 
@@ -69,7 +68,7 @@ def test_a_live_agent_keeps_its_folder_however_quiet_it_is(tmp_path: Path) -> No
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    mark = {on_host.MARK: str(tmp_path / "pools" / "orphans.a.0")}
+    mark = {host_inspection.MARK: str(tmp_path / "pools" / "orphans.a.0")}
     code = "print('here', flush=True); input()"
     process = subprocess.Popen(
         [sys.executable, "-c", code], env=mark, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -106,10 +105,10 @@ async def test_the_next_start_on_the_host_removes_it(tmp_path: Path, monkeypatch
     try:
         await first.prepare(config, lambda *said, **more: None)
         left = root / "pools" / "first.a.0"
-        for pid in on_host.members(str(left)):
+        for pid in host_inspection.members(str(left)):
             os.kill(pid, signal.SIGKILL)  # what a power cut does to them
         async with asyncio.timeout(90):
-            while on_host.is_running(str(left)) or on_host.members(str(left)):
+            while host_inspection.is_running(str(left)) or host_inspection.members(str(left)):
                 await asyncio.sleep(0.01)
         then = time.time() - 101
         for path in (*left.rglob("*"), left):

@@ -13,10 +13,11 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from skyward_core.front.session import Session
-from skyward_core.model import exit_status
+from skyward_core.client.session import Session
+from skyward_core.model import errors
 from skyward_core.model.errors import (
     CredentialsRefused,
+    Hint,
     HostKeyError,
     NoCapacity,
     PoolError,
@@ -24,15 +25,15 @@ from skyward_core.model.errors import (
     Unreachable,
     UsageError,
 )
-from skyward_core.model.hint import Hint
-from skyward_core.model.spec import PoolSpec
+from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.transport.ssh import connect, host_keys
-from skyward_core.transport.ssh.questions import Questions
-from skyward_core.transport.ssh.target import Target
-from skyward_core.transport.ssh.transport import SSHTransport
-from skyward_core.transport.upload import working_folder
-from skyward_tui.hints import detail_of
+from skyward_core.transport import working_folder_upload
+from skyward_core.transport.ssh import connection as connect
+from skyward_core.transport.ssh import known_hosts
+from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.host_key_prompt import Questions
+from skyward_core.transport.ssh.ssh_transport import SSHTransport
+from skyward_tui.text.error_hints import detail_of
 from tests.support.one_host import NOISE, Reports, config, greet, provider, running, target
 from tests.support.sshd import Host
 
@@ -90,13 +91,13 @@ async def test_a_file_that_is_removed_during_a_start_is_left_out(
         await first.prepare(config(cwd=str(work)), Reports())
     for path in work.iterdir():
         os.utime(path, ns=(1, 12345))  # the node cannot tell whether they are the same
-    differ = working_folder.Snapshot.differ
+    differ = working_folder_upload.Snapshot.differ
 
-    async def late(self: working_folder.Snapshot, hashes: Mapping[int, str]) -> list[int]:
+    async def late(self: working_folder_upload.Snapshot, hashes: Mapping[int, str]) -> list[int]:
         (work / "notes.txt").unlink()
         return await differ(self, hashes)
 
-    monkeypatch.setattr(working_folder.Snapshot, "differ", late)
+    monkeypatch.setattr(working_folder_upload.Snapshot, "differ", late)
     second = SSHTransport(target(host, known), "p.1")
     async with running(second):
         await second.prepare(config(cwd=str(work)), Reports())
@@ -198,7 +199,7 @@ async def test_a_jump_host_refused_at_one_session_is_asked_about_at_the_other(
     both = asyncio.Barrier(2)  # neither answers before the other is asked
 
     async def reach(answer: bool) -> connect.HostConnection:
-        async def hook(shown: host_keys.ServerKey) -> bool:
+        async def hook(shown: known_hosts.ServerKey) -> bool:
             await both.wait()
             return answer
 
@@ -259,7 +260,7 @@ async def test_more_nodes_than_hosts_is_a_usage_error(host: Host, known: Path) -
     with pytest.raises(TooFewHosts, match="2 nodes were asked for, and there are 1 hosts") as caught:
         await ssh.create(PoolSpec(name="train", provider=ssh, nodes=2), "t")
     assert isinstance(caught.value, UsageError) and isinstance(caught.value, NoCapacity)
-    assert exit_status.of_error(caught.value) == exit_status.USAGE
+    assert errors.of_error(caught.value) == errors.USAGE
 
 
 async def test_no_host_left_to_replace_one_is_no_capacity(host: Host, known: Path) -> None:

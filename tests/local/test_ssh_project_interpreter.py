@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from skyward_core.front.scripts import build_task, interpreter_of
-from skyward_core.front.session import Session
+from skyward_core.client.launch.discovery import build_task, interpreter_of
+from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.model.interpreter import Interpreter
-from skyward_core.model.spec import Image, Options, PoolSpec
+from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.model.specs import Image, Options, PoolSpec
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.store.kept_locks import kept
+from skyward_core.store.pool_folder import read_lock as kept
 from tests.support.one_host import provider
 from tests.support.processes import exists
 from tests.support.pythons import another_python

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import PoolError
-from skyward_core.node.boot import host as on_host
-from skyward_core.providers.agents_over_ssh import _reaches
-from skyward_core.transport.base import Gate
-from skyward_core.transport.ssh import command_channel
-from skyward_core.transport.ssh.bundle_sending import send_bundle
-from skyward_core.transport.ssh.command_channel import CommandChannel
-from skyward_core.transport.ssh.target import Target
-from skyward_core.transport.ssh.transport import SSHTransport, send_workdir
+from skyward_core.node.bootstrap import host_inspection
+from skyward_core.providers.ssh_machines import _reaches
+from skyward_core.transport.ssh import bootstrap_channel
+from skyward_core.transport.ssh.bootstrap_channel import CommandChannel
+from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.ssh_transport import SSHTransport, send_bundle, send_workdir
+from skyward_core.transport.transport import Gate
 from tests.support.sshd import Host
 
 SIZE = 20_000_000
@@ -120,11 +119,11 @@ async def test_a_host_without_room_is_not_told_as_a_lost_connection(
 ) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"data")
-    parts = dict(marshal.loads(command_channel._sent_code()))
-    text = Path(on_host.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
-    parts[on_host.__name__] = compile(text, "host", "exec")
+    parts = dict(marshal.loads(bootstrap_channel._sent_code()))
+    text = Path(host_inspection.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
+    parts[host_inspection.__name__] = compile(text, "host", "exec")
     with monkeypatch.context() as patch:
-        patch.setattr(command_channel, "_sent_code", lambda: marshal.dumps([*parts.items()]))
+        patch.setattr(bootstrap_channel, "_sent_code", lambda: marshal.dumps([*parts.items()]))
         patch.setattr(way, "_facts", {})  # it is asked again
         with pytest.raises(PoolError, match=r"no folder .*\(/proc/none"):
             await way.put(source, "d" * 32)

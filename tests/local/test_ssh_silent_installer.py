@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front.session import Session
+from skyward_core.client.session import Session
 from skyward_core.model.errors import Cancelled, PoolError
-from skyward_core.model.spec import Image, Options, PoolSpec
+from skyward_core.model.specs import Image, Options, PoolSpec
 from skyward_core.transport.background_loop import background
-from skyward_core.views.views import PoolView
+from skyward_core.views.pool_view import PoolView
 from tests.support.one_host import provider
 from tests.support.processes import exists
 from tests.support.sshd import Host

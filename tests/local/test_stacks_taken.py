@@ -17,17 +17,15 @@ from typing import Any, NoReturn
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
+from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.model.stacks import Stacks
-from skyward_core.node.stacks import by_signal
-from skyward_core.node.stacks.taking import RankProcess
-from skyward_core.node.stacks.taking import take as taken
-from skyward_core.node.stacks.texts import Places
-from skyward_core.pool import stacks as pool_stacks
-from skyward_core.views.profile import hottest, parsed
-from skyward_core.views.stacks import groups
-from skyward_core.wire.node_paths import STACK_SIGNAL
+from skyward_core.model.stack_values import Stacks
+from skyward_core.node import stack_sampling
+from skyward_core.node.stack_sampling import Places, RankProcess
+from skyward_core.node.stack_sampling import take as taken
+from skyward_core.pool import rank_inspection
+from skyward_core.protocol.node_paths import STACK_SIGNAL
+from skyward_core.views.stack_groups import groups, hottest, parsed
 from tests.support.cli import call
 from tests.support.faults import agent_pids
 from tests.support.waiting import wait_until
@@ -243,7 +241,7 @@ def test_an_agent_that_knows_no_stacks_is_named(
 def test_a_node_that_is_frozen_keeps_nobody_waiting(
     ranks: sky.Compute, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_stacks, "PATIENCE", 10_000.0)
+    monkeypatch.setattr(rank_inspection, "PATIENCE", 10_000.0)
     session.look("four").result(60)
     (agent,) = agent_pids(ranks)
     os.kill(agent, signal.SIGSTOP)
@@ -261,7 +259,7 @@ def test_a_process_that_would_end_by_the_signal_is_not_sent_it(tmp_path: Path) -
         try:
             for signal_too in (True, False):
                 found = taken(RankProcess(other.pid, str(tmp_path / "x"), PLACES), "", signal=signal_too)
-                assert found == {"why": by_signal.REPLACED, "answers": False}
+                assert found == {"why": stack_sampling.REPLACED, "answers": False}
             assert other.poll() is None
         finally:
             other.kill()
@@ -274,7 +272,7 @@ def test_who_has_closed_the_file_is_not_sent_the_signal(home: Path) -> None:
         pid, refusals = (closes(f"{folder}/stacks.0.0") @ compute)[0]
         assert refusals == ["", "its code has taken the signal, or closed the file of the answer"]
         pid, caught = (takes_it() @ compute)[0]
-        assert by_signal.refusal(pid, f"{folder}/stacks.0.0"), (
+        assert stack_sampling.refusal(pid, f"{folder}/stacks.0.0"), (
             "what user code has taken for itself is its own"
         )
         assert caught == ["seen"]
@@ -282,7 +280,7 @@ def test_who_has_closed_the_file_is_not_sent_the_signal(home: Path) -> None:
 
 @sky.function
 def closes(path: str) -> tuple[int, list[str]]:
-    from skyward_core.node.stacks.by_signal import refusal
+    from skyward_core.node.stack_sampling import refusal
 
     me = os.getpid()
     before = refusal(me, path)

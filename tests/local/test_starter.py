@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import PoolError
-from skyward_core.node.boot.host import members
-from skyward_core.transport.local.agent_starter import _CODE, Starter
+from skyward_core.node.bootstrap.host_inspection import members
+from skyward_core.transport.local_transport import _CODE, Starter
 from tests.support.processes import descendants, exists
 from tests.support.waiting import until, wait_until
 
@@ -133,7 +133,7 @@ def test_where_no_process_can_be_started_it_says_so(monkeypatch: pytest.MonkeyPa
 
 def test_it_ends_with_a_client_that_is_killed() -> None:
     code = (
-        "import time; from skyward_core.transport.local.agent_starter import Starter\n"
+        "import time; from skyward_core.transport.local_transport import Starter\n"
         "starter = Starter()\nwith starter:\n"
         "    print(starter._interpreter._process.pid, flush=True)\n    time.sleep(600)"
     )

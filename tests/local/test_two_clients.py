@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.views.views import PoolView
-from skyward_tui.commands import run as command
-from skyward_tui.commands.console import Console
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.views.pool_view import PoolView
+from skyward_tui.cli.commands import run as command
+from skyward_tui.cli.console import Console
 from tests.support.child import Child
 from tests.support.waiting import wait_until
 

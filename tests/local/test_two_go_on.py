@@ -18,7 +18,7 @@ from random import Random
 
 import pytest
 
-from skyward_core.store import kept_trials
+from skyward_core.store import pool_folder
 from tests.support.child import Child
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
@@ -40,10 +40,10 @@ def trial(n: int, marks: str) -> int:
 STEPPED = """
 import os, signal, sys, threading
 from contextlib import ExitStack
-from skyward_core.front.session import Session
-from skyward_core.store import kept_trials
+from skyward_core.client.session import Session
+from skyward_core.store import pool_folder as kept_trials
 from skyward_core.store.ledger import Ledger
-from skyward_tui.cli import main
+from skyward_tui.cli.main import main
 
 at, how, count, ledgers = int(os.environ["STEP"]), int(os.environ["SIGNAL"]), 0, []
 opened = Ledger.__init__
@@ -177,7 +177,7 @@ def test_a_refused_client_names_the_owner_of_a_claim_that_is_being_written(
         lock(file, how)  # type: ignore[arg-type]
 
     def own() -> None:
-        with kept_trials.claimed("p.1", "r1"):
+        with pool_folder.claimed("p.1", "r1"):
             is_owner.set()
             assert may_end.wait(60)
 
@@ -187,7 +187,7 @@ def test_a_refused_client_names_the_owner_of_a_claim_that_is_being_written(
     owner.start()
     try:
         assert is_locked.wait(60)
-        with pytest.raises(kept_trials.Claimed) as refused, kept_trials.claimed("p.1", "r1"):
+        with pytest.raises(pool_folder.Claimed) as refused, pool_folder.claimed("p.1", "r1"):
             pass
         assert str(refused.value) == f"another client (process {os.getpid()}, since 12:00:00)"
     finally:

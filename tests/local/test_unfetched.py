@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
-from skyward_core.store.home import socket_dir
+from skyward_core.client.session import Session
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
+from skyward_core.store.state_folder import socket_dir
 from tests.support.cli import Cli
 from tests.support.forked_clients import run_script
 from tests.support.waiting import wait_until

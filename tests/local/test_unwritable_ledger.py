@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
+from skyward_core.client.session import Session
 from skyward_core.pool import teardown
 from skyward_core.store import ledger
 from skyward_core.store.ledger import Ledger

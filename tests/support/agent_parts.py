@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from skyward_core.node.agent.audience import Audience
-from skyward_core.node.agent.call_desk import CallDesk
-from skyward_core.node.agent.calls import Call
+from skyward_core.node.agent.agent_state import NodeState
+from skyward_core.node.agent.call_journal import Call
+from skyward_core.node.agent.call_outcomes import CallDesk
 from skyward_core.node.agent.config import AgentConfig
+from skyward_core.node.agent.connected_clients import Audience, Phases
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.node_state import NodeState
-from skyward_core.node.agent.phases import Phases
-from skyward_core.node.agent.slots import Slots
-from skyward_core.wire.frames import Decoder, Header, frame
+from skyward_core.node.agent.slot_dispatcher import Slots
+from skyward_core.protocol.frame_codec import Decoder, Header, frame
 
 
 class Peer(Connection):

@@ -17,8 +17,8 @@ from textual.css.tokenize import tokenize_values
 from textual.message_pump import MessagePump
 from textual.pilot import Pilot
 
-from skyward_tui.app import SkywardApp
-from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.screens.launch.screen import LaunchScreen
 
 PATIENCE = 60.0
 TOKENS: dict[frozenset[tuple[str, str]], Any] = {}  # of the values of colours

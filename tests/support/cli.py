@@ -54,12 +54,12 @@ def waits(marker: str):
 
 PRELOADED = """
 import importlib, os, pkgutil
-import skyward_core.providers.local.provider, skyward_tui.cli, skyward_tui.commands
-for each in pkgutil.iter_modules(skyward_tui.commands.__path__):
-    importlib.import_module(f"skyward_tui.commands.{each.name}")
+import skyward_core.providers.local.provider, skyward_tui.cli.main, skyward_tui.cli.commands
+for each in pkgutil.iter_modules(skyward_tui.cli.commands.__path__):
+    importlib.import_module(f"skyward_tui.cli.commands.{each.name}")
 """
 # As -m has it: first of all of the import path is the working folder.
-RUN = "import os, sys\nsys.path[0] = os.getcwd()\nskyward_tui.cli.main()\n"
+RUN = "import os, sys\nsys.path[0] = os.getcwd()\nskyward_tui.cli.main.main()\n"
 
 
 LOADED = Loaded([sys.executable], PRELOADED, RUN)

@@ -8,33 +8,31 @@ from typing import Any
 
 from textual.screen import Screen
 
-from skyward_core.front.presets import Preset
-from skyward_tui.dialogs.accelerators import AcceleratorsScreen
-from skyward_tui.dialogs.ask import AskScreen, ChoiceScreen
-from skyward_tui.dialogs.budget import BudgetScreen
-from skyward_tui.dialogs.differences import DifferencesScreen
-from skyward_tui.dialogs.end_left import EndLeftScreen
-from skyward_tui.dialogs.files import FilesScreen
+from skyward_core.client.launch.presets import Preset
+from skyward_tui.dialogs.confirmations import BudgetScreen, QuitScreen, TeardownScreen
+from skyward_tui.dialogs.dialog import AskScreen, ChoiceScreen
 from skyward_tui.dialogs.help import HelpScreen
-from skyward_tui.dialogs.host_key import HostKeyScreen
-from skyward_tui.dialogs.jump import JumpScreen
-from skyward_tui.dialogs.key_press import KeyScreen
-from skyward_tui.dialogs.presets import PresetsScreen
-from skyward_tui.dialogs.pythons import PythonsScreen
-from skyward_tui.dialogs.quit import QuitScreen
-from skyward_tui.dialogs.secrets import SecretsScreen
-from skyward_tui.dialogs.teardown import TeardownScreen
-from skyward_tui.dialogs.themes import ThemePicker
+from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen, SecretsScreen
+from skyward_tui.dialogs.jump_menu import JumpScreen
+from skyward_tui.dialogs.pickers import (
+    AcceleratorsScreen,
+    FilesScreen,
+    KeyScreen,
+    PresetsScreen,
+    PythonsScreen,
+    ThemePicker,
+)
+from skyward_tui.dialogs.result_differences import DifferencesScreen
 from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.history import HistoryScreen
 from skyward_tui.screens.hosts import HostsScreen
-from skyward_tui.screens.launch import LaunchScreen
-from skyward_tui.screens.pools import PoolsScreen
+from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.leftovers import EndLeftScreen, SweepScreen
+from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.screens.settings import SettingsScreen
 from skyward_tui.screens.stacks import StacksScreen
-from skyward_tui.screens.sweep import SweepScreen
 from tests.support.fake_session import FakeSession, failed_run, logged
 from tests.support.host_key import shown
 from tests.support.leftovers import leftovers

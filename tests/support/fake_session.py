@@ -8,35 +8,38 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.front.comparing import Comparison
-from skyward_core.front.kept_commands import KeptShell
-from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.launches import KeptLaunch
-from skyward_core.front.line_search import LogSearch
-from skyward_core.front.past_looks import PastLook
-from skyward_core.front.past_runs import PastRun, RunSearch
-from skyward_core.front.sweeping import Sweep
-from skyward_core.model import states
+from skyward_core.client.launch.job_records import KeptShell
+from skyward_core.client.launch.launch_records import KeptLaunch
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.leftover_cleanup import Sweep
+from skyward_core.client.run_comparison import Comparison
+from skyward_core.client.run_history import LogSearch, PastLook, PastRun, RunSearch
+from skyward_core.model import outcomes
 from skyward_core.model.errors import NoTrials, PoolExistsError, UsageError
-from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
-from skyward_core.model.spec import PoolSpec
-from skyward_core.model.stacks import Stacks
-from skyward_core.model.written_file import FetchedFile, Unfetched, WrittenFile
+from skyward_core.model.outcomes import (
+    ErrorInfo,
+    FetchedFile,
+    Outcome,
+    RootCause,
+    Summary,
+    Unfetched,
+    WrittenFile,
+)
+from skyward_core.model.specs import PoolSpec
+from skyward_core.model.stack_values import Stacks
 from skyward_core.pool.dashboards import Dashboard
-from skyward_core.pool.outputs.listing import Listing
-from skyward_core.pool.outputs.outputs import Haul
+from skyward_core.pool.output_files import Haul, Listing
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
-from skyward_core.tasks.task import Task
-from skyward_core.views import events as ev
-from skyward_core.views.trial_sheet import TrialSheet
-from skyward_core.views.trials import TrialBoard
-from skyward_core.views.views import PoolView, RunView, apply
+from skyward_core.tasks.pickled_call import Task
+from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView, RunView, TrialSheet, apply
+from skyward_core.views.sweep_trials import TrialBoard
 
 if TYPE_CHECKING:
-    from skyward_core.front.base import Ask, Front
-    from skyward_core.model.interpreter import Interpreter
-    from skyward_core.model.machine import Check
+    from skyward_core.client.session_protocol import Ask, Front
+    from skyward_core.model.machines import Check
+    from skyward_core.model.script_interpreter import Interpreter
 
 NOW = 1_800_000_000.0
 
@@ -219,7 +222,7 @@ class FakeSession:
     def cancel(self, pool: str, run: str) -> Future[None]:
         pool = self.view(pool).name
         self.cancelled.append((pool, run))
-        self.emit(self.view(pool), ev.RunEnded(pool=pool, run=run, state="cancelled", at=self.now))
+        self.emit(self.view(pool), events.RunEnded(pool=pool, run=run, state="cancelled", at=self.now))
         return done(None)
 
     def stacks(
@@ -249,7 +252,7 @@ class FakeSession:
         view = self.view(pool)
         self.kept_outputs.append(keep_outputs)
         self.torn_down.append(view.name)
-        self.emit(view, ev.PoolState(pool=view.name, state="stopping", at=self.now))
+        self.emit(view, events.PoolState(pool=view.name, state="stopping", at=self.now))
         future = self.downing.setdefault(view.name, Future())
         if self.auto:
             self.finish_down(pool)
@@ -261,7 +264,7 @@ class FakeSession:
     def raise_budget(self, pool: str, dollars: float) -> Future[None]:
         view = self.view(pool)
         self.raised.append((view.name, dollars))
-        self.emit(view, ev.BudgetNews(pool=view.name, budget=dollars, state="within", at=self.now))
+        self.emit(view, events.BudgetNews(pool=view.name, budget=dollars, state="within", at=self.now))
         return done(None)
 
     def check_provider(
@@ -298,7 +301,7 @@ class FakeSession:
         """The pool with that key, else the latest of that name."""
         return next(view for view in reversed(self.views) if name in (view.key, view.name))
 
-    def emit(self, view: PoolView, event: ev.Event) -> None:
+    def emit(self, view: PoolView, event: events.Event) -> None:
         apply(view, event)
 
     def pool(
@@ -307,8 +310,8 @@ class FakeSession:
         nodes: int = 4,
         ranks_per_node: int = 1,
         *,
-        state: states.PoolStatus = "up",
-        phase: states.NodePhase = "ready",
+        state: outcomes.PoolStatus = "up",
+        phase: outcomes.NodePhase = "ready",
         age: float = 64.0,
         price: float = 0.0,
         provider: str = "local",
@@ -318,18 +321,18 @@ class FakeSession:
             "provider": provider, "nodes": nodes, "worker": {"ranks_per_node": ranks_per_node}
         }  # fmt: skip
         self.views.append(view)
-        self.emit(view, ev.PoolOpened(pool=name, spec=spec, created_at=self.now - age, at=self.now - age))
-        self.emit(view, ev.PoolState(pool=name, state=state, at=self.now))
+        self.emit(view, events.PoolOpened(pool=name, spec=spec, created_at=self.now - age, at=self.now - age))
+        self.emit(view, events.PoolState(pool=name, state=state, at=self.now))
         view.price_hourly = price
         for node in range(nodes):
             at = self.now - age + 0.1 * (node + 1)
-            self.emit(view, ev.NodePhase(pool=name, node=node, phase=phase, at=at, address="127.0.0.1"))
+            self.emit(view, events.NodePhase(pool=name, node=node, phase=phase, at=at, address="127.0.0.1"))
         return view
 
     def bring_up(self, view: PoolView) -> None:
         for node in view.nodes:
-            self.emit(view, ev.NodePhase(pool=view.name, node=node.index, phase="ready", at=self.now))
-        self.emit(view, ev.PoolState(pool=view.name, state="up", at=self.now))
+            self.emit(view, events.NodePhase(pool=view.name, node=node.index, phase="ready", at=self.now))
+        self.emit(view, events.PoolState(pool=view.name, state="up", at=self.now))
         self.creating[view.name].set_result(view)
 
     def open_run(
@@ -337,20 +340,20 @@ class FakeSession:
         view: PoolView,
         function: str = "train",
         *,
-        kind: states.RunKind = "broadcast",
+        kind: outcomes.RunKind = "broadcast",
         total: int | None = None,
         job: str = "",
     ) -> RunView:
         run = f"{view.name}-{len(view.runs) + 1}"
         total = total if total is not None else 1 if kind == "single" else view.world_size
-        opened = ev.RunOpened(
+        opened = events.RunOpened(
             pool=view.name, run=run, function=function, kind=kind, total=total, at=self.now - 41, job=job
         )
         self.emit(view, opened)
         if kind == "broadcast":
             for rank in range(total):
                 node = rank // view.ranks_per_node
-                began = ev.RankBegan(
+                began = events.RankBegan(
                     pool=view.name, run=run, index=rank, rank=rank, node=node, at=self.now - 40
                 )
                 self.emit(view, began)
@@ -361,12 +364,14 @@ class FakeSession:
     ) -> None:
         node = rank // view.ranks_per_node
         outcome = Outcome(rank, rank, node, kind, fields.pop("seconds", 3.25), **fields)  # type: ignore[arg-type]
-        self.emit(view, ev.RankEnded(pool=view.name, run=run.id, outcome=outcome, at=self.now))
+        self.emit(view, events.RankEnded(pool=view.name, run=run.id, outcome=outcome, at=self.now))
 
     def end_run(
-        self, view: PoolView, run: RunView, state: states.RunStatus = "done", root: RootCause | None = None
+        self, view: PoolView, run: RunView, state: outcomes.RunStatus = "done", root: RootCause | None = None
     ) -> None:
-        self.emit(view, ev.RunEnded(pool=view.name, run=run.id, state=state, root_cause=root, at=self.now))
+        self.emit(
+            view, events.RunEnded(pool=view.name, run=run.id, state=state, root_cause=root, at=self.now)
+        )
         self.runs_ended.setdefault(run.id, Future()).set_result(run)
 
     def print(
@@ -397,7 +402,7 @@ class FakeSession:
     def finish_down(self, pool: str) -> None:
         view = self.view(pool)
         receipt = Receipt(view.name, len(view.nodes), tuple(range(len(view.nodes))), (), 0.42)
-        self.emit(view, ev.PoolEnded(pool=view.name, receipt=receipt.to_json(), at=self.now))
+        self.emit(view, events.PoolEnded(pool=view.name, receipt=receipt.to_json(), at=self.now))
         self.downing[view.name].set_result(receipt)
 
 

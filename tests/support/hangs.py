@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import skyward_core as sky
-from skyward_core.front.session import Session
-from skyward_core.model.stacks import Stacks
-from skyward_core.views.stacks import verdict
+from skyward_core.client.session import Session
+from skyward_core.model.stack_values import Stacks
+from skyward_core.views.stack_groups import verdict
 from tests.support.waiting import wait_until
 
 

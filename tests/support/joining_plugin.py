@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import skyward_core as sky
-from skyward_core.plugins.base import Plugin
-from skyward_core.runtime.network import claim_port
+from skyward_core.plugins.plugin import Plugin
+from skyward_core.runtime.rendezvous import claim_port
 
 joined: list[int] = []  # the world sizes that this process has joined
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from skyward_core.front.sweeping import Found, Sweep
-from skyward_core.model.leftover import Leftover
+from skyward_core.client.leftover_cleanup import Found, Sweep
+from skyward_core.model.machines import Leftover
 from tests.support.fake_session import NOW
 
 HOUR = 3600.0

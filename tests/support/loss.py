@@ -18,8 +18,8 @@ from tests.support.processes import descendants
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from skyward_core.model.machine import Machine
-    from skyward_core.pool.links.link import Link
+    from skyward_core.model.machines import Machine
+    from skyward_core.pool.agent_link import Link
 
 REPLACE = sky.Options(console=False, grace=0.5, on_loss="replace", start_timeout=60.0)
 

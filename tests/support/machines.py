@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from skyward_core.views.machines import MachineBook
+from skyward_core.views.machine_metrics import MachineBook
 
 GB = 10**9
 

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from skyward_core.protocol.frame_codec import Decoder, frame
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.transport.ssh.target import Target
-from skyward_core.transport.ssh.transport import SSHTransport
-from skyward_core.wire.frames import Decoder, frame
+from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from tests.support.sshd import Host
 
 NOISE = "echo Welcome to the lab; printf 'no newline at the end'; echo trouble >&2; true"

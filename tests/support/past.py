@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from skyward_core.front.comparing import ComparedRun, Comparison, Gist
-from skyward_core.front.past_runs import PastRun
-from skyward_core.model.outcome import Outcome
-from skyward_core.views.metrics import MetricBook
-from skyward_core.views.views import RunView, TaskView
+from skyward_core.client.run_comparison import ComparedRun, Comparison, Gist
+from skyward_core.client.run_history import PastRun
+from skyward_core.model.outcomes import Outcome
+from skyward_core.views.pool_view import RunView, TaskView
+from skyward_core.views.rank_metrics import MetricBook
 from tests.support.fake_session import NOW, FakeSession, value
 
 HOUR = 3600.0

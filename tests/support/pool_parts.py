@@ -9,21 +9,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from skyward_core.model.machine import Machine
-from skyward_core.model.spec import Image, Options, PoolSpec
-from skyward_core.model.states import MachineStatus
-from skyward_core.pool.background import Background
-from skyward_core.pool.context import PoolContext
-from skyward_core.pool.links.link import Link
-from skyward_core.pool.news import News
-from skyward_core.pool.nodes.replace import Replacements
-from skyward_core.pool.nodes.roster import Roster
-from skyward_core.pool.nodes.startup import Startup
-from skyward_core.pool.runs.book import RunBook
-from skyward_core.pool.setup_knowledge import SetupKnowledge
+from skyward_core.model.machines import Machine
+from skyward_core.model.outcomes import MachineStatus
+from skyward_core.model.specs import Image, Options, PoolSpec
+from skyward_core.pool.agent_link import Link
+from skyward_core.pool.event_log import News
+from skyward_core.pool.node_recovery import Replacements
+from skyward_core.pool.node_roster import Roster
+from skyward_core.pool.pool_context import Background, PoolContext
+from skyward_core.pool.rank_setup import SetupKnowledge
+from skyward_core.pool.runs.run_registry import RunBook
+from skyward_core.pool.startup import Startup
+from skyward_core.protocol.frame_codec import VERSION, Decoder, Header, frame
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
-from skyward_core.wire.frames import VERSION, Decoder, Header, frame
 
 TOKEN = "t0"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.tasks.known_pythons import KnownPython, NoPython, ask, others
+from skyward_core.tasks.script_interpreter_selection import KnownPython, NoPython, ask, others
 from tests.support.processes import exists
 
 

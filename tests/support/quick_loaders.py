@@ -10,11 +10,16 @@ from typing import Any
 
 import pytest
 
-from skyward_core.tasks import scripts
+from skyward_core.tasks import script_inspection
 from tests.support.forked import Loaded
 
 MAIN = "main(sys.argv[1])"
-IMPORTED = "\nimport cloudpickle\nfrom skyward_core.tasks import missing_packages, payload, task\n"
+IMPORTED = (
+    "\nimport cloudpickle"
+    "\nfrom skyward_core.tasks import function_pickling as payload"
+    "\nfrom skyward_core.tasks import pickled_call as task"
+    "\nfrom skyward_core.tasks import missing_packages\n"
+)
 
 
 @cache
@@ -35,4 +40,4 @@ def use_quick_loaders(patch: pytest.MonkeyPatch) -> None:
         *loader, folder = command
         return loaded(*loader).start(["-c", folder], **more)
 
-    patch.setattr(scripts, "subprocess", SimpleNamespace(Popen=begun, PIPE=subprocess.PIPE))
+    patch.setattr(script_inspection, "subprocess", SimpleNamespace(Popen=begun, PIPE=subprocess.PIPE))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.transport.local import agent_starter
+from skyward_core.transport import local_transport
 from tests.support.forked import Loaded
 
 # What a starter does once it has imported all.
@@ -33,4 +33,4 @@ def use_quick_starters(patch: pytest.MonkeyPatch) -> None:
     def begun(command: list[str], **more: Any) -> subprocess.Popen[Any]:
         return loaded(*command).start(["-c"], **more)
 
-    patch.setattr(agent_starter, "subprocess", SimpleNamespace(Popen=begun, PIPE=subprocess.PIPE))
+    patch.setattr(local_transport, "subprocess", SimpleNamespace(Popen=begun, PIPE=subprocess.PIPE))

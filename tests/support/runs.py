@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.pool.links import link as link_module
+from skyward_core.pool import agent_link
 from skyward_core.pool.runs.run import Run
 from tests.support.staged_pool import Stage, task
 
@@ -18,7 +18,7 @@ def home_for_runs(factory: pytest.TempPathFactory) -> Iterator[None]:
     """A SKYWARD_HOME, with links that come back soon."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SKYWARD_HOME", str(factory.mktemp("home")))
-        patch.setattr(link_module, "BACKOFF", (0.001, 0.01))
+        patch.setattr(agent_link, "BACKOFF", (0.001, 0.01))
         yield
 
 

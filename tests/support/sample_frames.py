@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from skyward_core.wire.frames import VERSION
+from skyward_core.protocol.frame_codec import VERSION
 
 SUMMARY = {"type": "int", "text": "1", "json": 1, "is_json": True, "size": 5}
 

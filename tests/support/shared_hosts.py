@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front import host_groups
-from skyward_core.front.host_groups import HostLook
-from skyward_core.model.gpu_use import GpuProcess, GpuUse
-from skyward_core.model.machine import Check
+from skyward_core.client import ssh_hosts
+from skyward_core.client.ssh_hosts import HostLook
+from skyward_core.model.machines import Check, GpuProcess, GpuUse
 
 GROUPS = """\
 [hosts]
@@ -67,6 +66,6 @@ def have_looks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             Check(host, "fail" if host == "gpu2" else "ok", "its disk"),
         ]
 
-    monkeypatch.setattr(host_groups, "look", look)
-    monkeypatch.setattr(host_groups, "check", check)
+    monkeypatch.setattr(ssh_hosts, "look", look)
+    monkeypatch.setattr(ssh_hosts, "check", check)
     return asked

@@ -10,25 +10,22 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from skyward_core.model.outcome import Outcome
-from skyward_core.model.spec import Options
-from skyward_core.model.states import RunKind
-from skyward_core.pool.background import Background
-from skyward_core.pool.context import PoolContext
+from skyward_core.model.outcomes import Outcome, RunKind
+from skyward_core.model.specs import Options
+from skyward_core.pool.agent_link import Link
 from skyward_core.pool.edited_modules import EditedModules
-from skyward_core.pool.gang.upkeep import Upkeep
-from skyward_core.pool.links.link import Link
-from skyward_core.pool.news import News
-from skyward_core.pool.nodes.roster import Roster
-from skyward_core.pool.runs.book import RunBook
-from skyward_core.pool.runs.launch import Launcher
+from skyward_core.pool.event_log import News
+from skyward_core.pool.node_roster import Roster
+from skyward_core.pool.pool_context import Background, PoolContext
+from skyward_core.pool.rank_setup import SetupKnowledge, Upkeep
 from skyward_core.pool.runs.run import Run
-from skyward_core.pool.setup_knowledge import SetupKnowledge
+from skyward_core.pool.runs.run_registry import RunBook
+from skyward_core.pool.runs.scheduler import Launcher
+from skyward_core.protocol.frame_codec import VERSION, Decoder, Header, frame
 from skyward_core.store.ledger_rows import PoolRow
-from skyward_core.tasks.task import NOTHING, Blob, Task
-from skyward_core.views import events as ev
-from skyward_core.wire.content_name import name_of
-from skyward_core.wire.frames import VERSION, Decoder, Header, frame
+from skyward_core.tasks.pickled_call import NOTHING, Blob, Task
+from skyward_core.util.content_hash import name_of
+from skyward_core.views import events
 
 SUMMARY = {"type": "int", "text": "1", "json": 1, "is_json": True, "size": 5}
 _tokens = itertools.count()
@@ -244,7 +241,7 @@ class Stage:
         upkeep.keeper = knowledge.keeper = self.keeper  # type: ignore[assignment]
         modules = EditedModules(context, news, "", self._nothing, self._nothing)
         self.launch = Launcher(context, news, background, self.book, roster, upkeep, knowledge, modules)
-        self.events: list[ev.Event] = []
+        self.events: list[events.Event] = []
         news.opened()
         news.subscribe(self._heard, None)
 
@@ -256,7 +253,7 @@ class Stage:
     def links(self) -> list[Link]:
         return self.context.links
 
-    def _heard(self, event: ev.Event) -> None:
+    def _heard(self, event: events.Event) -> None:
         self.events.append(event)
         self.log.append(event)
 
@@ -296,7 +293,7 @@ class Stage:
         sent = (each for each in self.log if isinstance(each, tuple))
         return [(node, header["i"]) for node, header in sent if header["t"] == "call"]
 
-    def told(self, kind: type[ev.Event]) -> list[Any]:
+    def told(self, kind: type[events.Event]) -> list[Any]:
         return [event for event in self.events if type(event) is kind]
 
     def acknowledged(self) -> list[tuple[int, dict[str, list[int] | None]]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from skyward_core.model.outcome import ErrorInfo, Outcome, Summary
-from skyward_core.store.home import pool_dir
+from skyward_core.model.outcomes import ErrorInfo, Outcome, Summary
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
+from skyward_core.store.state_folder import pool_dir
 
 
 def stored_run(

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.pool.links.direct import Direct
-from skyward_core.pool.links.link import Link
-from skyward_core.pool.outputs import fetching, outputs
-from skyward_core.transport.incoming_output import IncomingOutput
+from skyward_core.pool import output_files
+from skyward_core.pool.agent_link import Link
+from skyward_core.pool.blob_distribution import Direct
+from skyward_core.transport.downloads import IncomingOutput
 from tests.support.loopback_hosts import Hosts
 
 
@@ -40,9 +40,9 @@ def project(tmp_path_factory: pytest.TempPathFactory, world: Path) -> Iterator[P
     (folder / "mine.txt").write_text("as it was")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(outputs, "SETTLED", 0.2)
-        patch.setattr(outputs, "LOOK", (0.1, 0.1))
-        patch.setattr(fetching, "PAUSE", 0.1)
+        patch.setattr(output_files, "SETTLED", 0.2)
+        patch.setattr(output_files, "LOOK", (0.1, 0.1))
+        patch.setattr(output_files, "PAUSE", 0.1)
         yield folder
 
 

@@ -12,9 +12,9 @@ import pytest
 from textual.app import App
 from textual.screen import Screen
 
-from skyward_core.views.views import PoolView
-from skyward_tui.app import SkywardApp
-from skyward_tui.launch_form import Form, python_script
+from skyward_core.views.pool_view import PoolView
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.launch_form.form import Form, python_script
 from skyward_tui.panels.log import LogPanel
 from tests.support.app_driver import (
     AS_TEXT,
@@ -43,10 +43,10 @@ def _own_world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     for module in ("textual.app", "textual.pilot"):
         monkeypatch.setattr(f"{module}.wait_for_idle", settled)
     # The clock of these tests stands still, and what they change the app does not always hear of.
-    monkeypatch.setattr("skyward_tui.app.LIVELY_SECONDS", 3600.0)
+    monkeypatch.setattr("skyward_tui.app.app.LIVELY_SECONDS", 3600.0)
     # What has just changed would stand out in a picture, or not any more.
     if not getattr(request.module, "MOVES", False):
-        monkeypatch.setattr("skyward_tui.dressed_app.DressedApp.moves", False)
+        monkeypatch.setattr("skyward_tui.app.app.DressedApp.moves", False)
     time.tzset()
     parse_once(monkeypatch)
     cut_anew(monkeypatch)
@@ -86,7 +86,7 @@ def in_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     def written(form: Form, pools: Collection[PoolView]) -> str:
         return python_script(form, pools).replace(str(Path.cwd()), "/home/me/llama")
 
-    monkeypatch.setattr("skyward_tui.planning.python_script", written)
+    monkeypatch.setattr("skyward_tui.launch_form.plan_text.python_script", written)
 
 
 @pytest.fixture

@@ -22,12 +22,12 @@ from PIL import Image
 from textual.pilot import Pilot
 
 import skyward_tui
-from skyward_core.front.session import Session
-from skyward_core.store import kept_hosts
-from skyward_tui.app import SkywardApp
-from skyward_tui.record_commands import DEMO
-from skyward_tui.replay_app import ReplayApp
-from skyward_tui.widgets.run_list import PastRunList
+from skyward_core.client.session import Session
+from skyward_core.store import settings_editing
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.app.replay_app import ReplayApp
+from skyward_tui.cli.main import DEMO
+from skyward_tui.screens.history import PastRunList
 from tests.lab import Lab
 from tests.lab.gpu_host import gpu_host, measure, put_driver, put_users, user_process
 from tests.support.app_driver import screen_svg, screen_text
@@ -293,8 +293,8 @@ async def take_hosts() -> None:
             down = "Host gpu3\nHostName 127.0.0.1\nPort 9\n"
             (home / ".ssh" / "config").write_text(told + down, "utf-8")
             os.environ["HOME"] = str(home)
-            kept_hosts.save(kept_hosts.own_file(), "lab", ["gpu1", "gpu2"])
-            kept_hosts.save(kept_hosts.own_file(), "desk", ["gpu3"])
+            settings_editing.save_host_groups(settings_editing.own_file(), "lab", ["gpu1", "gpu2"])
+            settings_editing.save_host_groups(settings_editing.own_file(), "desk", ["gpu3"])
             app = SkywardApp()
             async with app.run_test(size=LARGE) as pilot:
                 camera = Camera(app, pilot)

@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from textual.widgets import Static
 
-from skyward_core.views.views import PoolView, RunView
-from skyward_tui.panels import table
-from skyward_tui.panels.base import Chosen, RunPanel
+from skyward_core.views.pool_view import PoolView, RunView
+from skyward_tui.panels.panel import Chosen, RunPanel
+from skyward_tui.ui import panel_table
 
-ROW = table.Row(
+ROW = panel_table.Row(
     id="weather",
     number=8,
     title="weather",
@@ -34,7 +34,7 @@ class WeatherPanel(RunPanel):
     SCOPED_CSS = False
     DEFAULT_CSS = "RunScreen.-weather #grid { grid-size: 2 3; grid-rows: 1fr 12 4; }"
 
-    def __init__(self, row: table.Row, show: Callable[[], None]) -> None:
+    def __init__(self, row: panel_table.Row, show: Callable[[], None]) -> None:
         sky = Static(id=row.id)
         sky.can_focus = True
         super().__init__(row, show, sky)
@@ -55,7 +55,7 @@ class WeatherPanel(RunPanel):
 
 async def watch() -> None:
     """See it in every place in which a panel shows."""
-    from skyward_tui.app import SkywardApp
+    from skyward_tui.app.app import SkywardApp
     from skyward_tui.dialogs.help import HelpScreen
     from skyward_tui.screens.run import RunScreen
     from tests.support.app_driver import screen_text, until
@@ -98,5 +98,5 @@ async def watch() -> None:
 
 
 if __name__ == "__main__":
-    table.PANELS = (*table.PANELS, ROW)
+    panel_table.PANELS = (*panel_table.PANELS, ROW)
     asyncio.run(watch())

@@ -6,10 +6,9 @@ from math import nan
 
 import pytest
 
-from skyward_core.views.alerts import Alert
-from skyward_tui.app import SkywardApp
-from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.alert_strip import AlertStrip, line, notices
+from skyward_core.views.alert_rules import Alert
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.screens.run import AlertStrip, RunScreen, line, notices
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 

@@ -13,13 +13,13 @@ from textual.geometry import Region
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from skyward_core.views.views import PoolView
-from skyward_tui.actions import ACTIONS
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.jump import JumpScreen
-from skyward_tui.dialogs.key_press import KeyScreen
-from skyward_tui.screens.base import BaseScreen
+from skyward_core.views.pool_view import PoolView
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.jump_menu import JumpScreen
+from skyward_tui.dialogs.pickers import KeyScreen
+from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.screens.run import RunScreen
+from skyward_tui.ui.actions import ACTIONS
 from tests.support.app_driver import screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession, failed_run, logged

@@ -17,17 +17,16 @@ import pytest
 from textual.command import CommandPalette
 from textual.widget import Widget
 
-from skyward_core.model.errors import PoolError
-from skyward_core.model.hint import Hint
-from skyward_core.views.views import PoolView
-from skyward_tui.actions import ACTIONS, SCOPES, keys_page, of
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.ask import ChoiceScreen
+from skyward_core.model.errors import Hint, PoolError
+from skyward_core.views.pool_view import PoolView
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.dialog import ChoiceScreen
 from skyward_tui.dialogs.help import HelpScreen
-from skyward_tui.screens.base import BaseScreen
-from skyward_tui.screens.launch import LaunchScreen
-from skyward_tui.screens.pools import PoolsScreen
+from skyward_tui.screens.base_screen import BaseScreen
+from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
+from skyward_tui.ui.actions import ACTIONS, SCOPES, keys_page, of
 from tests.support.app_driver import screen_svg, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession, failed_run, logged
@@ -62,7 +61,7 @@ async def test_a_screen_that_nobody_touches_is_left_alone_until_something_comes(
         plain(screen, now)
 
     monkeypatch.setattr(RunScreen, "pulse", noted)
-    monkeypatch.setattr("skyward_tui.app.STILL_SECONDS", 3600.0)
+    monkeypatch.setattr("skyward_tui.app.app.STILL_SECONDS", 3600.0)
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: app.session is not None)
         app.show_pool(view.key)
@@ -86,7 +85,7 @@ async def test_a_screen_that_nobody_touches_is_left_alone_until_something_comes(
         app._pump()
         assert len(pulses) == before + 1
         app._lively_until = 0.0
-        monkeypatch.setattr("skyward_tui.app.STILL_SECONDS", 0.0)
+        monkeypatch.setattr("skyward_tui.app.app.STILL_SECONDS", 0.0)
         app._pump()
         assert len(pulses) == before + 2, "what came unheard shows in the end"
 
@@ -100,7 +99,7 @@ async def test_where_nothing_happens_nothing_is_done(
     for rank in (0, 1):
         session.end_rank(view, run, rank)
     session.end_run(view, run)
-    monkeypatch.setattr("skyward_tui.app.STILL_SECONDS", 3600.0)
+    monkeypatch.setattr("skyward_tui.app.app.STILL_SECONDS", 3600.0)
     async with app.run_test(size=(160, 48)) as pilot:
         await until(pilot, lambda: "llama-ft" in screen_text(app))
         await pilot.press(*keys.split())
@@ -129,7 +128,7 @@ async def test_where_nothing_happens_nothing_is_done(
 
 def test_the_keys_page_is_true() -> None:
     assert (ROOT / "docs" / "keys.md").read_text("utf-8") == keys_page(), (
-        "run: python -m skyward_tui.actions > docs/keys.md"
+        "run: python -m skyward_tui.ui.actions > docs/keys.md"
     )
 
 
@@ -418,9 +417,10 @@ async def test_tab_goes_round_the_panels(app: SkywardApp, session: FakeSession) 
 
 def test_starting_imports_nothing_heavy() -> None:
     code = (
-        "import sys; import skyward_tui.app, skyward_tui.screens.pools;"
+        "import sys; import skyward_tui.app.app, skyward_tui.screens.pool_list;"
         "print([m for m in ('torch','numpy','jax','boto3','asyncssh','pydantic','cloudpickle',"
-        "'skyward_core.front.session','skyward_core.views.views','textual.widgets._data_table') if m in sys.modules])"
+        "'skyward_core.client.session','skyward_core.views.pool_view','textual.widgets._data_table')"
+        " if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert out.stdout.strip() == "[]"

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, Select
 
-from skyward_core.model.outcome import ErrorInfo
-from skyward_tui.app import SkywardApp
-from skyward_tui.widgets.argument_fields import ArgumentRow
-from skyward_tui.widgets.toggles import Toggles
+from skyward_core.model.outcomes import ErrorInfo
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.screens.launch.field_groups import ArgumentRow
+from skyward_tui.widgets.form_fields import Toggles
 from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 

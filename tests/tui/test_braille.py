@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from skyward_tui.widgets.braille import Canvas, bounds, spark
+from skyward_tui.widgets.braille_chart import Canvas, bounds, spark
 
 
 def rows(canvas: Canvas) -> list[str]:

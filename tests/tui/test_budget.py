@@ -7,18 +7,20 @@ from typing import Any
 from textual._context import visible_screen_stack
 from textual.pilot import Pilot
 
-from skyward_core.views import events as ev
-from skyward_core.views.views import PoolView
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.ask import AskScreen
-from skyward_tui.dialogs.budget import BudgetScreen
+from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.confirmations import BudgetScreen
+from skyward_tui.dialogs.dialog import AskScreen
 from tests.support.app_driver import SMALLEST, Snap, at_every_size, previewed, screen_text, until
 from tests.support.fake_session import FakeSession
 
 
 def spent(session: FakeSession, name: str = "train", ends_in: float = 600.0) -> PoolView:
     view = session.pool(name, price=25.0, age=3600.0)
-    told = ev.BudgetNews(pool=name, budget=25.0, state="asked", ends_at=session.now + ends_in, at=session.now)
+    told = events.BudgetNews(
+        pool=name, budget=25.0, state="asked", ends_at=session.now + ends_in, at=session.now
+    )
     session.emit(view, told)
     return view
 
@@ -57,7 +59,7 @@ async def test_who_says_nothing_is_asked_once_and_what_others_answer_is_not_aske
         second = spent(session, "second")
         await asked(app, pilot)
         assert "second" in screen_text(app)
-        session.emit(second, ev.BudgetNews(pool="second", budget=99.0, state="within", at=session.now))
+        session.emit(second, events.BudgetNews(pool="second", budget=99.0, state="within", at=session.now))
         await until(pilot, lambda: not isinstance(app.screen, BudgetScreen))
         assert session.raised == [] and session.torn_down == [] and first.budget_state == "asked"
 
@@ -71,7 +73,7 @@ async def test_one_that_lies_under_another_dialog_is_taken_back_later(
         above = AskScreen("Something else")
         app.push_screen(above)
         await until(pilot, lambda: app.screen is above)
-        session.emit(view, ev.BudgetNews(pool="train", budget=99.0, state="within", at=session.now))
+        session.emit(view, events.BudgetNews(pool="train", budget=99.0, state="within", at=session.now))
         app._pump()
         assert app.screen is above
         above.dismiss(None)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from skyward_tui.app import SkywardApp
+from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.errors import ErrorsScreen
-from skyward_tui.screens.launch import LaunchScreen
-from skyward_tui.screens.pools import PoolsScreen
+from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.chrome import Crumbs
+from skyward_tui.widgets.header_and_hints import Crumbs
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession, failed_run
 

@@ -11,12 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 import skyward_tui
-from skyward_core.front.playback import Playback
-from skyward_core.front.replay import opened
-from skyward_core.views.alerts import alerts_of
+from skyward_core.client.replay_session import Playback, opened
+from skyward_core.views.alert_rules import alerts_of
 from skyward_tui import entry
-from skyward_tui.cli import cli
-from skyward_tui.record_commands import DEMO, has_terminal
+from skyward_tui.cli.main import DEMO, cli, has_terminal
 from tests.support.terminal import Terminal
 
 
@@ -42,7 +40,7 @@ def test_it_opens_on_a_terminal_plays_and_leaves_at_a_key(tmp_path: Path) -> Non
 
 
 def test_a_theme_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skyward_tui.record_commands.has_terminal", lambda: None)
+    monkeypatch.setattr("skyward_tui.cli.main.has_terminal", lambda: None)
     done = CliRunner().invoke(cli, ["--demo", "--theme", "nope"])
     assert done.exit_code == 2 and "there is no theme 'nope'" in done.output
 

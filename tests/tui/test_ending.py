@@ -11,10 +11,9 @@ from textual.pilot import Pilot
 from textual.widgets import Button, Input
 
 from skyward_core.store.ledger_rows import Receipt
-from skyward_tui.app import FRAMES, FRAMES_OVER_SSH, SkywardApp
-from skyward_tui.dialogs.quit import QuitScreen
-from skyward_tui.dialogs.teardown import TeardownScreen
-from skyward_tui.screens.pools import PoolsScreen
+from skyward_tui.app.app import FRAMES, FRAMES_OVER_SSH, SkywardApp
+from skyward_tui.dialogs.confirmations import QuitScreen, TeardownScreen
+from skyward_tui.screens.pool_list import PoolsScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 

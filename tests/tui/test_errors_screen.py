@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from skyward_core.model.outcome import ErrorInfo, RootCause
-from skyward_tui.app import SkywardApp
+from skyward_core.model.outcomes import ErrorInfo, RootCause
+from skyward_tui.app.app import SkywardApp
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 

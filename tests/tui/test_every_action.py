@@ -8,13 +8,13 @@ from pathlib import Path
 
 from textual.widgets import OptionList
 
-from skyward_tui.actions import ACTIONS, SCOPES
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.files import FilesScreen
+from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.help import HelpScreen
-from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.dialogs.pickers import FilesScreen
+from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.toggles import Toggles
+from skyward_tui.ui.actions import ACTIONS, SCOPES
+from skyward_tui.widgets.form_fields import Toggles
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 

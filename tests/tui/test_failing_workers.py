@@ -8,9 +8,9 @@ import pytest
 from textual.widgets import Static
 from textual.worker import WorkerFailed
 
-from skyward_core.front import host_groups
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.ask import AskScreen
+from skyward_core.client import ssh_hosts
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.dialog import AskScreen
 from skyward_tui.panels.log import LogPanel
 from skyward_tui.screens.hosts import HostsScreen
 from skyward_tui.screens.run import RunScreen
@@ -33,7 +33,7 @@ async def test_a_look_at_hosts_that_fails_leaves_the_app_open(
     def look(*_: Any) -> None:
         raise KeyError("odd")
 
-    monkeypatch.setattr(host_groups, "look", look)
+    monkeypatch.setattr(ssh_hosts, "look", look)
     put_groups()
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.session is not None)

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.ask import AskScreen
-from skyward_tui.dialogs.files import FilesScreen
-from skyward_tui.dialogs.presets import PresetsScreen
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.dialog import AskScreen
+from skyward_tui.dialogs.pickers import FilesScreen, PresetsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.screens.stacks import StacksScreen
 from tests.support.app_driver import launch_form, screen_text, typed, until

@@ -8,17 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from skyward_core.front.line_search import LogSearch
-from skyward_core.front.past_looks import PastLook
+from skyward_core.client.run_history import LogSearch, PastLook
 from skyward_core.model.errors import LedgerError
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.run_logs import RunLogs
-from skyward_tui.app import SkywardApp
+from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.compare import CompareScreen
-from skyward_tui.screens.history import HistoryScreen
-from skyward_tui.screens.pools import PoolsScreen
+from skyward_tui.screens.history import HistoryScreen, PastRunList
+from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.run_list import PastRunList
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.past import compared_run, past_run, some_comparison, some_past

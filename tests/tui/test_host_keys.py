@@ -9,10 +9,10 @@ import pytest
 from textual.pilot import Pilot
 
 from skyward_core.transport import background_loop
-from skyward_core.transport.ssh import host_keys
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.host_key import HostKeyScreen
-from skyward_tui.dialogs.quit import QuitScreen
+from skyward_core.transport.ssh import known_hosts
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.confirmations import QuitScreen
+from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
 from tests.support.app_driver import Snap, at_every_size, previewed, screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.host_key import shown
@@ -24,7 +24,7 @@ def _home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
 
 
-def ask(app: SkywardApp, key: host_keys.ServerKey) -> Future[bool]:
+def ask(app: SkywardApp, key: known_hosts.ServerKey) -> Future[bool]:
     """Ask as the core does: on its own thread."""
     return background_loop.submit(app.host_keys.ask(key))
 

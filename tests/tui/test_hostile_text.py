@@ -12,11 +12,11 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from skyward_core.model.errors import PoolError
-from skyward_core.model.outcome import ErrorInfo, RootCause, Summary
-from skyward_core.views import events as ev
-from skyward_core.views.views import PoolView
-from skyward_tui.app import SkywardApp
-from skyward_tui.screens.launch import LaunchScreen
+from skyward_core.model.outcomes import ErrorInfo, RootCause, Summary
+from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.screens.launch.screen import LaunchScreen
 from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession, value
 from tests.support.hostile_text import is_harmful
@@ -28,16 +28,17 @@ EVIL = "E\x1b]52;c;aGk=\x07\x1b]0;t\x1b\\\x1b[\x002J\x1b[2\x1b[2JJ\x9b2J\x9d52;c
 
 def evil_pool(session: FakeSession) -> PoolView:
     view = session.pool("llama-ft", 2)
-    session.emit(view, ev.NodePhase(pool="llama-ft", node=0, phase="ready", detail=EVIL, address=EVIL))
-    session.emit(view, ev.NodeLink(pool="llama-ft", node=1, up=False, detail=EVIL))
-    session.emit(view, ev.PoolState(pool="llama-ft", state="degraded", detail=EVIL))
+    session.emit(view, events.NodePhase(pool="llama-ft", node=0, phase="ready", detail=EVIL, address=EVIL))
+    session.emit(view, events.NodeLink(pool="llama-ft", node=1, up=False, detail=EVIL))
+    session.emit(view, events.PoolState(pool="llama-ft", state="degraded", detail=EVIL))
     return view
 
 
 def evil_run(session: FakeSession, view: PoolView) -> None:
     run = session.open_run(view, EVIL)
     session.emit(
-        view, ev.ItemYielded(pool=view.name, run=run.id, index=0, rank=0, seq=0, summary=value({EVIL: 1.5}))
+        view,
+        events.ItemYielded(pool=view.name, run=run.id, index=0, rank=0, seq=0, summary=value({EVIL: 1.5})),
     )
     view.metrics.note(run.id, 1, session.now, {EVIL: 2.5})
     session.print(view, 0, EVIL + "\n")

@@ -10,13 +10,12 @@ from threading import Event
 import pytest
 from textual.pilot import Pilot
 
-from skyward_core.front import hosts
-from skyward_core.front.host_groups import HostGroup
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.ask import AskScreen, ChoiceScreen
-from skyward_tui.dialogs.host_key import HostKeyScreen
-from skyward_tui.screens.hosts import HostsScreen
-from skyward_tui.widgets.host_list import HostList
+from skyward_core.client import ssh_hosts
+from skyward_core.client.ssh_hosts import HostGroup
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.dialog import AskScreen, ChoiceScreen
+from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
+from skyward_tui.screens.hosts import HostList, HostsScreen
 from tests.support.app_driver import screen_text, typed, until
 from tests.support.host_key import shown
 from tests.support.shared_hosts import GROUPS, have_looks, put_groups
@@ -138,7 +137,7 @@ async def test_a_hosts_key_is_shown_and_accepted(
             written.append("gpu1")
             return Path("/k/known_hosts")
 
-    monkeypatch.setattr(hosts, "shown_key", lambda host: Shown())
+    monkeypatch.setattr(ssh_hosts, "shown_key", lambda host: Shown())
     put_groups()
     async with opened(app) as pilot:
         await pilot.press("down", "t")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from skyward_tui.app import SkywardApp
-from skyward_tui.launch_form import command_line, request_of
-from skyward_tui.widgets.argument_fields import ArgumentFields
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.launch_form.form import command_line, request_of
+from skyward_tui.screens.launch.field_groups import ArgumentFields
 from tests.support.app_driver import launch_form, screen_text, typed, until
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from skyward_core.model.outcome import ErrorInfo, RootCause
-from skyward_core.views import events as ev
-from skyward_tui.app import SkywardApp
+from skyward_core.model.outcomes import ErrorInfo, RootCause
+from skyward_core.views import events
+from skyward_tui.app.app import SkywardApp
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 
@@ -63,7 +63,7 @@ async def test_a_setup_that_fails_has_its_last_lines_on_top(app: SkywardApp, ses
     session.end_rank(view, setup, 0, "collateral")
     cause = RootCause(1, "exited", "Exit", "ended with status 1")
     session.emit(
-        view, ev.RunEnded(pool=view.name, run=setup.id, state="failed", root_cause=cause, at=session.now)
+        view, events.RunEnded(pool=view.name, run=setup.id, state="failed", root_cause=cause, at=session.now)
     )
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "3", "z")

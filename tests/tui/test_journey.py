@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front.session import Session
+from skyward_core.client.session import Session
 from skyward_core.store.ledger import Ledger
 from tests.support.terminal import Terminal
 

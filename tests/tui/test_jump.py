@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.jump import JumpScreen
-from skyward_tui.dialogs.teardown import TeardownScreen
-from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.confirmations import TeardownScreen
+from skyward_tui.dialogs.jump_menu import JumpScreen
+from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import launch_form, screen_text, until
 from tests.support.fake_session import FakeSession, failed_run

@@ -9,15 +9,14 @@ import pytest
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from skyward_core.front import settings
-from skyward_core.views.views import PoolView
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.quit import QuitScreen
-from skyward_tui.opening_app import LAST
+from skyward_core.client import settings
+from skyward_core.views.pool_view import PoolView
+from skyward_tui.app.app import LAST, SkywardApp
+from skyward_tui.dialogs.confirmations import QuitScreen
+from skyward_tui.panels.rank_metrics import NumbersPane
 from skyward_tui.screens.history import HistoryScreen
-from skyward_tui.screens.pools import PoolsScreen
+from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.numbers import NumbersPane
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession, logged
 from tests.support.past import some_past

@@ -8,12 +8,12 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.screen import Screen
 
-from skyward_tui.actions import ACTIONS, SCOPES, Action
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.base import Dialog
-from skyward_tui.dialogs.host_key import HostKeyScreen
-from skyward_tui.replay_app import ReplayApp
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.app.replay_app import ReplayApp
+from skyward_tui.dialogs.dialog import Dialog
+from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
 from skyward_tui.screens.run import RunScreen
+from skyward_tui.ui.actions import ACTIONS, SCOPES, Action
 from tests.support.app_driver import screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession, failed_run

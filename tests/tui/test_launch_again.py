@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, Select
 
-from skyward_core.front.job_request import JobFile, JobRequest
-from skyward_core.front.kept_jobs import KeptJob
-from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.launches import KeptLaunch
-from skyward_core.views import events as ev
-from skyward_tui.app import SkywardApp
-from skyward_tui.recent import recent
-from skyward_tui.screens.launch import LaunchScreen
+from skyward_core.client.launch.job_launch import JobFile, JobRequest
+from skyward_core.client.launch.job_records import KeptJob
+from skyward_core.client.launch.launch_records import KeptLaunch
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.views import events
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.launch_form.recent_launches import recent
+from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
@@ -38,7 +38,7 @@ async def test_a_launch_is_kept_and_launched_again_with_another_argument(
     over = session.pool("old", 3, 2)
     run = session.open_run(over)
     session.kept_launches[run.id] = launch
-    session.emit(over, ev.PoolEnded(pool="old", receipt={}, at=session.now))
+    session.emit(over, events.PoolEnded(pool="old", receipt={}, at=session.now))
     async with app.run_test(size=(160, 48)) as pilot:
         app.show_pool(over.key)
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run is not None)
@@ -114,7 +114,7 @@ async def test_what_the_form_cannot_do_is_said(
         asked = replace(asked, settings={"hosts": "a", "user": "me"})
     if lacks != "record":
         session.kept_launches[run.id] = KeptLaunch(request=asked, cwd=launch.cwd, joined=True)
-    session.emit(view, ev.PoolEnded(pool="old", receipt={}, at=session.now))
+    session.emit(view, events.PoolEnded(pool="old", receipt={}, at=session.now))
     said = {
         "record": "nothing is kept of how run old-1 was launched",
         "field": "the form has no field that could say this: user",

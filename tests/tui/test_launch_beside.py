@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from textual.widgets import OptionList
 
-from skyward_tui.app import SkywardApp
-from skyward_tui.launch_form import Form
-from skyward_tui.recent import remember
-from skyward_tui.widgets.script_code import coloured
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.launch_form.form import Form
+from skyward_tui.launch_form.recent_launches import remember
+from skyward_tui.widgets.source_view import coloured
 from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 from tests.support.past import past_run

@@ -9,11 +9,11 @@ import pytest
 from textual.widgets import Input
 
 from skyward_core.model.errors import PoolError
-from skyward_core.store.home import home
-from skyward_core.store.passing_folders import TASKS
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.secrets import SecretsScreen
-from skyward_tui.screens.launch import LaunchScreen
+from skyward_core.store.pruning import TASKS
+from skyward_core.store.state_folder import home
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.host_key_and_secret import SecretsScreen
+from skyward_tui.screens.launch.screen import LaunchScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 

@@ -8,11 +8,11 @@ import pytest
 from textual.widgets import Input, Select
 
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.model.offer import Market, Offer, OfferList, Wish
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.accelerators import AcceleratorsScreen
-from skyward_tui.launch_form import command_line
-from skyward_tui.screens.launch import LaunchScreen
+from skyward_core.model.offers import Market, Offer, OfferList, Wish
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.pickers import AcceleratorsScreen
+from skyward_tui.launch_form.form import command_line
+from skyward_tui.screens.launch.screen import LaunchScreen
 from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 from tests.support.launch_script import GROUPS, SCRIPT, plan_text
@@ -128,8 +128,8 @@ OFFERS = OfferList(
 async def test_an_accelerator_is_picked_from_what_is_offered(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.front.offers.offered", lambda wish: OFFERS)
-    monkeypatch.setattr("skyward_tui.screens.launch.TYPING", 3600.0)  # nobody asks for a plan
+    monkeypatch.setattr("skyward_core.client.offers.offered", lambda wish: OFFERS)
+    monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 3600.0)  # nobody asks for a plan
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         field = screen.query_one("#accelerator", Input)
@@ -168,8 +168,8 @@ async def test_why_nothing_is_offered_is_said_and_the_catalogue_is_there(
     def refuse(wish: Wish) -> OfferList:
         raise UsageError("no provider here tells what can be had of it")
 
-    monkeypatch.setattr("skyward_core.front.offers.offered", refuse)
-    monkeypatch.setattr("skyward_tui.screens.launch.TYPING", 3600.0)
+    monkeypatch.setattr("skyward_core.client.offers.offered", refuse)
+    monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 3600.0)
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#provider", Select).value = "aws"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.accelerators import AcceleratorsScreen
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.pickers import AcceleratorsScreen
 from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.launch_script import SCRIPT
 

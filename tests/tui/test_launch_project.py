@@ -8,14 +8,13 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Select, Static
 
-from skyward_core.front.launch_plan import LaunchPlan
-from skyward_core.node.boot import host
-from skyward_tui.app import SkywardApp
-from skyward_tui.launch_form import Form, check
-from skyward_tui.launch_packages import choices_for
-from skyward_tui.recent import recent, remember
-from skyward_tui.screens.launch import LaunchScreen
-from skyward_tui.widgets.toggles import Toggles
+from skyward_core.client.launch.launch_plan import LaunchPlan
+from skyward_core.node.bootstrap import host_inspection
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.launch_form.form import Form, check, choices_for
+from skyward_tui.launch_form.recent_launches import recent, remember
+from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.widgets.form_fields import Toggles
 from tests.support.app_driver import Snap, at_usual_sizes, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 
@@ -173,7 +172,7 @@ def test_what_somebody_else_could_have_put_above_a_script_is_not_offered(project
     (project / "uv.lock").rename(shared / "uv.lock")
     assert ("uv.lock", "lock shared/uv.lock") in choices_for(script, "")
     shared.chmod(0o777)
-    assert host.doubt(str(shared / "uv.lock"))
+    assert host_inspection.doubt(str(shared / "uv.lock"))
     assert "uv.lock" not in [label for label, _ in choices_for(script, "")]
 
 

@@ -12,16 +12,15 @@ from typing import Any
 import pytest
 from textual.widgets import Input, Select
 
-from skyward_core.model.errors import PoolError
-from skyward_core.model.hint import Hint
-from skyward_tui.app import SkywardApp
-from skyward_tui.launch_form import FieldError, Form, check, command_line, free_name
-from skyward_tui.planning import Planned
-from skyward_tui.recent import recent, remember
-from skyward_tui.screens.launch import LaunchScreen
-from skyward_tui.screens.pools import PoolsScreen
+from skyward_core.model.errors import Hint, PoolError
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.launch_form.form import FieldError, Form, check, command_line, free_name
+from skyward_tui.launch_form.plan_text import Planned
+from skyward_tui.launch_form.recent_launches import recent, remember
+from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.toggles import Toggles
+from skyward_tui.widgets.form_fields import Toggles
 from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 from tests.support.launch_script import GROUPS, SCRIPT, plan_text
@@ -102,7 +101,7 @@ async def test_a_provider_is_asked_once_somebody_stops_typing(
         asked.append((form.provider, form.nodes))
         return Planned(form, told=[("creates", f"{form.nodes} machines")])
 
-    monkeypatch.setattr("skyward_tui.screens.launch.planned", planned)
+    monkeypatch.setattr("skyward_tui.screens.launch.screen.planned", planned)
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         nodes_now = screen.form().nodes

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 from textual.widgets import Select
 
-from skyward_core.front.launch_plan import LaunchPlan
-from skyward_core.front.scripts import FunctionInfo
+from skyward_core.client.launch.discovery import FunctionInfo
+from skyward_core.client.launch.launch_plan import LaunchPlan
 from skyward_core.model.errors import PoolError
-from skyward_core.views import events as ev
-from skyward_core.views.views import PoolView
-from skyward_tui.app import SkywardApp
-from skyward_tui.launch_form import FieldError, Form, check, command_line
-from skyward_tui.screens.launch import LaunchScreen
-from skyward_tui.screens.launching import create
+from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.launch_form.form import FieldError, Form, check, command_line
+from skyward_tui.screens.launch.screen import LaunchScreen, create
 from tests.support.app_driver import until
 from tests.support.fake_session import FakeSession
 
@@ -35,7 +34,7 @@ async def test_a_launch_goes_to_the_pool_that_was_chosen_and_to_no_namesake(sess
     chosen = session.pool("train")
     app: Any = SimpleNamespace(session=session)
     assert (await create(app, plan(chosen))).key == chosen.key
-    session.emit(chosen, ev.PoolState(pool="train", state="gone", at=session.now))
+    session.emit(chosen, events.PoolState(pool="train", state="gone", at=session.now))
     namesake = session.pool("train")
     with pytest.raises(PoolError, match="pool train is not up any more"):
         await create(app, plan(chosen))
@@ -51,7 +50,7 @@ def test_a_form_means_the_pool_that_was_chosen_though_a_namesake_is_up(
     form = Form(str(script), "train", pool=chosen.key)
     assert check(form, session.pools()).pool is chosen
     assert shlex.split(command_line(form))[-3:-1] == ["--pool", "train"]
-    session.emit(chosen, ev.PoolState(pool="train", state="gone", at=session.now))
+    session.emit(chosen, events.PoolState(pool="train", state="gone", at=session.now))
     session.pool("train")
     with pytest.raises(FieldError, match="pool train is not up any more; choose another") as caught:
         check(form, session.pools())
@@ -62,7 +61,7 @@ async def test_a_form_for_a_pool_that_is_over_by_now_makes_a_new_one(
     app: SkywardApp, session: FakeSession
 ) -> None:
     over = session.pool("train")
-    session.emit(over, ev.PoolState(pool="train", state="gone", at=session.now))
+    session.emit(over, events.PoolState(pool="train", state="gone", at=session.now))
     session.pool("train")
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session is not None)

@@ -7,10 +7,10 @@ import json
 import pytest
 from textual import events
 
-from skyward_core.model.outcome import ErrorInfo, RootCause
-from skyward_core.views.machines import MachineBook
-from skyward_core.views.views import PoolView, RunView
-from skyward_tui.app import SkywardApp
+from skyward_core.model.outcomes import ErrorInfo, RootCause
+from skyward_core.views.machine_metrics import MachineBook
+from skyward_core.views.pool_view import PoolView, RunView
+from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import NOW, FakeSession, failed_run

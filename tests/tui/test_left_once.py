@@ -7,10 +7,10 @@ from pathlib import Path
 from textual.command import CommandPalette
 from textual.widgets import Button, Input, OptionList
 
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.ask import ChoiceScreen
-from skyward_tui.dialogs.files import FilesScreen
-from skyward_tui.screens.pools import PoolsScreen
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.dialog import ChoiceScreen
+from skyward_tui.dialogs.pickers import FilesScreen
+from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import until
 from tests.support.fake_session import FakeSession

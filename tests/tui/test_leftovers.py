@@ -6,13 +6,12 @@ from concurrent.futures import Future
 
 import pytest
 
-from skyward_core.front.sweeping import Found, Sweep
+from skyward_core.client.leftover_cleanup import Found, Sweep
 from skyward_core.model.errors import PoolError
-from skyward_core.model.leftover import Leftover
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.end_left import EndLeftScreen
-from skyward_tui.dialogs.teardown import TeardownScreen
-from skyward_tui.screens.sweep import SweepScreen
+from skyward_core.model.machines import Leftover
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.confirmations import TeardownScreen
+from skyward_tui.screens.leftovers import EndLeftScreen, SweepScreen
 from tests.support.app_driver import screen_text, typed, until
 from tests.support.fake_session import FakeSession, done
 from tests.support.leftovers import leftovers

@@ -5,9 +5,8 @@ from __future__ import annotations
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
-from skyward_core.views.logs import LogRing
-from skyward_tui.widgets.log_pane import LogPane
-from skyward_tui.widgets.log_window import Matcher
+from skyward_core.views.log_buffer import LogRing
+from skyward_tui.panels.log_pane import LogPane, Matcher
 
 PAINTS = True  # what is painted is looked at, or changes what a widget knows
 

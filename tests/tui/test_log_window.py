@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.store.run_logs import Part
-from skyward_core.store.stored_lines import StoredLines, tail_of
-from skyward_core.views.logs import Line, LogRing
-from skyward_tui.widgets.file_search import search_earlier, search_files
-from skyward_tui.widgets.log_window import LogWindow, Matcher
+from skyward_core.store.run_logs import Part, StoredLines, tail_of
+from skyward_core.views.log_buffer import Line, LogRing
+from skyward_tui.panels.log_pane import LogWindow, Matcher, search_earlier, search_files
 
 
 def ring_of(count: int, capacity: int = 100) -> LogRing:

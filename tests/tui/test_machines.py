@@ -12,12 +12,12 @@ import pytest
 from textual.geometry import Region
 from textual.pilot import Pilot
 
-from skyward_core.model.figures import GPU
-from skyward_core.pool.measures import OLDER
-from skyward_core.views.machines import MachineBook
-from skyward_tui.app import SkywardApp
+from skyward_core.model.metric_series import GPU
+from skyward_core.pool.machine_metrics import OLDER
+from skyward_core.views.machine_metrics import MachineBook
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.panels.machine_metrics import MachineGrid
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.machine_grid import MachineGrid
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.machines import measured
@@ -238,7 +238,7 @@ async def test_only_rows_that_have_changed_are_painted(
         grid = app.screen.query_one(MachineGrid)
         painted: list[list[Region]] = []
         monkeypatch.setattr(grid, "refresh", lambda *regions: painted.append(list(regions)))
-        monkeypatch.setattr("skyward_tui.widgets.machine_grid.REPAINT_SECONDS", 0.0)
+        monkeypatch.setattr("skyward_tui.panels.machine_metrics.REPAINT_SECONDS", 0.0)
         told(1, 10.2)
         assert grid.update(book, session.now) and painted == [], "it reads the same"
         told(1, 20.0)

@@ -7,14 +7,14 @@ from rich.cells import cell_len
 from textual.geometry import Size
 from textual.pilot import Pilot
 
-from skyward_core.views import events as ev
-from skyward_core.views.signs import PACE
-from skyward_core.views.views import PoolView, apply
-from skyward_tui.app import SkywardApp
-from skyward_tui.screens.base import pool_status
+from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView, apply
+from skyward_core.views.rank_metrics import PACE
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.panels.machine_metrics import MachineGrid
+from skyward_tui.panels.rank_metrics import NumbersPane
+from skyward_tui.screens.base_screen import pool_status
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.machine_grid import MachineGrid
-from skyward_tui.widgets.numbers import NumbersPane
 from skyward_tui.widgets.rank_state import rank_states
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession, logged, value
@@ -23,11 +23,13 @@ from tests.support.machines import measured
 
 def test_the_newest_numbers_are_shown_while_a_rank_runs():
     view = PoolView("p")
-    apply(view, ev.PoolOpened(pool="p", spec={"nodes": 2, "worker": {"ranks_per_node": 1}}, created_at=0.0))
-    apply(view, ev.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=2, at=0.0))
+    apply(
+        view, events.PoolOpened(pool="p", spec={"nodes": 2, "worker": {"ranks_per_node": 1}}, created_at=0.0)
+    )
+    apply(view, events.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=2, at=0.0))
     for node in (0, 1):
-        apply(view, ev.NodePhase(pool="p", node=node, phase="ready"))
-        apply(view, ev.RankBegan(pool="p", run="r", index=node, rank=node, node=node))
+        apply(view, events.NodePhase(pool="p", node=node, phase="ready"))
+        apply(view, events.RankBegan(pool="p", run="r", index=node, rank=node, node=node))
     run = view.runs["r"]
     assert [state.note for state in rank_states(view, run, 1.0)] == ["", ""]
     view.metrics.note("r", 0, 1.0, {"step": 1234, "loss": 2.31449, "lr": 0.5, "tokens": 7})
@@ -120,7 +122,7 @@ async def test_yielded_numbers_are_charted_and_a_new_run_begins_anew(
         screen = await opened(app, pilot)
         for seq in range(3):
             summary = value({"step": seq, "reward": 10.0 * seq, "note": "text"})
-            item = ev.ItemYielded(
+            item = events.ItemYielded(
                 pool=view.name, run=first.id, index=0, rank=0, seq=seq, summary=summary, at=float(seq)
             )
             session.emit(view, item)
@@ -140,7 +142,7 @@ async def test_a_flood_of_numbers_is_looked_at_now_and_then(
     view = session.pool("llama-ft", 32, 8)
     run = session.open_run(view)
     now = 100.0
-    monkeypatch.setattr("skyward_tui.widgets.numbers.monotonic", lambda: now)
+    monkeypatch.setattr("skyward_tui.panels.rank_metrics.monotonic", lambda: now)
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await opened(app, pilot)
         for rank in range(256):

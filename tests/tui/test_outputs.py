@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from skyward_core.model.written_file import WrittenFile
-from skyward_core.views import events as ev
-from skyward_tui.app import SkywardApp
+from skyward_core.model.outcomes import WrittenFile
+from skyward_core.views import events
+from skyward_tui.app.app import SkywardApp
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 
@@ -25,7 +25,7 @@ async def test_files_of_ranks_are_shown_and_fetched(app: SkywardApp, session: Fa
         await pilot.press("o")
         await until(pilot, lambda: f"run {run.id}: 2 files fetched, 2 MB: /outputs" in screen_text(app))
         session.written = []
-        session.emit(view, ev.RunEnded(pool="p", run=run.id, state="done"))
+        session.emit(view, events.RunEnded(pool="p", run=run.id, state="done"))
         await until(pilot, lambda: "ck/model.pt" not in screen_text(app))
         session.now += 60  # what was said of the fetching makes room for hints
         await until(pilot, lambda: "z zoom" in screen_text(app))

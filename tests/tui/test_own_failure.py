@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front.session import Session
-from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.client.session import Session
+from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.providers.local.provider import Local
 from tests.support.terminal import Terminal
 
 # A screen cannot be opened: a module does not fit the others, as where an update has put another one there.
 FAILS = """
-from skyward_tui import own_failure
+from skyward_tui.app import crash_report as own_failure
 from skyward_tui.screens import settings
 def fails(self, *_):
     token = "hunter" + "2"
     raise ImportError("cannot import name 'fit' \x1b]52;c;b3duZWQ=\x1b\\\\")
 settings.SettingsScreen.__init__ = fails
 {more}
-from skyward_tui.cli import main
+from skyward_tui.cli.main import main
 main()
 """
 

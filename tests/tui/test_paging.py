@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_tui.app import SkywardApp
+from skyward_tui.app.app import SkywardApp
 from tests.support.app_driver import until
 from tests.support.fake_session import FakeSession
 from tests.support.terminal import Terminal
@@ -21,7 +21,7 @@ os.environ["PAGER"] = "sh -c 'echo the pager has it; read x'"
 from tests.support.fake_session import FakeSession
 import pytest
 
-from skyward_tui.app import SkywardApp
+from skyward_tui.app.app import SkywardApp
 session = FakeSession()
 view = session.pool("warm")
 session.open_run(view)

@@ -6,10 +6,9 @@ import pytest
 from textual.css.scalar import Scalar
 from textual.pilot import Pilot
 
-from skyward_tui.app import SkywardApp
-from skyward_tui.kept_state import kept_state
-from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.panel_grid import LEAST_COLUMNS, MovedBorders, PanelGrid, sizes
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.screens.run import LEAST_COLUMNS, MovedBorders, PanelGrid, RunScreen, sizes
+from skyward_tui.ui.saved_state import kept_state
 from tests.support.app_driver import until
 from tests.support.fake_session import FakeSession, value
 

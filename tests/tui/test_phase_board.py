@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from skyward_core.views import events as ev
-from skyward_tui.app import SkywardApp
+from skyward_core.views import events
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.panels.nodes import SAID, PhaseBoard
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.phase_board import SAID, PhaseBoard
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 
@@ -19,9 +19,9 @@ async def test_enter_shows_what_the_installer_printed_last(app: SkywardApp, sess
     for number in range(30):
         line = f"Downloading part-{number:02}.whl"
         session.emit(
-            view, ev.NodePhase(pool="llama-ft", node=1, phase="installed", detail=line, at=at + number)
+            view, events.NodePhase(pool="llama-ft", node=1, phase="installed", detail=line, at=at + number)
         )
-    late = ev.NodePhase(
+    late = events.NodePhase(
         pool="llama-ft", node=2, phase="running", detail="connection refused", at=at, retry_at=session.now + 7
     )
     session.emit(view, late)
@@ -38,14 +38,14 @@ async def test_enter_shows_what_the_installer_printed_last(app: SkywardApp, sess
         await pilot.press("z")
         await until(pilot, lambda: f"part-{30 - SAID}" in screen_text(app))
         assert "part-28" in screen_text(app) and f"part-{29 - SAID}" not in screen_text(app)
-        session.emit(view, ev.NodePhase(pool="llama-ft", node=1, phase="ready", at=session.now))
+        session.emit(view, events.NodePhase(pool="llama-ft", node=1, phase="ready", at=session.now))
         await until(pilot, lambda: "● ready" in screen_text(app))
         assert "part-29" in screen_text(app), "it stays to be read"
         await pilot.press("enter")
         await until(pilot, lambda: "part-28" not in screen_text(app))
         await pilot.press("up", "enter")
         await until(pilot, lambda: "nothing was said of it so far" in screen_text(app))
-        session.emit(view, ev.NodePhase(pool="llama-ft", node=0, phase="ready", at=session.now))
+        session.emit(view, events.NodePhase(pool="llama-ft", node=0, phase="ready", at=session.now))
         await until(pilot, lambda: "or only where the pool was started" in screen_text(app))
         rows = screen_text(app).splitlines()
         place = next(y for y, row in enumerate(rows) if " n2 " in row)

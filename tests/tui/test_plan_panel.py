@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from skyward_tui.app import SkywardApp
+from skyward_tui.app.app import SkywardApp
 from tests.support.app_driver import launch_form, screen_text, until
 
 

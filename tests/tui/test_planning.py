@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, Select, Static
 
-from skyward_core.tasks import answers
-from skyward_tui import packaged
-from skyward_tui.app import SkywardApp
-from skyward_tui.launch_form import command_line
-from skyward_tui.recent import recent
-from skyward_tui.screens.launch import LaunchScreen
-from skyward_tui.screens.pools import PoolsScreen
+from skyward_core.tasks import bounded_subprocess
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.launch_form import form as packaged
+from skyward_tui.launch_form.form import command_line
+from skyward_tui.launch_form.recent_launches import recent
+from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.pool_list import PoolsScreen
 from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 from tests.support.pythons import all_ended, hanging_python
@@ -53,7 +53,7 @@ def hangs(tmp_path: Path) -> Iterator[Path]:
 async def test_a_python_that_hangs_holds_up_nothing_but_its_launch(
     app: SkywardApp, session: FakeSession, hangs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "PATIENCE", FOR_EVER)
+    monkeypatch.setattr(bounded_subprocess, "PATIENCE", FOR_EVER)
     monkeypatch.setattr(packaged, "FOLDER", tmp_path / "hangs")  # so have the examples
     async with app.run_test(size=SIZE) as pilot:
         await launch_form(app, pilot, "hangs/train.py")
@@ -75,7 +75,7 @@ async def test_a_python_that_hangs_holds_up_nothing_but_its_launch(
 async def test_a_launch_is_of_the_form_as_it_is_shown(
     app: SkywardApp, session: FakeSession, hangs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "PATIENCE", 1)
+    monkeypatch.setattr(bounded_subprocess, "PATIENCE", 1)
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         await until(pilot, lambda: "runs     train()" in screen_text(app))
@@ -199,7 +199,7 @@ def plan_text(screen: LaunchScreen) -> str:
 
 def test_the_app_ends_at_once_and_so_does_what_it_asked(tmp_path: Path, hangs: Path) -> None:
     program = (
-        f"import runpy; from skyward_core.tasks import answers; answers.PATIENCE = {FOR_EVER}; "
+        f"import runpy; from skyward_core.tasks import bounded_subprocess as answers; answers.PATIENCE = {FOR_EVER}; "
         "runpy.run_module('skyward_tui', run_name='__main__')"
     )
     terminal = Terminal(tmp_path / "home", cwd=tmp_path, program=("-c", program))

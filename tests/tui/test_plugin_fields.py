@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from skyward_tui.app import SkywardApp
-from skyward_tui.launch_form import Form, command_line, python_script, request_of
-from skyward_tui.recent import recent, remember
-from skyward_tui.widgets.argument_fields import ArgumentRow
-from skyward_tui.widgets.plugin_fields import PluginFields
-from skyward_tui.widgets.toggles import Toggles
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.launch_form.form import Form, command_line, python_script, request_of
+from skyward_tui.launch_form.recent_launches import recent, remember
+from skyward_tui.screens.launch.field_groups import ArgumentRow, PluginFields
+from skyward_tui.widgets.form_fields import Toggles
 from tests.support.app_driver import launch_form, screen_text, typed, until
 
 SCRIPT = """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from skyward_core.views import events as ev
-from skyward_core.views.views import PoolView
-from skyward_tui.app import SkywardApp
+from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView
+from skyward_tui.app.app import SkywardApp
 from skyward_tui.widgets.pool_preview import PoolPreview
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession, failed_run, logged
@@ -66,7 +66,7 @@ async def test_there_is_none_where_it_has_no_room(app: SkywardApp, session: Fake
 async def test_what_a_start_waits_for_and_why_a_run_failed(app: SkywardApp, session: FakeSession) -> None:
     failed_run(session, session.pool("sweep-7"))
     view = session.pool("fresh", 8, state="starting", phase="requested")
-    news = ev.NodePhase(
+    news = events.NodePhase(
         pool="fresh",
         node=0,
         phase="running",

@@ -6,9 +6,9 @@ from concurrent.futures import Future
 
 import pytest
 
-from skyward_core.front.past_runs import PastRun
-from skyward_tui.app import SkywardApp
-from skyward_tui.screens.pools import PoolList
+from skyward_core.client.run_history import PastRun
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.screens.pool_list import PoolList
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import NOW, FakeSession
 from tests.support.past import past_run
@@ -17,7 +17,7 @@ from tests.support.past import past_run
 async def test_runs_of_late_stand_where_the_list_leaves_room(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_tui.screens.pools_below.LOOK", 0.0)
+    monkeypatch.setattr("skyward_tui.screens.pool_list.LOOK", 0.0)
     view = session.pool("llama-ft", 2)
     session.past = [
         past_run(1, function="first_of_all"),

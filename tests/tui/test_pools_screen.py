@@ -14,12 +14,11 @@ from skyward_core.model.errors import LedgerError
 from skyward_core.pool.dashboards import Dashboard
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.views import events as ev
-from skyward_core.views.machines import MachineBook
-from skyward_tui.app import SkywardApp
+from skyward_core.views.machine_metrics import MachineBook
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.confirmations import QuitScreen, TeardownScreen
 from skyward_tui.dialogs.help import HelpScreen
-from skyward_tui.dialogs.quit import QuitScreen
-from skyward_tui.dialogs.teardown import TeardownScreen
-from skyward_tui.screens.pools import PoolList, PoolsScreen
+from skyward_tui.screens.pool_list import PoolList, PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession

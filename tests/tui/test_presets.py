@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.ask import AskScreen, ChoiceScreen
-from skyward_tui.dialogs.presets import PresetsScreen
-from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.dialog import AskScreen, ChoiceScreen
+from skyward_tui.dialogs.pickers import PresetsScreen
+from skyward_tui.screens.launch.screen import LaunchScreen
 from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, Static
 
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.files import FilesScreen
-from skyward_tui.dialogs.presets import PresetsScreen
-from skyward_tui.dialogs.pythons import PythonsScreen
-from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.pickers import FilesScreen, PresetsScreen, PythonsScreen
+from skyward_tui.screens.launch.screen import LaunchScreen
 from tests.support.app_driver import launch_form, screen_text, until
 from tests.support.hostile_project import JOB, PRESET, SCRIPT, hostile_project
 

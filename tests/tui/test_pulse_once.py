@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from skyward_core.views import events as ev
-from skyward_tui.app import SkywardApp
-from skyward_tui.screens.pools import PoolList
+from skyward_core.views import events
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.panels.ranks import RankPanel
+from skyward_tui.screens.pool_list import PoolList
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.pulse_once import PULSE_STYLE, changed
-from skyward_tui.widgets.rank_panel import RankPanel
+from skyward_tui.widgets.virtual_list import PULSE_STYLE, changed
 from tests.support.app_driver import until
 from tests.support.fake_session import FakeSession
 from tests.support.own_home import set_own
@@ -35,7 +35,7 @@ async def test_a_pool_and_a_rank_that_change_stand_out_for_a_moment(
         listed = app.screen.query_one(PoolList)
         await until(pilot, lambda: bool(listed.pools))
         assert not stands_out(listed), "what is new has not changed"
-        session.emit(view, ev.PoolState(pool=view.name, state="degraded", detail="", at=session.now))
+        session.emit(view, events.PoolState(pool=view.name, state="degraded", detail="", at=session.now))
         await until(pilot, lambda: stands_out(listed))
         await until(pilot, lambda: not stands_out(listed))
         await pilot.press("enter")
@@ -59,6 +59,6 @@ async def test_who_wants_no_motion_sees_none(
     async with app.run_test(size=(120, 40)) as pilot:
         listed = app.screen.query_one(PoolList)
         await until(pilot, lambda: bool(listed.pools))
-        session.emit(view, ev.PoolState(pool=view.name, state="degraded", detail="", at=session.now))
+        session.emit(view, events.PoolState(pool=view.name, state="degraded", detail="", at=session.now))
         await until(pilot, lambda: "degraded" in listed.render().plain)
         assert not stands_out(listed)

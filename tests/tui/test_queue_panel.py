@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from skyward_core.views import events as ev
-from skyward_core.views.views import PoolView
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.ask import ChoiceScreen
+from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.dialog import ChoiceScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 
@@ -13,18 +13,18 @@ EMPTY = "no run waits for nodes, and no two share them"
 
 
 def waits(session: FakeSession, view: PoolView, run: str, name: str) -> None:
-    opened = ev.RunOpened(
+    opened = events.RunOpened(
         pool=view.name, run=run, function=name, kind="broadcast", total=4, at=session.now - 20
     )
     session.emit(view, opened)
-    line = [ev.QueuedRun(run=run, name=name, nodes=4, only=[], since=session.now - 20, who="me")]
-    session.emit(view, ev.QueueNews(pool=view.name, waiting=line))
+    line = [events.QueuedRun(run=run, name=name, nodes=4, only=[], since=session.now - 20, who="me")]
+    session.emit(view, events.QueueNews(pool=view.name, waiting=line))
 
 
 async def test_who_waits_is_shown_and_taken_out(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 4)
     run = session.open_run(view, "train", total=2)
-    session.emit(view, ev.RunPlaced(pool="p", run=run.id, nodes=[0, 1]))
+    session.emit(view, events.RunPlaced(pool="p", run=run.id, nodes=[0, 1]))
     async with app.run_test(size=(160, 48)) as pilot:
         app.show_pool(view.key)
         await until(pilot, lambda: "3 nodes" in screen_text(app))
@@ -43,8 +43,8 @@ async def test_who_waits_is_shown_and_taken_out(app: SkywardApp, session: FakeSe
         assert "(w1)? It waits for nodes, and is not begun" in screen_text(app)
         await pilot.press("right", "enter")
         await until(pilot, lambda: session.cancelled == [("p", "w1")])
-        session.emit(view, ev.QueueNews(pool="p", waiting=[]))
-        session.emit(view, ev.RunEnded(pool="p", run="w1", state="cancelled"))
+        session.emit(view, events.QueueNews(pool="p", waiting=[]))
+        session.emit(view, events.RunEnded(pool="p", run="w1", state="cancelled"))
         await until(pilot, lambda: "7 queue" not in screen_text(app))
 
 

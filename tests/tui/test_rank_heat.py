@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from skyward_core.views.machines import MachineBook
-from skyward_tui.app import SkywardApp
-from skyward_tui.rank_heat import SHADES, STATE, figures, heat_map
+from skyward_core.views.machine_metrics import MachineBook
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.panels.ranks import SHADES, STATE, figures, heat_map
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession

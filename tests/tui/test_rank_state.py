@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from skyward_core.model.outcome import Outcome
-from skyward_core.views import events as ev
+from skyward_core.model.outcomes import Outcome
+from skyward_core.views import events
+from skyward_tui.text.number_format import clip_parts
 from skyward_tui.widgets.rank_state import nothing_yet, rank_states
-from skyward_tui.words import clip_parts
 from tests.support.fake_session import FakeSession, value
 
 
@@ -20,12 +20,12 @@ def test_the_task_that_began_last_says_it(session: FakeSession, order: Sequence[
     run = session.open_run(view, kind="gather", total=3)
     for index in order:
         at = session.now - 30 + 10 * index
-        session.emit(view, ev.RankBegan(pool="sweep", run=run.id, index=index, rank=0, node=0, at=at))
+        session.emit(view, events.RankBegan(pool="sweep", run=run.id, index=index, rank=0, node=0, at=at))
     (state,) = rank_states(view, run, session.now)
     assert (state.state, state.seconds) == ("running", 10.0)
     session.emit(
         view,
-        ev.RankEnded(
+        events.RankEnded(
             pool="sweep",
             run=run.id,
             outcome=Outcome(2, 0, 0, "returned", 7.5, summary=value(1)),
@@ -38,15 +38,15 @@ def test_the_task_that_began_last_says_it(session: FakeSession, order: Sequence[
 
 def test_all_ranks_of_a_gang_of_some_are_at_its_task(session: FakeSession) -> None:
     view = session.pool("gangs", 1, ranks_per_node=4)
-    session.emit(view, ev.RunOpened(pool="gangs", run="g", function="f", kind="sweep", total=2, width=2))
-    session.emit(view, ev.RankBegan(pool="gangs", run="g", index=0, rank=2, node=0, at=session.now))
+    session.emit(view, events.RunOpened(pool="gangs", run="g", function="f", kind="sweep", total=2, width=2))
+    session.emit(view, events.RankBegan(pool="gangs", run="g", index=0, rank=2, node=0, at=session.now))
 
     def states() -> list[str]:
         return [each.state for each in rank_states(view, view.runs["g"], session.now)]
 
     assert states() == ["idle", "idle", "running", "running"]
     failed = Outcome(0, 3, 0, "exited", 7.5)  # the rank that failed
-    session.emit(view, ev.RankEnded(pool="gangs", run="g", outcome=failed, at=session.now))
+    session.emit(view, events.RankEnded(pool="gangs", run="g", outcome=failed, at=session.now))
     assert states() == ["idle", "idle", "exited", "exited"]
 
 
@@ -54,13 +54,13 @@ def test_a_run_that_is_over_is_not_said_to_print_yet(session: FakeSession) -> No
     view = session.pool("quiet", 1)
     run = session.open_run(view)
     assert nothing_yet(rank_states(view, run, session.now), run) == "nothing printed yet"
-    session.emit(view, ev.RunEnded(pool="quiet", run=run.id, state="failed", at=session.now))
+    session.emit(view, events.RunEnded(pool="quiet", run=run.id, state="failed", at=session.now))
     assert nothing_yet(rank_states(view, run, session.now), run) == "nothing was printed in this run"
 
 
 def test_a_rank_whose_node_is_not_reached_yet_says_when_that_is_tried_again(session: FakeSession) -> None:
     view = session.pool("far", 1, state="starting", phase="running")
-    refused = ev.NodePhase(
+    refused = events.NodePhase(
         pool="far", node=0, phase="running", detail="gpu1: connection refused", retry_at=session.now + 4
     )
     session.emit(view, refused)
@@ -77,7 +77,7 @@ def test_a_rank_whose_machine_is_taken_back_says_how_long_it_has(session: FakeSe
         ("rebalance", None, "may soon be taken back"),
         ("terminate", session.now + 102, "taken back in 1:42 (terminate)"),
     ):
-        session.emit(view, ev.NodeNotice(pool="spot", node=1, kind=kind, ends_at=ends_at))  # type: ignore[arg-type]
+        session.emit(view, events.NodeNotice(pool="spot", node=1, kind=kind, ends_at=ends_at))  # type: ignore[arg-type]
         first, second = rank_states(view, run, session.now)
         assert (first.note, second.note) == ("", note)
     (_, later) = rank_states(view, run, session.now + 101)

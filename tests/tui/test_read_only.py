@@ -10,20 +10,19 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.looking_only import LookingOnly
-from skyward_core.front.sweeping import Sweep
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.leftover_cleanup import Sweep
+from skyward_core.client.session import LookingOnly
 from skyward_core.model.errors import UsageError
-from skyward_core.model.spec import PoolSpec
+from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.local.provider import Local
-from skyward_core.views import events as ev
-from skyward_core.views.trial_sheet import TrialSheet
-from skyward_core.views.views import PoolView
-from skyward_tui.actions import ACTIONS
-from skyward_tui.app import SkywardApp
-from skyward_tui.cli import cli
-from skyward_tui.screens.launch import LaunchScreen
+from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView, TrialSheet
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.cli.main import cli
+from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.run import RunScreen
+from skyward_tui.ui.actions import ACTIONS
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 
@@ -127,7 +126,7 @@ def test_commands_do_not_know_the_app_s_option() -> None:
 async def test_who_only_looks_debugs_no_rank(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("train")
     session.open_run(view)
-    session.emit(view, ev.RankPhase(pool=view.name, rank=1, phase="paused", at=session.now))
+    session.emit(view, events.RankPhase(pool=view.name, rank=1, phase="paused", at=session.now))
     async with app.run_test(size=(160, 48)) as pilot:
         app.show_pool(view.key)
         await until(pilot, lambda: "paused" in screen_text(app))

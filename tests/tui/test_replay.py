@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.front.playback import PlaybackState
-from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
-from skyward_core.store.record_file import RecordWriter
+from skyward_core.client.replay_session import PlaybackState
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.store.recording_file import RecordWriter
 from skyward_core.views import events as ev
-from skyward_core.views import record_entries as entries
-from skyward_tui.actions import ACTIONS
-from skyward_tui.app import SkywardApp
-from skyward_tui.cli import cli
-from skyward_tui.replay_app import ReplayApp
-from skyward_tui.screens.palette import commands
-from skyward_tui.screens.pools import PoolsScreen
+from skyward_core.views import recorded_events
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.app.replay_app import ReplayApp
+from skyward_tui.cli.main import cli
+from skyward_tui.screens.base_screen import commands
+from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.replay_line import line
+from skyward_tui.ui.actions import ACTIONS
+from skyward_tui.widgets.replay_position import line
 from tests.support.app_driver import screen_text, until
 
 START = 1_800_000_000.0
@@ -34,7 +34,7 @@ def recorded(path: Path) -> Path:
 
     def put(*events: ev.Event) -> None:
         for event in events:
-            writer.put(entries.of_event(event))
+            writer.put(recorded_events.of_event(event))
 
     put(ev.PoolOpened(pool="llama-ft", at=START, spec=spec, created_at=START))
     for node in range(2):
@@ -48,9 +48,9 @@ def recorded(path: Path) -> Path:
         at = START + second
         for rank in range(4):
             text = f"step {second} of rank {rank}\n".encode()
-            writer.put(entries.of_log(at, f"r{rank:03d}", "out", "r1", text))
+            writer.put(recorded_events.of_log(at, f"r{rank:03d}", "out", "r1", text))
         figures = b'{"at":%f,"node":{"cpu":%d},"gpus":[{"util":%d}],"devices":[{"id":"G","model":"H100"}]}\n'
-        writer.put(entries.of_figures(at, 0, figures % (at, second, second), 0.0))
+        writer.put(recorded_events.of_figures(at, 0, figures % (at, second, second), 0.0))
         if second == 90:
             error = ErrorInfo("ValueError", "out of sand", "Traceback …\nValueError: out of sand\n")
             put(
@@ -160,7 +160,7 @@ async def test_a_record_of_a_stranger_does_no_harm(tmp_path: Path) -> None:
 
     def put(*events: ev.Event) -> None:
         for event in events:
-            writer.put(entries.of_event(event))
+            writer.put(recorded_events.of_event(event))
 
     put(
         ev.PoolOpened(pool=bad, at=START, spec=spec, created_at=-1e15),
@@ -189,11 +189,11 @@ async def test_a_record_of_a_stranger_does_no_harm(tmp_path: Path) -> None:
     sample = (
         f'{{"at":{START},"node":{{"cpu":1e308,"memory_used":-1e300,"memory_total":1e-300}},"gpus":[{gpu}]}}\n'
     )
-    writer.put(entries.of_figures(START, 0, sample.encode() * 3, -9e6))
-    writer.put(entries.of_figures(START, 1, sample.encode() * 3, 0.0))
-    writer.put(entries.of_log(START, "r9999999", "out", "r", bad.encode("utf-8") * 50 + b"\n"))
+    writer.put(recorded_events.of_figures(START, 0, sample.encode() * 3, -9e6))
+    writer.put(recorded_events.of_figures(START, 1, sample.encode() * 3, 0.0))
+    writer.put(recorded_events.of_log(START, "r9999999", "out", "r", bad.encode("utf-8") * 50 + b"\n"))
     numbers = f'{{"run":"r","at":{START},"values":{{"loss":1e308,"step":-1e308,"\\u001b[2J":NaN}}}}\n'
-    writer.put(entries.of_numbers(START, "r000.metrics", numbers.encode() * 40))
+    writer.put(recorded_events.of_numbers(START, "r000.metrics", numbers.encode() * 40))
     writer.put({"at": 6e10, "k": "end"})
     writer.close()
     app = ReplayApp(tmp_path / "b")
@@ -259,7 +259,7 @@ def test_the_line_fits(width: int) -> None:
 def test_what_is_no_record_is_refused_before_there_is_an_app(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_tui.record_commands.has_terminal", lambda: None)
+    monkeypatch.setattr("skyward_tui.cli.main.has_terminal", lambda: None)
     (tmp_path / "a").write_text("hello")
     done = CliRunner().invoke(cli, ["replay", "a"])
     assert done.exit_code and "a is no record of a pool" in done.stderr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skyward_tui.app import SkywardApp
+from skyward_tui.app.app import SkywardApp
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession, value
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_tui.app import SkywardApp
+from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_text, typed, until
 from tests.support.fake_session import FakeSession, value

@@ -13,10 +13,10 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from skyward_core.views import events as ev
-from skyward_tui.app import SkywardApp
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.panels.ranks import RankPanel
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets import rank_state
-from skyward_tui.widgets.rank_panel import RankPanel
 from tests.support.app_driver import until
 from tests.support.fake_session import FakeSession
 

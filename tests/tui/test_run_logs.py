@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from textual.pilot import Pilot
 
 from skyward_core.store.run_logs import Part, RunLogs
-from skyward_core.views.logs import LogBook
-from skyward_core.views.views import RunView
-from skyward_tui.app import SkywardApp
+from skyward_core.views.log_buffer import LogBook
+from skyward_core.views.pool_view import RunView
+from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_text, typed, until
 from tests.support.fake_session import NOW, FakeSession

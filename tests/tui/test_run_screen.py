@@ -11,12 +11,12 @@ import pytest
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from skyward_core.model.states import RankPhase
+from skyward_core.model.outcomes import RankPhase
 from skyward_core.pool.dashboards import Dashboard
-from skyward_core.views import events as ev
-from skyward_tui.app import SkywardApp
+from skyward_core.views import events
+from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.errors import ErrorsScreen
-from skyward_tui.screens.pools import PoolsScreen
+from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession, failed_run, logged, value
@@ -159,7 +159,7 @@ async def test_results_arrive_with_their_aggregate(app: SkywardApp, session: Fak
     run = session.open_run(view)
     async with app.run_test(size=SIZE) as pilot:
         await opened(app, pilot)
-        item = ev.ItemYielded(
+        item = events.ItemYielded(
             pool=view.name, run=run.id, index=3, rank=3, seq=6, summary=value({"loss": 0.5})
         )
         session.emit(view, item)
@@ -198,14 +198,14 @@ async def test_errors_pin_the_root_cause(app: SkywardApp, session: FakeSession) 
 async def test_a_link_that_is_down_says_since_when(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     session.open_run(view)
-    down = ev.NodeLink(pool=view.name, node=2, up=False, detail="no route to host", at=session.now - 30)
+    down = events.NodeLink(pool=view.name, node=2, up=False, detail="no route to host", at=session.now - 30)
     session.emit(view, down)
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await opened(app, pilot)
         await until(pilot, lambda: "link down since 07:59:30 (no route to host)" in screen_text(app))
         await pilot.press("]", "]")
         await until(pilot, lambda: "! link down since 07:59:30" in title(screen))
-        session.emit(view, ev.NodeLink(pool=view.name, node=2, up=True, at=session.now))
+        session.emit(view, events.NodeLink(pool=view.name, node=2, up=True, at=session.now))
         await until(pilot, lambda: "link down" not in screen_text(app))
 
 
@@ -214,7 +214,7 @@ async def test_what_a_rank_is_at_before_its_function_runs(app: SkywardApp, sessi
     run = session.open_run(view)
 
     def enter(rank: int, phase: RankPhase, ago: float) -> None:
-        session.emit(view, ev.RankPhase(pool=view.name, rank=rank, phase=phase, at=session.now - ago))
+        session.emit(view, events.RankPhase(pool=view.name, rank=rank, phase=phase, at=session.now - ago))
 
     phases: tuple[RankPhase, ...] = ("starting", "importing", "joining")
     for rank, phase in enumerate(phases):
@@ -312,7 +312,7 @@ async def test_runs_of_a_pool_are_walked(app: SkywardApp, session: FakeSession) 
     ("ranks", "mode"), [(1, "cards"), (8, "cards"), (9, "table"), (64, "table"), (65, "grid")]
 )
 async def test_ranks_fit_their_number(app: SkywardApp, session: FakeSession, ranks: int, mode: str) -> None:
-    from skyward_tui.widgets.rank_panel import RankPanel
+    from skyward_tui.panels.ranks import RankPanel
 
     view = session.pool("wide", ranks)
     session.open_run(view)
@@ -394,7 +394,7 @@ async def test_a_pulse_paints_nothing_itself_so_that_what_it_changes_is_painted_
             logged(view, run, session, steps=step + 1)
             session.print(view, 0, f"line {step}\n")
             session.end_rank(view, run, step, "returned", summary=value({"loss": step}))
-            session.emit(view, ev.NodePhase(pool=view.name, node=3, phase="ready", detail=f"seen {step}"))
+            session.emit(view, events.NodePhase(pool=view.name, node=3, phase="ready", detail=f"seen {step}"))
             session.now += 1
             updates.clear()  # nobody else has a turn from here to the pulse's end
             screen.pulse(session.now)
@@ -410,9 +410,11 @@ async def test_a_small_screen_counts_down_to_a_machine_s_end(
     session.open_run(view)
     async with app.run_test(size=(80, 24)) as pilot:
         await opened(app, pilot)
-        session.emit(view, ev.NodeNotice(pool=view.name, node=2, kind="rebalance"))
+        session.emit(view, events.NodeNotice(pool=view.name, node=2, kind="rebalance"))
         await until(pilot, lambda: "! n2 may soon be taken back" in screen_text(app))
-        session.emit(view, ev.NodeNotice(pool=view.name, node=1, kind="terminate", ends_at=session.now + 103))
+        session.emit(
+            view, events.NodeNotice(pool=view.name, node=1, kind="terminate", ends_at=session.now + 103)
+        )
         await until(pilot, lambda: "! n1 taken back in 1:43" in screen_text(app))
         session.now += 3
         await until(pilot, lambda: "! n1 taken back in 1:40" in screen_text(app))
@@ -427,7 +429,7 @@ async def test_the_key_that_debugs_says_what_else_does(app: SkywardApp, session:
         await pilot.press("D")
         await until(pilot, lambda: "no rank waits at a breakpoint" in screen_text(app))
         for rank in (1, 2):
-            session.emit(view, ev.RankPhase(pool=view.name, rank=rank, phase="paused", at=session.now))
+            session.emit(view, events.RankPhase(pool=view.name, rank=rank, phase="paused", at=session.now))
         await pilot.press("D")  # no terminal here that could be given away
         await until(pilot, lambda: "skyward-tui debug train:1" in screen_text(app))
         await pilot.press("right_square_bracket", "right_square_bracket", "D")
@@ -444,7 +446,7 @@ async def test_the_key_that_opens_a_shell_says_what_else_does(app: SkywardApp, s
         await until(pilot, lambda: "skyward-tui ssh train 0" in screen_text(app))
         await pilot.press("right_square_bracket", "right_square_bracket", "dollar_sign")
         await until(pilot, lambda: "skyward-tui ssh train 2" in screen_text(app))
-        session.emit(view, ev.PoolState(pool=view.name, state="gone"))
+        session.emit(view, events.PoolState(pool=view.name, state="gone"))
         await pilot.press("dollar_sign")
         await until(pilot, lambda: "there is no node to log in to" in screen_text(app))
 
@@ -480,6 +482,6 @@ async def test_a_key_opens_the_page_that_answers_or_asks_which(
         await pilot.press("P")  # by a browser of text this terminal would be taken
         await until(pilot, lambda: "tensorboard: http://127.0.0.1:4002/" in screen_text(app))
         assert opened == [board.address, ray.address]
-        session.emit(view, ev.PoolState(pool=view.name, state="gone"))
+        session.emit(view, events.PoolState(pool=view.name, state="gone"))
         await pilot.press("P")
         await until(pilot, lambda: "there is no page to open" in screen_text(app))

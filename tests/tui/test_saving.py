@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from skyward_core.model.outcome import ErrorInfo
-from skyward_tui.app import SkywardApp
-from skyward_tui.clipboard import NotCopied, pass_on
-from skyward_tui.saving import results_csv, results_json, results_text, save, save_all, unsaved
+from skyward_core.model.outcomes import ErrorInfo
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.file_export import results_csv, results_json, results_text, save, save_all, unsaved
+from skyward_tui.ui.terminal_driver import NotCopied, pass_on
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession, value
 

@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Label, Static
 
-from skyward_tui.widgets.saying import say
+from skyward_tui.widgets.form_fields import say
 from tests.support.app_driver import until
 
 

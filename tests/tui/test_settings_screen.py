@@ -11,17 +11,15 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from skyward_core.front import settings
-from skyward_core.store.own_settings import read_own
-from skyward_core.views.line_store import Room
-from skyward_tui.actions import SCOPES, of
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.ask import AskScreen
-from skyward_tui.dialogs.key_press import KeyScreen
-from skyward_tui.dialogs.themes import ThemePicker
+from skyward_core.client import settings
+from skyward_core.store.user_settings import read_own
+from skyward_core.views.log_buffer import Room
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.dialog import AskScreen
+from skyward_tui.dialogs.pickers import KeyScreen, ThemePicker
 from skyward_tui.screens.hosts import HostsScreen
-from skyward_tui.screens.settings import SettingsScreen
-from skyward_tui.widgets.setting_list import SettingList
+from skyward_tui.screens.settings import SettingList, SettingsScreen
+from skyward_tui.ui.actions import SCOPES, of
 from tests.support.app_driver import screen_text, typed, until
 
 SIZE = (140, 36)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.color import Color
 
-from skyward_tui.sgr import CELL_LIMIT, parse, plain
+from skyward_tui.text.ansi_colours import CELL_LIMIT, parse, plain
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from skyward_tui.app import SkywardApp
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.panels.log import LogColumn
+from skyward_tui.panels.log_pane import LogPane
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.log_pane import LogPane
-from skyward_tui.widgets.log_panes import LogColumn
 from tests.support.app_driver import screen_text, typed, until
 from tests.support.fake_session import NOW, FakeSession, failed_run
 from tests.tui.conftest import log_of
@@ -167,7 +167,7 @@ async def test_the_editor_where_the_traceback_points(
     async def run_in_terminal(app: SkywardApp, *command: str) -> None:
         started.append(command)
 
-    monkeypatch.setattr("skyward_tui.given_terminal.run_in_terminal", run_in_terminal)
+    monkeypatch.setattr("skyward_tui.ui.suspend.run_in_terminal", run_in_terminal)
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.setenv("EDITOR", "vim -n")
     (tmp_path / "nets").mkdir()
@@ -199,7 +199,7 @@ async def test_the_whole_log_is_read_in_the_pager(
         read.append((*words, Path(file).name, Path(file).read_text("utf-8")))
         assert Path(file).parent.stat().st_mode & 0o77 == 0, "nobody else can read it"
 
-    monkeypatch.setattr("skyward_tui.given_terminal.run_in_terminal", run_in_terminal)
+    monkeypatch.setattr("skyward_tui.ui.suspend.run_in_terminal", run_in_terminal)
     monkeypatch.setenv("PAGER", "less -R")
     view = session.pool("p", 2)
     session.open_run(view)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.model.machine import Check
-from skyward_core.store import kept_hosts
-from skyward_core.views import events as ev
-from skyward_core.views.views import PoolView, RunView
-from skyward_tui.app import SkywardApp
-from skyward_tui.widgets.chrome import FLASH_SECONDS
+from skyward_core.model.machines import Check
+from skyward_core.store import settings_editing
+from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView, RunView
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.widgets.header_and_hints import FLASH_SECONDS
 from tests.support.app_driver import (
     SMALLEST,
     Snap,
@@ -98,7 +98,7 @@ async def test_pools(app: SkywardApp, session: FakeSession, snap: Snap, size: tu
     view = session.pool("eval", 2, state="failed", age=2460)
     failed_run(session, session.pool("sweep-7", 8, price=12.5, provider="aws", age=4000))
     starting = session.pool("fresh", 4, state="starting", phase="installed", age=12)
-    session.emit(starting, ev.PoolState(pool="fresh", state="starting", detail="2 of 4 nodes installed"))
+    session.emit(starting, events.PoolState(pool="fresh", state="starting", detail="2 of 4 nodes installed"))
     view.detail = "node 1 was lost"
     logged(*training(session), session)
     session.past = [past_run(each) for each in range(1, 25)]
@@ -151,12 +151,12 @@ async def test_starting(app: SkywardApp, session: FakeSession, snap: Snap, size:
     view = session.pool("llama-ft", 4, state="starting", phase="requested", age=12)
     at = session.now
     phases = [
-        ev.NodePhase(pool="llama-ft", node=1, phase="connected", at=at - 4, address="10.0.0.2"),
-        ev.NodePhase(
+        events.NodePhase(pool="llama-ft", node=1, phase="connected", at=at - 4, address="10.0.0.2"),
+        events.NodePhase(
             pool="llama-ft", node=2, phase="running", detail="waiting for sshd", at=at - 9, retry_at=at + 3
         ),
-        ev.NodePhase(pool="llama-ft", node=3, phase="ready", at=at - 1, address="10.0.0.4"),
-        ev.PoolState(pool="llama-ft", state="starting", detail="1 of 4 nodes ready"),
+        events.NodePhase(pool="llama-ft", node=3, phase="ready", at=at - 1, address="10.0.0.4"),
+        events.PoolState(pool="llama-ft", state="starting", detail="1 of 4 nodes ready"),
     ]
     for event in phases:
         session.emit(view, event)
@@ -197,10 +197,14 @@ async def test_sweep(app: SkywardApp, session: FakeSession, snap: Snap, size: tu
 async def test_hosts(
     app: SkywardApp, snap: Snap, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_hosts, "own_file", lambda: Path("/home/me/.local/state/skyward/skyward.toml"))
+    monkeypatch.setattr(
+        settings_editing, "own_file", lambda: Path("/home/me/.local/state/skyward/skyward.toml")
+    )
     groups = {"lab": ["gpu1", "gpu2"], "desk": ["gpu3"]}
-    path = kept_hosts.own_file()
-    monkeypatch.setattr(kept_hosts, "read", lambda: {name: (path, found) for name, found in groups.items()})
+    path = settings_editing.own_file()
+    monkeypatch.setattr(
+        settings_editing, "read_host_groups", lambda: {name: (path, found) for name, found in groups.items()}
+    )
     have_looks(monkeypatch)
     await show(app, snap, "hosts", size, ["s", "down", "down"], "is used by bob")
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from skyward_core.model.errors import PoolError
-from skyward_core.model.stacks import StackFrame, Stacks
-from skyward_tui.app import SkywardApp
+from skyward_core.model.stack_values import StackFrame, Stacks
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.external_editor import MOST_BYTES, SourceFile, excerpt, source_of
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.screens.stacks import StacksScreen
-from skyward_tui.source_lines import MOST_BYTES, SourceFile, excerpt, source_of
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import NOW, FakeSession
 from tests.support.some_stacks import REDUCING, VALIDATING, hung, stack, write_train_py

@@ -10,12 +10,12 @@ from textual.pilot import Pilot
 from textual.widgets import Button
 
 from skyward_core.model.errors import PoolError
-from skyward_core.model.written_file import Unfetched, WrittenFile
+from skyward_core.model.outcomes import Unfetched, WrittenFile
 from skyward_core.store.ledger_rows import Receipt
-from skyward_core.views import events as ev
-from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.teardown import EVERYTHING, TeardownScreen
-from skyward_tui.screens.pools import PoolsScreen
+from skyward_core.views import events
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.dialogs.confirmations import EVERYTHING, TeardownScreen
+from skyward_tui.screens.pool_list import PoolsScreen
 from tests.support.app_driver import Snap, at_usual_sizes, previewed, screen_text, until
 from tests.support.fake_session import FakeSession, done
 
@@ -174,7 +174,7 @@ async def test_the_receipt_says_what_is_lost_and_where_the_rest_lies(
         screen = await asked(app, pilot)
         await pilot.press("right", "enter")
         await until(pilot, lambda: session.torn_down == ["p"])
-        session.emit(view, ev.PoolState(pool="p", state="stopping", detail="1 GB of 3 GB is here"))
+        session.emit(view, events.PoolState(pool="p", state="stopping", detail="1 GB of 3 GB is here"))
         await until(pilot, lambda: "1 GB of 3 GB is here" in words(app))
         many = tuple(f"stays there: 1 file, 2 MB, on node {n} in ~/x: a\x1b[2Jb ({n} MB)" for n in range(20))
         session.downing["p"].set_result(receipt(notes=many, lost=("2 GB on node 0: \x1b[2Jmodel.pt",)))
@@ -200,8 +200,8 @@ async def test_a_machine_that_nobody_could_ask_is_not_said_to_be_gone(
         await asked(app, pilot)
         await pilot.press("right", "enter")
         await until(pilot, lambda: session.torn_down == ["p"])
-        session.emit(view, ev.NodePhase(pool="p", node=0, phase="gone", detail="verified"))
-        session.emit(view, ev.NodePhase(pool="p", node=1, phase="gone", detail="its machine is lost"))
+        session.emit(view, events.NodePhase(pool="p", node=0, phase="gone", detail="verified"))
+        session.emit(view, events.NodePhase(pool="p", node=1, phase="gone", detail="its machine is lost"))
         session.downing["p"].set_result(Receipt("p", 2, (0,), ("gpu7",), 0.4))
         await until(pilot, lambda: "unaccounted 1: gpu7" in words(app))
         assert "n0 ✓ gone verified" in words(app) and "n1 ! not verified its machine is lost" in words(app)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
-from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.client.session import Session
+from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.providers.local.provider import Local
-from skyward_core.tasks.payload import make_task
+from skyward_core.tasks.function_pickling import make_task
 from tests.support.terminal import PATIENCE, Terminal
 
 

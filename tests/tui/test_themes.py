@@ -14,10 +14,11 @@ from textual.color import Color
 from textual.command import CommandPalette
 from textual.style import Style
 
-from skyward_tui import cli
-from skyward_tui.app import SkywardApp
+import skyward_tui
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.cli import main
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.theme import _LOOKS, CONTRAST, UNCOLOURED, contrast, legible
+from skyward_tui.ui.themes import _LOOKS, CONTRAST, UNCOLOURED, contrast, legible
 from tests.support.app_driver import screen_svg, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession
@@ -25,7 +26,7 @@ from tests.support.own_home import set_own
 
 PRINTABLE = {chr(code) for code in range(0x20, 0x7F)} | {"\n"}
 
-PACKAGE = Path(cli.__file__).parent
+PACKAGE = Path(skyward_tui.__file__).parent
 
 
 def test_every_kind_of_screen_is_tried(session: FakeSession) -> None:
@@ -205,12 +206,12 @@ def test_a_theme_that_is_none_is_refused_at_the_command_line(monkeypatch: pytest
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     with (
-        click.Context(cli.cli) as context,
+        click.Context(main.cli) as context,
         pytest.raises(click.UsageError, match="no theme 'x': ansi-dark, "),
     ):
-        context.invoke(cli.cli, theme="x")
+        context.invoke(main.cli, theme="x")
     with pytest.raises(click.UsageError, match="--ascii is the app's: ls does not know it"):
-        cli.cli.main(["--ascii", "ls"], standalone_mode=False)
+        main.cli.main(["--ascii", "ls"], standalone_mode=False)
 
 
 def test_style_sheets_are_files() -> None:
@@ -240,6 +241,6 @@ def test_an_app_that_crashes_says_so_in_its_exit_status(monkeypatch: pytest.Monk
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     for kind, status in ((Crashing, 1), (Fine, 0)):
-        monkeypatch.setattr("skyward_tui.app.SkywardApp", kind)
-        with click.Context(cli.cli) as context:
-            assert context.invoke(cli.cli) == status
+        monkeypatch.setattr("skyward_tui.app.app.SkywardApp", kind)
+        with click.Context(main.cli) as context:
+            assert context.invoke(main.cli) == status

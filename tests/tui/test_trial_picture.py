@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from skyward_core.views.metrics import MetricBook
-from skyward_core.views.trials import TrialTable
-from skyward_tui.app import SkywardApp
-from skyward_tui.widgets.trial_picture import TrialPicture
+from skyward_core.views.rank_metrics import MetricBook
+from skyward_core.views.sweep_trials import TrialTable
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.widgets.sweep_trials import TrialPicture
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 from tests.support.sweeps import SHEET, learned, swept

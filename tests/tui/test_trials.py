@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.model.outcome import ErrorInfo
-from skyward_core.views import events as ev
-from skyward_tui.app import SkywardApp
+from skyward_core.model.outcomes import ErrorInfo
+from skyward_core.views import events
+from skyward_tui.app.app import SkywardApp
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession, value
 from tests.support.sweeps import end, gangs, swept
@@ -106,7 +106,7 @@ async def test_one_that_goes_on_shows_its_last_numbers(app: SkywardApp, session:
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "4", "z")
         await until(pilot, lambda: "#▲" in screen_text(app))
-        began = ev.RankBegan(pool=view.name, run=run.id, index=5, rank=1, node=1, at=session.now)
+        began = events.RankBegan(pool=view.name, run=run.id, index=5, rank=1, node=1, at=session.now)
         session.emit(view, began)
         view.metrics.note(run.id, 1, session.now + 1, {"loss": 0.0625})
         await until(pilot, lambda: "0.0625" in screen_text(app) and "● running" in screen_text(app))

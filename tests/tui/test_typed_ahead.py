@@ -11,11 +11,11 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from skyward_tui import typed_ahead
-from skyward_tui.app import SkywardApp
-from skyward_tui.screens.launch import LaunchScreen
-from skyward_tui.screens.pools import PoolsScreen
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.screens.launch.screen import LaunchScreen
+from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
+from skyward_tui.ui import type_ahead
 from tests.support import waiting
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
@@ -80,7 +80,7 @@ class Hangs(Static, can_focus=True):
 
 
 async def test_what_hangs_holds_no_key_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(typed_ahead, "PATIENCE", 0.05)
+    monkeypatch.setattr(type_ahead, "PATIENCE", 0.05)
     app = App[None]()
     async with app.run_test() as pilot:
         hangs = Hangs()
@@ -94,7 +94,7 @@ async def test_what_hangs_holds_no_key_up_for_long(monkeypatch: pytest.MonkeyPat
             heard.append(event.key)
             hangs.post_message(event)
 
-        ahead = typed_ahead.TypedAhead(app, hear)
+        ahead = type_ahead.TypedAhead(app, hear)
         for key in "abc":
             await ahead.take(events.Key(key, key))
         assert heard == ["a"]

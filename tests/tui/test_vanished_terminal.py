@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front.session import Session
-from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.client.session import Session
+from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.providers.local.provider import Local
-from skyward_core.tasks.scripts import build_task
+from skyward_core.tasks.script_inspection import build_task
 from tests.support.processes import descendants
 from tests.support.terminal import PATIENCE, Terminal
 
@@ -24,7 +24,7 @@ HANGUP = 128 + signal.SIGHUP
 AT_ANY_MOMENT = {HANGUP, -signal.SIGHUP}
 
 # On a busy machine it takes longer to get that far than a person would wait for one that hangs.
-PATIENT = "from skyward_tui import ends; ends.LAST_RESORT = 50; from skyward_tui.cli import main; main()"
+PATIENT = "from skyward_tui import shutdown; shutdown.LAST_RESORT = 50; from skyward_tui.cli.main import main; main()"
 
 BUSY = """
 import time
@@ -92,10 +92,10 @@ def test_while_it_starts(seed: int, tmp_path: Path) -> None:
 
 OWN = """
 import sys
-from skyward_core.front.session import Session
-from skyward_core.model.spec import Image, Options, PoolSpec
+from skyward_core.client.session import Session
+from skyward_core.model.specs import Image, Options, PoolSpec
 from skyward_core.providers.local.provider import Local
-from skyward_tui.app import SkywardApp
+from skyward_tui.app.app import SkywardApp
 
 def session():
     session = Session()
@@ -126,8 +126,8 @@ def test_with_a_pool_of_its_own(setup: list[str], tmp_path: Path) -> None:
 
 STUCK = """
 import sys, threading
-from skyward_core.front.session import Session
-from skyward_tui.app import SkywardApp
+from skyward_core.client.session import Session
+from skyward_tui.app.app import SkywardApp
 
 class Stuck(Session):
     def detach(self):
@@ -199,7 +199,7 @@ def test_while_a_dialog_is_open_or_it_is_in_the_shell(
 
 @pytest.mark.proof("1 s of a processor")
 def test_also_where_the_signal_is_ignored(session: Session, shared_home: Path, tmp_path: Path) -> None:
-    program = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from skyward_tui.cli import main; main()"
+    program = "import signal; signal.signal(1, signal.SIG_IGN); from skyward_tui.cli.main import main; main()"
     with closing(Terminal(shared_home, cwd=tmp_path, program=["-c", program])) as terminal:
         terminal.until("▶ warm")
         terminal.press("enter")
@@ -219,7 +219,7 @@ def test_the_signal_may_come_often(session: Session, shared_home: Path, tmp_path
 WATCHED = """
 import os, signal, threading
 from pathlib import Path
-from skyward_tui.cli import main
+from skyward_tui.cli.main import main
 
 def tell(*_):
     Path("new").write_text(" ".join(f"{each.name} {each.native_id}" for each in threading.enumerate()))

@@ -16,8 +16,8 @@ import pytest
 import skyward_core as sky
 from skyward_core import accelerators
 from skyward_core.model.accelerators import Accelerator
-from skyward_core.model.accelerators.catalogue import key
-from skyward_core.model.accelerators.stubs import stubs
+from skyward_core.model.accelerators.catalog import key
+from tests.accelerator_stubs import stubs
 
 ENTRIES = accelerators.all()
 VARIANTS = [(entry, variant) for entry in ENTRIES for variant in entry.variants]
@@ -317,7 +317,7 @@ class TestSearch:
 class TestPackage:
     def test_stub_file_is_in_step_with_the_catalogue(self) -> None:
         stub = Path(accelerators.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-        assert stub == stubs(), "run: python -m skyward_core.model.accelerators.stubs"
+        assert stub == stubs(), "run: python -m tests.accelerator_stubs"
 
     def test_stub_file_names_what_there_is(self) -> None:
         defined = set(re.findall(r"^def (\w+)|as (\w+)$", stubs(), re.MULTILINE))
@@ -340,7 +340,7 @@ class TestPackage:
 import sys, skyward_core
 assert "skyward_core.model.accelerators" not in sys.modules
 from skyward_core import accelerators
-from skyward_core.model.accelerators import catalogue
+from skyward_core.model.accelerators import catalog as catalogue
 assert catalogue.entries.cache_info().currsize == 0
 accelerators.A100(count=8)
 assert catalogue.entries.cache_info().currsize == 1

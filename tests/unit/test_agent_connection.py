@@ -8,9 +8,9 @@ from contextlib import closing
 
 import pytest
 
-from skyward_core.node.agent.audience import Audience
+from skyward_core.node.agent.connected_clients import Audience
 from skyward_core.node.agent.connection import BEHIND, Connection
-from skyward_core.wire.frames import Decoder, frame
+from skyward_core.protocol.frame_codec import Decoder, frame
 
 EVENT = {"t": "run", "function": "f" * 600}
 
@@ -126,7 +126,7 @@ async def test_a_client_that_comes_while_the_agent_ends_is_not_waited_for() -> N
 
 
 async def test_a_client_that_reads_nothing_keeps_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skyward_core.node.agent.audience.FAREWELL", 0.05)
+    monkeypatch.setattr("skyward_core.node.agent.connected_clients.FAREWELL", 0.05)
     here, there = socket.socketpair()
     with closing(there):
         audience = Audience()

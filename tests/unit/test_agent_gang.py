@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent.gang import Epochs, Gang, GangLock, Port
+from skyward_core.node.agent.agent_state import Epochs, Gang, GangLock, Port
 
 
 class Client:

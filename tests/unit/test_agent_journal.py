@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import journal as module
-from skyward_core.node.agent.calls import Call, Register
-from skyward_core.node.agent.journal import Journal
-from skyward_core.wire.frames import frame
+from skyward_core.node.agent import call_journal
+from skyward_core.node.agent.call_journal import Call, Journal, Register
+from skyward_core.protocol.frame_codec import frame
 
 LONG = ("long", 0)
 
@@ -46,7 +45,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    monkeypatch.setattr(module, "ROOM", 20_000)
+    monkeypatch.setattr(call_journal, "LEAST_JOURNAL_BYTES", 20_000)
     return Node(tmp_path / "journal")
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.model.outcome import Outcome, Summary
-from skyward_core.node.worker.results import summarise
-from skyward_core.store.archive import Archive
+from skyward_core.model.outcomes import Outcome, Summary
+from skyward_core.node.worker.result_summaries import summarise
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
-from skyward_core.views.agreement import Difference, differences, disagreements
-from skyward_core.views.views import RunView, TaskView
-from skyward_tui.cli import cli
+from skyward_core.store.pool_folder import Archive
+from skyward_core.views.pool_view import RunView, TaskView
+from skyward_core.views.result_agreement import Difference, differences, disagreements
+from skyward_tui.cli.main import cli
 
 numpy = pytest.importorskip("numpy")
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.views import alerts
-from skyward_core.views.alerts import AGAIN, Alert, AlertWatch, alerts_of
-from skyward_core.views.machines import MachineBook
-from skyward_core.views.signs import BLOCK, CALM, PACE, PACES, REST, Signs, kind_of
-from skyward_core.views.silence import UNKNOWN
-from skyward_core.views.views import PoolView, RunView
+from skyward_core.views import alert_rules as alerts
+from skyward_core.views.alert_rules import AGAIN, Alert, AlertWatch, alerts_of
+from skyward_core.views.log_buffer import SILENCE_OF_NEW_RANKS as UNKNOWN
+from skyward_core.views.machine_metrics import MachineBook
+from skyward_core.views.pool_view import PoolView, RunView
+from skyward_core.views.rank_metrics import BLOCK, CALM, PACE, PACES, REST, Signs, kind_of
 from tests.support.fake_session import FakeSession
 
 

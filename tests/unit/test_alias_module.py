@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front import alias_module
+from skyward_core.client import skyward_alias
 from skyward_core.model.errors import UsageError
 
 SCRIPT = """
@@ -40,13 +40,13 @@ def python_of(environment: Path) -> str:
 def test_a_plain_script_finds_it_until_it_is_removed(environment: Path, tmp_path: Path) -> None:
     python, script = python_of(environment), tmp_path / "script.py"
     script.write_text(SCRIPT)
-    shim = alias_module.install(python)
-    assert shim.changed and shim.path.read_text().startswith(alias_module.MARK)
-    assert not alias_module.install(python).changed
+    shim = skyward_alias.install(python)
+    assert shim.changed and shim.path.read_text().startswith(skyward_alias.MARK)
+    assert not skyward_alias.install(python).changed
     said = subprocess.run([python, str(script)], capture_output=True, text=True, check=True).stdout
     assert said == "True skyward_core.model.function A100\n"
-    assert alias_module.remove(python).changed and not shim.path.exists()
-    assert not alias_module.remove(python).changed
+    assert skyward_alias.remove(python).changed and not shim.path.exists()
+    assert not skyward_alias.remove(python).changed
     assert list(shim.path.parent.glob(".skyward-*")) == []
 
 
@@ -57,9 +57,9 @@ def test_nothing_of_others_is_written_over_or_removed(environment: Path) -> None
     other.write_text("# somebody else's\n")
     try:
         with pytest.raises(UsageError, match=r"has another package skyward, at .*uninstall it first"):
-            alias_module.install(python)
+            skyward_alias.install(python)
         with pytest.raises(UsageError, match="was not written by this program"):
-            alias_module.remove(python)
+            skyward_alias.remove(python)
     finally:
         other.unlink()
 
@@ -67,7 +67,7 @@ def test_nothing_of_others_is_written_over_or_removed(environment: Path) -> None
 def test_the_real_one_comes_later(environment: Path) -> None:
     """A package's folder is found before a module of its name: scripts get that."""
     python = python_of(environment)
-    shim = alias_module.install(python)
+    shim = skyward_alias.install(python)
     real = shim.path.with_suffix("")
     real.mkdir()
     (real / "__init__.py").write_text("")
@@ -75,11 +75,11 @@ def test_the_real_one_comes_later(environment: Path) -> None:
         with pytest.raises(
             UsageError, match=r"another package skyward, at .*/skyward/__init__.py, which scripts get"
         ):
-            alias_module.install(python)
-        assert alias_module.remove(python).changed and not shim.path.exists() and real.exists()
+            skyward_alias.install(python)
+        assert skyward_alias.remove(python).changed and not shim.path.exists() and real.exists()
     finally:
         shutil.rmtree(real)
-        alias_module.remove(python)
+        skyward_alias.remove(python)
 
 
 def test_the_real_one_in_the_persons_own_packages(environment: Path, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_the_real_one_in_the_persons_own_packages(environment: Path, tmp_path: P
         try:
             assert own.is_relative_to(tmp_path)
             with pytest.raises(UsageError, match=r"has another package skyward, at .*which scripts get"):
-                alias_module.install(python)
+                skyward_alias.install(python)
         finally:
             seen.write_text(before)
 
@@ -110,27 +110,27 @@ def test_the_real_one_in_the_persons_own_packages(environment: Path, tmp_path: P
 def test_what_was_killed_half_way_leaves_nothing(environment: Path) -> None:
     python = python_of(environment)
     (site,) = environment.glob("lib/python*/site-packages")
-    for name, text in (("none", ""), ("part", alias_module.MARK + "import")):
-        (site / f"{alias_module._PREFIX}{name}").write_text(text)
-    other = site / f"{alias_module._PREFIX}core.pth"
+    for name, text in (("none", ""), ("part", skyward_alias.MARK + "import")):
+        (site / f"{skyward_alias._PREFIX}{name}").write_text(text)
+    other = site / f"{skyward_alias._PREFIX}core.pth"
     other.write_text("# somebody else's\n")
-    shim = alias_module.install(python)
+    shim = skyward_alias.install(python)
     subprocess.run([python, "-c", "import skyward"], check=True, env={})
-    assert [*site.glob(f"{alias_module._PREFIX}*")] == [other] and [*site.glob("__pycache__/skyward.*")]
-    assert alias_module.remove(python).changed and not shim.path.exists()
+    assert [*site.glob(f"{skyward_alias._PREFIX}*")] == [other] and [*site.glob("__pycache__/skyward.*")]
+    assert skyward_alias.remove(python).changed and not shim.path.exists()
     assert not [*site.glob("__pycache__/skyward.*")] and other.exists()
 
 
 def test_what_cannot_be_is_refused_in_words(environment: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"does not say where its packages are: No such file or directory$"):
-        alias_module.install(str(tmp_path / "nothing"))
+        skyward_alias.install(str(tmp_path / "nothing"))
     for text, why in {"echo no; exit 3": "it ended with status 3", "echo hello": "it answers something else",
                       "echo oh >&2; exit 1": "it ended with status 1: oh"}.items():  # fmt: skip
         (other := tmp_path / "other").write_text(f"#!/bin/sh\n{text}\n")
         other.chmod(0o755)
         with pytest.raises(UsageError, match=rf"does not say where its packages are: {why}"):
-            alias_module.install(str(other))
+            skyward_alias.install(str(other))
     bare = tmp_path / "bare"
     venv.create(bare, symlinks=True)
     with pytest.raises(UsageError, match=r"has no skyward_core, .*install this package there first"):
-        alias_module.install(python_of(bare))
+        skyward_alias.install(python_of(bare))

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.node.agent.tail import Tail
-from skyward_core.runtime.info import InstanceInfo, using
-from skyward_core.runtime.shard import shard
-from skyward_core.store.archive import Archive
+from skyward_core.node.agent.log_tailing import Tail
+from skyward_core.protocol.frame_codec import CHUNK, Decoder, WireError, frame
+from skyward_core.runtime.instance_info import InstanceInfo, using
+from skyward_core.runtime.sharding import shard
+from skyward_core.store.pool_folder import Archive
 from skyward_core.store.run_logs import Part, joined
-from skyward_core.tasks.arguments import convert
-from skyward_core.views.logs import LogRing
-from skyward_core.wire.frames import CHUNK, Decoder, WireError, frame
-from skyward_core.wire.redact import SHORTEST, Redactor
+from skyward_core.tasks.argument_parsing import convert
+from skyward_core.util.redaction import SHORTEST, Redactor
+from skyward_core.views.log_buffer import LogRing
 from tests.support.any_text import CHARACTERS
 
 CUTS = st.lists(st.integers(0, 400), max_size=12)

@@ -14,17 +14,12 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import SkywardError
-from skyward_core.transport.local.transport import LocalTransport
-from skyward_tui.cli import cli
-from skyward_tui.launch_form import (
-    Form,
-    command_line,
-    provider_choices,
-    python_script,
-)
-from skyward_tui.planning import Planned, planned
+from skyward_core.transport.local_transport import LocalTransport
+from skyward_tui.cli.main import cli
+from skyward_tui.launch_form.form import Form, command_line, provider_choices, python_script
+from skyward_tui.launch_form.plan_text import Planned, planned
 from tests.support.examples import examples
 from tests.support.ordinary_user import as_ordinary_user, close_to_users
 

@@ -12,15 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.model.errors import UsageError
-from skyward_core.model.hint import Hint
-from skyward_core.model.outcome import Outcome
-from skyward_core.store.archive import Archive, EventJournal, replay, said_of_nodes
-from skyward_core.store.history import recall
-from skyward_core.store.home import pool_dir
+from skyward_core.model.errors import Hint, UsageError
+from skyward_core.model.outcomes import Outcome
 from skyward_core.store.ledger import Ledger
-from skyward_core.views import events as ev
-from skyward_core.views.views import NODE_LINES, PoolView, apply, recall_said
+from skyward_core.store.past_pools import recall
+from skyward_core.store.pool_folder import Archive, EventJournal, replay, said_of_nodes
+from skyward_core.store.state_folder import pool_dir
+from skyward_core.views import events
+from skyward_core.views.pool_view import NODE_LINES, PoolView, apply, recall_said
 from tests.support.processes import read_log
 
 
@@ -84,10 +83,10 @@ def test_a_disk_that_is_full_is_an_error_and_the_cursor_stays_at_what_it_took(ar
 
 # -- the journal -------------------------------------------------------------------------------------------------
 
-EVENTS: list[ev.Event] = [
-    ev.PoolState(pool="p", at=1.0, state="up"),
-    ev.RunOpened(pool="p", at=2.0, run="r", function="f", kind="broadcast", total=1),
-    ev.RankEnded(pool="p", at=3.0, run="r", outcome=Outcome(0, 0, 0, "returned")),
+EVENTS: list[events.Event] = [
+    events.PoolState(pool="p", at=1.0, state="up"),
+    events.RunOpened(pool="p", at=2.0, run="r", function="f", kind="broadcast", total=1),
+    events.RankEnded(pool="p", at=3.0, run="r", outcome=Outcome(0, 0, 0, "returned")),
 ]
 
 
@@ -115,7 +114,7 @@ def test_one_client_writes_the_journal_until_it_leaves(world: Path) -> None:
 
 def test_what_a_crash_cut_short_is_left_out_and_what_follows_is_not(world: Path) -> None:
     path = world / "events.jsonl"
-    lines = [json.dumps(ev.to_json(event)) + "\n" for event in EVENTS]
+    lines = [json.dumps(events.to_json(event)) + "\n" for event in EVENTS]
     path.write_text(lines[0] + lines[1][:25])
     assert list(replay(world)) == EVENTS[:1]
     journal = EventJournal(path)
@@ -134,9 +133,9 @@ READERS = {
 def test_lines_of_a_journal_that_are_none_of_ours_are_left_out(
     reader: str, world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.store.archive.LONGEST", 10_000)
-    told = [ev.NodePhase(pool="p", node=0, phase="ready", detail=each, at=3.0) for each in "ab"]
-    first, last = (json.dumps(ev.to_json(event)).encode() for event in told)
+    monkeypatch.setattr("skyward_core.store.pool_folder.LONGEST", 10_000)
+    told = [events.NodePhase(pool="p", node=0, phase="ready", detail=each, at=3.0) for each in "ab"]
+    first, last = (json.dumps(events.to_json(event)).encode() for event in told)
     wrong = [
         first.replace(b'"a"', b'"\xff\xfe"'),  # no UTF-8
         b"\xff" * 100 + b'"NodePhase"',
@@ -173,11 +172,11 @@ def test_a_pool_is_recalled_as_if_lines_that_cannot_be_were_not_there(
     ledger = Ledger()
     row = ledger.intend("token", "p", {"provider": "local"}, {"provider": "local", "nodes": 1})
     written = [
-        ev.to_json(each)
+        events.to_json(each)
         for each in (
-            ev.PoolOpened(pool="p", at=1.0, spec={"nodes": 1}, created_at=1.0),
-            ev.RunOpened(pool="p", at=2.0, run="r", function="f", kind="broadcast", total=1),
-            ev.RankEnded(pool="p", at=3.0, run="r", outcome=Outcome(0, 0, 0, "returned")),
+            events.PoolOpened(pool="p", at=1.0, spec={"nodes": 1}, created_at=1.0),
+            events.RunOpened(pool="p", at=2.0, run="r", function="f", kind="broadcast", total=1),
+            events.RankEnded(pool="p", at=3.0, run="r", outcome=Outcome(0, 0, 0, "returned")),
         )
     ]
     amiss = written[event] | {field: value}
@@ -259,18 +258,18 @@ def test_an_unknown_run_is_a_clear_error(ledger: Ledger) -> None:
 
 def test_what_was_said_of_a_node_stands_once_for_each_phase() -> None:
     view = PoolView("p")
-    apply(view, ev.PoolOpened(pool="p", spec={"nodes": 1}, created_at=1.0, at=1.0))
-    synced = ev.NodePhase(pool="p", node=0, phase="synced", detail="wheels", at=2.0)
+    apply(view, events.PoolOpened(pool="p", spec={"nodes": 1}, created_at=1.0, at=1.0))
+    synced = events.NodePhase(pool="p", node=0, phase="synced", detail="wheels", at=2.0)
     for event in (synced, synced, replace(synced, phase="ready")):
         apply(view, event)
     assert view.nodes[0].said == ((2.0, "synced", "wheels"), (2.0, "ready", "wheels"))
 
 
 def test_what_was_said_of_nodes_is_told_to_who_comes_later(archive: Archive) -> None:
-    def said(node: int, detail: str, at: float) -> ev.NodePhase:
-        return ev.NodePhase(pool="p", node=node, phase="installed", detail=detail, at=at)
+    def said(node: int, detail: str, at: float) -> events.NodePhase:
+        return events.NodePhase(pool="p", node=node, phase="installed", detail=detail, at=at)
 
-    archive.note(ev.PoolOpened(pool="p", spec={"nodes": 2}, created_at=1.0, at=1.0))
+    archive.note(events.PoolOpened(pool="p", spec={"nodes": 2}, created_at=1.0, at=1.0))
     for number in range(60):
         archive.note(said(1, f"part-{number}", 2.0 + number))
     archive.note(said(1, "part-59", 62.5))
@@ -279,7 +278,7 @@ def test_what_was_said_of_nodes_is_told_to_who_comes_later(archive: Archive) -> 
     with open(archive.folder / "events.jsonl", "a") as journal:
         journal.write('{"event":"NodePhase","pool"')  # cut short
     view = PoolView("p")
-    apply(view, ev.PoolOpened(pool="p", spec={"nodes": 2}, created_at=1.0, at=90.0))
+    apply(view, events.PoolOpened(pool="p", spec={"nodes": 2}, created_at=1.0, at=90.0))
     apply(view, said(1, "seen \x1b[2Jhere", 91.0))
     version = view.version
     recall_said(view, said_of_nodes(archive.folder, 90.0))

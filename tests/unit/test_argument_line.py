@@ -9,7 +9,7 @@ from hypothesis import given as cases
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from skyward_tui.argument_line import given, with_argument
+from skyward_tui.launch_form.form import given, with_argument
 from tests.support.examples import examples
 
 ORDER = ("epochs", "lr", "note")

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import around_app
-from skyward_core.node.agent.around_app import Apps
+from skyward_core.node.agent import worker_slot
+from skyward_core.node.agent.agent_state import Gang, NodeState
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.gang import Gang
-from skyward_core.node.agent.node_state import NodeState
-from skyward_core.node.agent.process import Process
-from skyward_core.wire.frames import Header
+from skyward_core.node.agent.worker_processes import Process
+from skyward_core.node.agent.worker_slot import Apps
+from skyward_core.protocol.frame_codec import Header
 from tests.support.agent_parts import Speaker
 
 GANG = Gang(epoch=1, apps=True, hooks=True, plugins=b"their pickle")
@@ -37,8 +36,8 @@ class Around:
         self.broken: list[str] = []
         self.fails: OSError | None = None
         self.apps = Apps(self.state, self._pump, self.broken.append)
-        monkeypatch.setattr(around_app, "spawn", self._spawn)
-        monkeypatch.setattr(around_app, "signal_group", lambda pid, number: self.signals.append(number))
+        monkeypatch.setattr(worker_slot, "spawn", self._spawn)
+        monkeypatch.setattr(worker_slot, "signal_group", lambda pid, number: self.signals.append(number))
 
     def _pump(self) -> None:
         self.pumped += 1

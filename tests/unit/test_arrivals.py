@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.arrival import Arrived, Bought, lie
-from skyward_core.node.boot import neighbour, probe
-from skyward_core.pool.nodes.arrivals import Arrivals, _arrived
-from skyward_core.wire import host_facts
+from skyward_core.model.machines import Arrived, Bought, lie
+from skyward_core.node.bootstrap import hardware_benchmark
+from skyward_core.pool.startup import Arrivals, _arrived
+from skyward_core.protocol import host_facts
 from tests.support.waiting import wait_until
 
 T4 = Bought("T4", 4, 16.0)
@@ -99,12 +99,12 @@ def test_a_node_that_nobody_reaches_is_told_from_a_network_that_lets_nobody_thro
 def test_a_host_measures_itself_and_takes_what_its_neighbour_sends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "DISK", 8 << 20)
-    monkeypatch.setattr(neighbour, "SENDS", 0.1)
+    monkeypatch.setattr(hardware_benchmark, "DISK", 8 << 20)
+    monkeypatch.setattr(hardware_benchmark, "SENDS", 0.1)
     monkeypatch.setenv("PATH", str(tmp_path))
     word = "0123456789abcdef" * 2
     wanted = {"gpus": True, "python": str(tmp_path / "none"), "address": "127.0.0.1", "word": word}
-    found = probe.measure(tmp_path, wanted)
+    found = hardware_benchmark.measure(tmp_path, wanted)
     host_facts.done("probe", found | {"gpus": [list(each) for each in found["gpus"]]})
     assert found["disk"] > 0 and list(tmp_path.iterdir()) == [], "it leaves nothing"
     assert found["whys"]["gpus"] == "there is no nvidia-smi" and "matmul" in found["whys"]
@@ -113,7 +113,7 @@ def test_a_host_measures_itself_and_takes_what_its_neighbour_sends(
         stranger.sendall(b"x" * len(word))
         stranger.shutdown(socket.SHUT_WR)
         assert stranger.recv(1) == b"", "who does not know the word is told nothing"
-    sent = neighbour.send({"address": "127.0.0.1", "port": found["port"], "word": word})
+    sent = hardware_benchmark.send({"address": "127.0.0.1", "port": found["port"], "word": word})
     host_facts.done("send", sent)
     assert sent["rate"] > 0 and sent["why"] == ""
 
@@ -122,15 +122,15 @@ def test_who_is_killed_while_it_writes_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[list[Path]] = []
-    monkeypatch.setattr(probe, "DISK", 1)
+    monkeypatch.setattr(hardware_benchmark, "DISK", 1)
     monkeypatch.setattr(os, "fsync", lambda number: seen.append(list(tmp_path.iterdir())))
-    speed, why = probe._disk(tmp_path)
+    speed, why = hardware_benchmark._disk(tmp_path)
     assert speed > 0 and not why and seen == [[]]
 
 
 def test_a_quick_network_is_sent_no_more_than_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbour, "ENOUGH", 3 << 20)
-    monkeypatch.setattr(neighbour, "SENDS", 60.0)
+    monkeypatch.setattr(hardware_benchmark, "ENOUGH", 3 << 20)
+    monkeypatch.setattr(hardware_benchmark, "SENDS", 60.0)
     taken = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -142,18 +142,18 @@ def test_a_quick_network_is_sent_no_more_than_enough(monkeypatch: pytest.MonkeyP
                 line.sendall((3 << 20).to_bytes(8, "big"))
 
         threading.Thread(target=takes, daemon=True).start()
-        sent = neighbour.send({"address": "127.0.0.1", "port": server.getsockname()[1], "word": "w"})
+        sent = hardware_benchmark.send({"address": "127.0.0.1", "port": server.getsockname()[1], "word": "w"})
     assert sent["rate"] > 0 and sum(taken) == (3 << 20) + 1
 
 
 def test_a_neighbour_that_is_not_there_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert neighbour.send({"address": "127.0.0.1", "port": port, "word": "w"})["why"]
+    assert hardware_benchmark.send({"address": "127.0.0.1", "port": port, "word": "w"})["why"]
 
 
 def test_a_neighbour_that_takes_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbour, "SENDS", 0.05)
+    monkeypatch.setattr(hardware_benchmark, "SENDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def takes() -> None:
@@ -163,13 +163,13 @@ def test_a_neighbour_that_takes_nothing_is_told(monkeypatch: pytest.MonkeyPatch)
                     pass
 
         threading.Thread(target=takes, daemon=True).start()
-        sent = neighbour.send({"address": "127.0.0.1", "port": server.getsockname()[1], "word": "w"})
+        sent = hardware_benchmark.send({"address": "127.0.0.1", "port": server.getsockname()[1], "word": "w"})
     assert (sent["rate"], sent["why"]) == (0.0, "it took nothing")
 
 
 def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "AGAIN", 60.0)
-    monkeypatch.setattr(probe, "DRIVER", 0.005)
+    monkeypatch.setattr(hardware_benchmark, "AGAIN", 60.0)
+    monkeypatch.setattr(hardware_benchmark, "DRIVER", 0.005)
     program = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     for script, found in (
@@ -187,38 +187,38 @@ def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
     ):
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
-        assert probe._gpus() == found
-    monkeypatch.setattr(probe, "AGAIN", 0.01)
-    monkeypatch.setattr(probe, "DRIVER", 0.05)
+        assert hardware_benchmark._gpus() == found
+    monkeypatch.setattr(hardware_benchmark, "AGAIN", 0.01)
+    monkeypatch.setattr(hardware_benchmark, "DRIVER", 0.05)
     program.write_text("#!/bin/sh\nexec sleep 30\n")
-    assert probe._gpus()[1].startswith("nvidia-smi does not answer")
+    assert hardware_benchmark._gpus()[1].startswith("nvidia-smi does not answer")
 
 
 @pytest.mark.parametrize("first", ["NVIDIA-SMI has failed; exit 9", "No devices were found; exit 6"])
 def test_a_driver_that_still_loads_is_asked_again(
     first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "AGAIN", 0.01)
+    monkeypatch.setattr(hardware_benchmark, "AGAIN", 0.01)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     program = tmp_path / "nvidia-smi"
     once = f"if mkdir {tmp_path}/asked 2>/dev/null; then echo {first}; fi"
     program.write_text(f"#!/bin/sh\n{once}\necho 'Tesla T4, 15360 MiB, 570.0'\n")
     program.chmod(0o755)
-    assert probe._gpus() == ([("Tesla T4", 15360.0)], "")
+    assert hardware_benchmark._gpus() == ([("Tesla T4", 15360.0)], "")
 
 
 def test_strangers_that_hold_the_listener_keep_the_neighbour_out_no_longer_than_it_takes_to_say_a_word(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(neighbour, "SENDS", 0.01)
-    monkeypatch.setattr(neighbour, "STRANGERS", 3)
+    monkeypatch.setattr(hardware_benchmark, "SENDS", 0.01)
+    monkeypatch.setattr(hardware_benchmark, "STRANGERS", 3)
     word = "0123456789abcdef"
     before = threading.active_count()
-    port = neighbour.listen("127.0.0.1", word)
+    port = hardware_benchmark.listen("127.0.0.1", word)
     silent = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(6)]
     silent[-1].sendall(word[:-1].encode())
     assert silent[0].recv(1) == b"", "only so many are held"
-    sent = neighbour.send({"address": "127.0.0.1", "port": port, "word": word})
+    sent = hardware_benchmark.send({"address": "127.0.0.1", "port": port, "word": word})
     assert sent["rate"] > 0 and sent["why"] == ""
     for each in silent:
         with each:
@@ -231,8 +231,8 @@ def test_strangers_that_hold_the_listener_keep_the_neighbour_out_no_longer_than_
 
 
 def test_nobody_is_waited_for_beyond_the_listener_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbour, "LISTENS", 0.05)
-    port = neighbour.listen("127.0.0.1", "w")
+    monkeypatch.setattr(hardware_benchmark, "LISTENS", 0.05)
+    port = hardware_benchmark.listen("127.0.0.1", "w")
     with socket.create_connection(("127.0.0.1", port), 5) as slow:
         slow.sendall(b"w and no end")
         slow.settimeout(5)

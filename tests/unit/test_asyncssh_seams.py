@@ -12,7 +12,7 @@ import pytest
 from asyncssh.constants import MSG_IGNORE
 from packaging.requirements import Requirement
 
-from skyward_core.transport.ssh import connect
+from skyward_core.transport.ssh import connection as connect
 from skyward_core.transport.ssh.asyncssh_import import asyncssh
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from textual import events
 
-from skyward_tui import at_once
-from skyward_tui.at_once import FOR_SECONDS, LEAST_SECONDS, PAINTS, AtOnce
+from skyward_tui.ui import app_interface
+from skyward_tui.ui.app_interface import FOR_SECONDS, LEAST_SECONDS, PAINTS, AtOnce
 
 
 def test_a_key_is_painted_for_soon_and_not_too_often(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(at_once, "monotonic", lambda: now)
+    monkeypatch.setattr(app_interface, "monotonic", lambda: now)
     asked = AtOnce()
     assert not asked.take(), "no key has come"
     asked.heed(events.Resize(None, None))  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from botocore.exceptions import EndpointConnectionError
 from botocore.parsers import ResponseParserError
 
-from skyward_core.providers.aws.failures import in_words
+from skyward_core.providers.aws.ec2_errors import in_words
 
 
 def test_the_page_of_a_server_that_is_none_of_aws_is_not_quoted() -> None:

@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import UsageError
-from skyward_core.model.offer import Wish
-from skyward_core.providers.aws import kinds, offers, prices
-from skyward_core.providers.aws.images import NoImage, image_for, root_gb
-from skyward_core.providers.aws.kinds import Kind
-from skyward_core.providers.aws.offers import Extras
-from skyward_core.providers.aws.price_store import PriceStore
+from skyward_core.model.offers import Wish
+from skyward_core.providers.aws import instance_offers
+from skyward_core.providers.aws.instance_offers import Extras, Kind, NoImage, PriceStore, image_for, root_gb
 
 KIND = Kind(
     name="m7i.large", architecture="x86_64", accelerator="", count=0, memory_each_gb=0.0, nvidia=False, vcpus=2,
@@ -57,10 +54,10 @@ def market(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def on_demand(*_: Any) -> dict[str, float]:
         return {KIND.name: 1.0}
 
-    monkeypatch.setattr(kinds, "kinds_for", sold)
-    monkeypatch.setattr(kinds, "zones_of", zones)
-    monkeypatch.setattr(prices, "beside", beside)
-    monkeypatch.setattr(prices, "on_demand", on_demand)
+    monkeypatch.setattr(instance_offers, "kinds_for", sold)
+    monkeypatch.setattr(instance_offers, "zones_of", zones)
+    monkeypatch.setattr(instance_offers, "beside", beside)
+    monkeypatch.setattr(instance_offers, "on_demand", on_demand)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +75,7 @@ async def test_the_volumes_are_priced_as_they_will_be_bought(
     calls: Any = Calls(**volumes)
     extras = Extras(wanted, True, "ami-1")
     for _ in range(2):
-        (offer,) = (await offers.asked(calls, "aws", "here", Wish(), extras)).offers
+        (offer,) = (await instance_offers.asked(calls, "aws", "here", Wish(), extras)).offers
         assert offer.beside_hourly == pytest.approx(0.01 * gb + 0.5)
     assert calls.asked == 1, "an image never changes"
     image = await image_for(calls, "here", KIND, "ami-1", None)
@@ -87,17 +84,17 @@ async def test_the_volumes_are_priced_as_they_will_be_bought(
 
 async def test_of_a_published_image_nothing_is_asked_for_a_price() -> None:
     calls: Any = Calls(sda1=300)
-    (offer,) = (await offers.asked(calls, "aws", "here", Wish(), Extras(100, False))).offers
+    (offer,) = (await instance_offers.asked(calls, "aws", "here", Wish(), Extras(100, False))).offers
     assert offer.beside_hourly == pytest.approx(1.0) and calls.asked == 0
 
 
 async def test_a_region_without_the_image_is_left_out_where_there_are_others() -> None:
     calls: Any = Calls(sda1=300)
     extras = Extras(100, False, "ami-1")
-    found = await offers.known(calls, "aws", ["elsewhere", "here"], Wish(), extras)
+    found = await instance_offers.known(calls, "aws", ["elsewhere", "here"], Wish(), extras)
     assert [each.region for each in found.offers] == ["here"]
     assert any("region elsewhere has no machine image ami-1" in note for note in found.notes)
     with pytest.raises(UsageError, match="has no machine image ami-1"):
-        await offers.known(calls, "aws", ["elsewhere"], Wish(), extras)
+        await instance_offers.known(calls, "aws", ["elsewhere"], Wish(), extras)
     with pytest.raises(NoImage):
         await extras.volumes(calls, PriceStore("played"), "elsewhere")

@@ -19,13 +19,13 @@ pytest.importorskip("boto3")
 from botocore.parsers import ResponseParserError
 
 from skyward_core.model.errors import Unreachable
-from skyward_core.providers.aws import appearing, belongings, failures, machines, tags
-from skyward_core.providers.aws.belongings import Belongings
-from skyward_core.providers.aws.failures import CallFailed
+from skyward_core.providers.aws import account_resources, ec2_errors, instances
+from skyward_core.providers.aws.account_resources import Belongings
+from skyward_core.providers.aws.ec2_errors import CallFailed
 from skyward_core.providers.aws.host_keys import KeyPair
-from skyward_core.providers.aws.machines import machine_of
+from skyward_core.providers.aws.instances import machine_of
+from skyward_core.providers.aws.launch_journal import PoolFolder
 from skyward_core.providers.aws.network import Zone
-from skyward_core.providers.aws.pool_folder import PoolFolder
 
 
 @pytest.fixture(autouse=True)
@@ -41,14 +41,14 @@ def test_clients_that_begin_at_once_are_of_one_ledger(home: Path) -> None:
 
         def begin(gate: threading.Barrier = gate, found: list[str] = found) -> None:
             gate.wait()
-            found.append(tags.ledger_id())
+            found.append(instances.ledger_id())
 
         clients = [threading.Thread(target=begin) for _ in range(4)]
         for each in clients:
             each.start()
         for each in clients:
             each.join()
-        assert len(found) == 4 and set(found) == {tags.known_ledger_id()}
+        assert len(found) == 4 and set(found) == {instances.known_ledger_id()}
         (home / "aws" / "ledger-id").unlink()
 
 
@@ -58,12 +58,14 @@ def test_a_user_without_a_name_owns_things_by_its_number(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(getpass, "getuser", nobody)
     monkeypatch.setattr("os.getuid", lambda: 1234)
-    assert tags.of_pool("p", "t")[tags.OWNER] == tags.of_purchase("t")[tags.OWNER] == "1234"
+    assert (
+        instances.of_pool("p", "t")[instances.OWNER] == instances.of_purchase("t")[instances.OWNER] == "1234"
+    )
 
 
 @pytest.mark.parametrize(("said", "node"), [("3", 3), ("\x1b[2J", 1), ("9" * 30, 1), ("-1", 1), ("²", 1)])
 def test_a_node_s_tag_is_believed_where_it_is_a_number(said: str, node: int) -> None:
-    told = {"InstanceId": "i-1", "AmiLaunchIndex": 1, "Tags": [{"Key": tags.NODE, "Value": said}]}
+    told = {"InstanceId": "i-1", "AmiLaunchIndex": 1, "Tags": [{"Key": instances.NODE, "Value": said}]}
     assert machine_of(told, "r", {}).node == node
 
 
@@ -113,10 +115,12 @@ class Slow:
 
 
 async def test_a_group_that_ec2_does_not_know_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(appearing, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(ec2_errors, "PAUSES", (0.0, 0.0))
     calls: Any = Slow()
     place, folder = Zone("r", "r-a", "subnet-1", "vpc-1"), PoolFolder("p", "t")
-    made = await belongings.make(calls, place, folder, KeyPair("", "ssh-ed25519 A"), "10.0.0.1/32", None)
+    made = await account_resources.make(
+        calls, place, folder, KeyPair("", "ssh-ed25519 A"), "10.0.0.1/32", None
+    )
     assert made == Belongings("skyward-p-t", "sg-1")
     assert calls.done == [
         "import_key_pair", "authorize_security_group_ingress", "authorize_security_group_egress",
@@ -125,8 +129,8 @@ async def test_a_group_that_ec2_does_not_know_yet_is_waited_for(monkeypatch: pyt
 
 def test_an_answer_that_is_none_of_aws_s_says_nothing_of_what_was_done() -> None:
     error = ResponseParserError("Unable to parse response: b'<html>sign in\n</html>'")
-    assert failures.may_pass(error) and failures.may_be_done(error)
-    said = failures.in_words(error, "ec2", "us-east-1", "run_instances")
+    assert ec2_errors.may_pass(error) and ec2_errors.may_be_done(error)
+    said = ec2_errors.in_words(error, "ec2", "us-east-1", "run_instances")
     assert isinstance(said, Unreachable) and "<html>" not in str(said) and "RunInstances" in str(said)
 
 
@@ -141,10 +145,10 @@ class Nowhere:
 
 
 async def test_a_clock_that_was_set_back_makes_nobody_wait_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machines, "VISIBLE", 0.2)
-    monkeypatch.setattr(machines, "PAUSE", 0.01)
+    monkeypatch.setattr(instances, "VISIBLE", 0.2)
+    monkeypatch.setattr(instances, "PAUSE", 0.01)
     ask = {"what": "ask", "client_token": "c", "count": 1, "region": "r", "pid": os.getpid()}
     folder: Any = SimpleNamespace(token="t", notes=lambda: [ask | {"at": time.time() + 3600}])
     calls: Any = Nowhere()
-    assert await asyncio.wait_for(machines.find(calls, folder, ["r"]), 10) == []
+    assert await asyncio.wait_for(instances.find(calls, folder, ["r"]), 10) == []
     assert calls.looks > 1, "it may show itself yet"

@@ -10,18 +10,16 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import NoCapacity
-from skyward_core.model.machine import Machine
+from skyward_core.model.machines import Machine
 
 pytest.importorskip("boto3")
-from skyward_core.providers.aws import appearing, belongings, placement
-from skyward_core.providers.aws.belongings import Belongings
-from skyward_core.providers.aws.failures import CallFailed, CapacityRefused
-from skyward_core.providers.aws.images import BootImage
-from skyward_core.providers.aws.kinds import Kind
-from skyward_core.providers.aws.launching import Attempt, Launch, Wishes
-from skyward_core.providers.aws.network import Zone
-from skyward_core.providers.aws.placement import in_order
-from skyward_core.providers.aws.pool_folder import PoolFolder
+from skyward_core.providers.aws import account_resources, ec2_errors, network
+from skyward_core.providers.aws.account_resources import Belongings
+from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused
+from skyward_core.providers.aws.instance_launch import Attempt, Launch, Wishes
+from skyward_core.providers.aws.instance_offers import BootImage, Kind
+from skyward_core.providers.aws.launch_journal import PoolFolder
+from skyward_core.providers.aws.network import Zone, in_order
 
 
 def machines(names: str) -> list[Machine]:
@@ -79,7 +77,7 @@ def launching(
     async def image(_: Attempt) -> BootImage:
         return BootImage("ami-1", "/dev/sda1", 8, "ubuntu")
 
-    monkeypatch.setattr(belongings, "make", own)
+    monkeypatch.setattr(account_resources, "make", own)
     kind = Kind(
         name="g5.xlarge", architecture="x86_64", accelerator="A10G", count=1, memory_each_gb=24.0, nvidia=True,
         vcpus=4, memory_gb=16.0, efa=False, cluster=True,
@@ -103,7 +101,7 @@ async def test_where_there_is_no_group_the_same_is_not_asked_for_twice(
         if not has_group:
             raise CallFailed("you may not", "UnauthorizedOperation")
 
-    monkeypatch.setattr(placement, "make", make)
+    monkeypatch.setattr(network, "make", make)
     calls: Any = Full()
     launch, attempt = launching(calls, monkeypatch)
     with pytest.raises(NoCapacity, match="there is none"):
@@ -132,8 +130,8 @@ async def test_machines_wait_for_what_ec2_does_not_know_yet(
         return None
 
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(placement, "make", made)
-    monkeypatch.setattr(appearing, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(network, "make", made)
+    monkeypatch.setattr(ec2_errors, "PAUSES", (0.0, 0.0))
     calls = NotYet("InvalidKeyPair.NotFound", "InvalidPlacementGroup.Unknown", "InvalidGroup.NotFound")
     launch, attempt = launching(calls, monkeypatch)
     with pytest.raises(NoCapacity):

@@ -11,7 +11,7 @@ pytest.importorskip("boto3")
 from botocore.loaders import JSONFileLoader
 
 from skyward_core.model.errors import UsageError
-from skyward_core.providers.aws.calls import Account, Calls
+from skyward_core.providers.aws.boto_calls import Account, Calls
 
 
 def test_sessions_read_what_describes_a_service_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

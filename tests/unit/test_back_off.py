@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from skyward_core.front.back_off import PAUSES, BackOff
+from skyward_core.client.session import PAUSES, BackOff
 
 
 def test_each_failure_doubles_the_pause_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:

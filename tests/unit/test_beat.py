@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from skyward_core.views import events as ev
-from skyward_core.views.views import PoolView, apply
-from skyward_tui.beat import beat_of
-from skyward_tui.words import age, time_left
+from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView, apply
+from skyward_tui.text.number_format import age, time_left
+from skyward_tui.ui.refresh_timer import beat_of
 
 T = 1_800_000_000.0
 
@@ -20,46 +20,46 @@ def beats(pool: PoolView, seconds: int = 10) -> int:
 @pytest.fixture
 def pool() -> PoolView:
     view = PoolView("p", created_at=T - 500)
-    apply(view, ev.PoolOpened(pool="p", spec={"nodes": 1, "worker": {"ranks_per_node": 1}}, created_at=T))
-    apply(view, ev.NodePhase(pool="p", node=0, phase="ready"))
-    apply(view, ev.PoolState(pool="p", state="up"))
+    apply(view, events.PoolOpened(pool="p", spec={"nodes": 1, "worker": {"ranks_per_node": 1}}, created_at=T))
+    apply(view, events.NodePhase(pool="p", node=0, phase="ready"))
+    apply(view, events.PoolState(pool="p", state="up"))
     return view
 
 
 def test_a_pool_at_rest_changes_every_ten_seconds_and_one_with_a_run_each_second(pool: PoolView) -> None:
     assert beats(pool) == 1 and beats(pool, 20) == 2
-    apply(pool, ev.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=1, at=T))
+    apply(pool, events.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=1, at=T))
     assert beats(pool) == 10
-    apply(pool, ev.RunEnded(pool="p", run="r", state="done", at=T))
+    apply(pool, events.RunEnded(pool="p", run="r", state="done", at=T))
     assert beats(pool) == 1
 
 
 @pytest.mark.parametrize("state", ["starting", "stopping"])
 def test_what_begins_or_ends_is_timed_by_the_second(pool: PoolView, state: str) -> None:
-    apply(pool, ev.PoolState(pool="p", state=state))  # type: ignore[arg-type]
+    apply(pool, events.PoolState(pool="p", state=state))  # type: ignore[arg-type]
     assert beats(pool) == 10
 
 
 def test_a_machine_on_its_way_or_about_to_go_counts_and_one_that_is_gone_does_not(pool: PoolView) -> None:
-    apply(pool, ev.NodePhase(pool="p", node=0, phase="gone"))
+    apply(pool, events.NodePhase(pool="p", node=0, phase="gone"))
     assert beats(pool) == 1
-    apply(pool, ev.NodePhase(pool="p", node=0, phase="connected"))
+    apply(pool, events.NodePhase(pool="p", node=0, phase="connected"))
     assert beats(pool) == 10
-    apply(pool, ev.NodePhase(pool="p", node=0, phase="ready"))
-    apply(pool, ev.NodeNotice(pool="p", node=0, kind="terminate", ends_at=T + 90, at=T))
+    apply(pool, events.NodePhase(pool="p", node=0, phase="ready"))
+    apply(pool, events.NodeNotice(pool="p", node=0, kind="terminate", ends_at=T + 90, at=T))
     assert beats(pool) == 10
 
 
 def test_a_lease_counts_in_its_last_minutes(pool: PoolView) -> None:
-    apply(pool, ev.LeaseNews(pool="p", ends_at=T + 3600))
+    apply(pool, events.LeaseNews(pool="p", ends_at=T + 3600))
     assert beats(pool) == 1
-    apply(pool, ev.LeaseNews(pool="p", ends_at=T + 300))
+    apply(pool, events.LeaseNews(pool="p", ends_at=T + 300))
     assert beats(pool) == 10
 
 
 def test_what_is_over_is_at_rest_whatever_it_was_at(pool: PoolView) -> None:
-    apply(pool, ev.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=1, at=T))
-    apply(pool, ev.PoolEnded(pool="p", receipt={"gone": [0]}, at=T))
+    apply(pool, events.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=1, at=T))
+    apply(pool, events.PoolEnded(pool="p", receipt={"gone": [0]}, at=T))
     assert beats(pool) == 1
 
 

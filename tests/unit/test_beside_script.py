@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import UsageError
-from skyward_core.tasks.beside_script import check_travels
+from skyward_core.tasks.script_inspection import check_travels
 
 SCRIPT = """import os.path, skyward_core as sky
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import told_all
-from skyward_core.node.agent.calls import Call
-from skyward_core.node.agent.gang import Gang
-from skyward_core.node.agent.process import Process
-from skyward_core.node.agent.slot import Slot
-from skyward_core.node.agent.take_over import _read_journal
-from skyward_core.runtime.network import share_machine
-from skyward_core.wire.frames import NONE_SUMMARY, Header, WireError
+from skyward_core.node.agent import partial_gangs
+from skyward_core.node.agent.agent import _read_journal
+from skyward_core.node.agent.agent_state import Gang
+from skyward_core.node.agent.call_journal import Call
+from skyward_core.node.agent.worker_processes import Process
+from skyward_core.node.agent.worker_slot import Slot
+from skyward_core.protocol.frame_codec import NONE_SUMMARY, Header, WireError
+from skyward_core.runtime.rendezvous import share_machine
 from tests.support.agent_parts import Node, Peer
 from tests.support.waiting import until
 
@@ -198,7 +198,7 @@ async def test_until_all_clients_know_that_the_gang_is_spent_its_broadcasts_go_f
 async def test_a_client_that_says_nothing_is_waited_for_while_it_is_there_and_not_for_long(
     ranks: Ranks, leaves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(told_all, "PATIENCE", 60.0 if leaves else 0.01)
+    monkeypatch.setattr(partial_gangs, "BLOCK_ANSWER_TIMEOUT", 60.0 if leaves else 0.01)
     ranks.hears = False
     ranks.send(width=2)
     assert ranks.running() == 4 * [None]

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.costs import costs
+from skyward_core.client.run_history import costs
 from skyward_core.model.errors import LedgerError, SpecError
-from skyward_core.model.machine import Machine
-from skyward_core.model.spec import Options, PoolSpec
-from skyward_core.pool import budget
+from skyward_core.model.machines import Machine
+from skyward_core.model.specs import Options, PoolSpec
+from skyward_core.pool import budget_and_expiry
 from skyward_core.pool.pool import Pool
 from skyward_core.store.ledger import Ledger
-from skyward_core.views import events as ev
+from skyward_core.views import events
 from tests.support.pool_parts import World
 from tests.support.waiting import until
 
@@ -48,14 +48,14 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dear:
 class Watched:
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self.news: list[ev.BudgetNews] = []
+        self.news: list[events.BudgetNews] = []
         self.words: list[str] = []
         pool.news.subscribe(self._hear, None)
 
-    def _hear(self, event: ev.Event) -> None:
-        if isinstance(event, ev.BudgetNews):
+    def _hear(self, event: events.Event) -> None:
+        if isinstance(event, events.BudgetNews):
             self.news.append(event)
-        elif isinstance(event, ev.PoolState):
+        elif isinstance(event, events.PoolState):
             self.words.append(event.detail)
 
     @property
@@ -108,7 +108,7 @@ async def test_who_is_asked_may_raise_it(world: Dear) -> None:
 async def test_what_another_client_allows_holds_here(
     world: Dear, asks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget, "LOOK", 0.01)
+    monkeypatch.setattr(budget_and_expiry, "LOOK", 0.01)
     async with started(world, 1e3 if asks else 1e6, asks=asks) as watched:
         pool = watched.pool
         if asks:
@@ -139,7 +139,7 @@ async def test_what_cannot_be_written_down_is_not_allowed(
 async def test_where_nobody_answers_it_ends(
     world: Dear, monkeypatch: pytest.MonkeyPatch, back: float
 ) -> None:
-    monkeypatch.setattr(budget, "ANSWER", 0.05)
+    monkeypatch.setattr(budget_and_expiry, "ANSWER", 0.05)
     real = time.time
     async with started(world, 1.0, asks=True) as watched:
         await until(lambda: "asked" in watched.states)
@@ -151,7 +151,7 @@ async def test_where_nobody_answers_it_ends(
 async def test_what_is_spent_is_counted_where_the_clock_is_set_back(
     world: Dear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget, "LOOK", 0.01)
+    monkeypatch.setattr(budget_and_expiry, "LOOK", 0.01)
     real = time.time
     async with started(world, 40.0) as watched:
         await until(lambda: watched.pool.view.spent(time.time()) > 0)

@@ -16,13 +16,11 @@ import pytest
 
 from skyward_core.node.agent import blob_server
 from skyward_core.node.agent.blob_server import Peers
-from skyward_core.transport.direct.certificates import Authority, node_name
-from skyward_core.transport.direct.endpoint import Endpoint
-from skyward_core.transport.direct.idle_streams import IDLE, LIFE, IdleStreams
-from skyward_core.transport.direct.transfer import Transfer
-from skyward_core.transport.incoming_result import Landing
-from skyward_core.wire.content_name import name_of
-from skyward_core.wire.tls_stream import CLIENT, LineError, RefusedByPeer, TlsLine, context
+from skyward_core.protocol.tls_stream import CLIENT, LineError, RefusedByPeer, TlsLine, context
+from skyward_core.transport.certificates import Authority, node_name
+from skyward_core.transport.direct_transfer import IDLE, LIFE, Endpoint, IdleStreams, Transfer
+from skyward_core.transport.downloads import Landing
+from skyward_core.util.content_hash import name_of
 from tests.support.waiting import wait_until
 
 DATA = random.Random(1).randbytes(3_000_001)  # the same in all processes that collect these tests

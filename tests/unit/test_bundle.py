@@ -18,10 +18,11 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node import rest_of_bundle
-from skyward_core.node.boot import bootstrap
-from skyward_core.transport.upload import archive_cache
-from skyward_core.transport.upload.bundle import (
+from skyward_core.node import bundle_importer
+from skyward_core.node.bootstrap import bootstrap
+from skyward_core.protocol.node_paths import rest_of
+from skyward_core.transport import bundle_builder
+from skyward_core.transport.bundle_builder import (
     REST,
     SOURCELESS,
     Bundle,
@@ -31,7 +32,6 @@ from skyward_core.transport.upload.bundle import (
     bundle_for,
     bundle_with_nvml,
 )
-from skyward_core.wire.node_paths import rest_of
 from tests.support.pythons import another_python
 
 # What a node imports. The names are lists and not a walk over the package: a new module on the worker's path
@@ -39,19 +39,19 @@ from tests.support.pythons import another_python
 WORKER_SIDE = (
     "skyward_core",
     "skyward_core.model.function",
-    "skyward_core.model.outcome",
-    "skyward_core.wire.frames",
+    "skyward_core.model.outcomes",
+    "skyward_core.protocol.frame_codec",
     "skyward_core.node.agent.agent",
     "skyward_core.node.worker.worker",
-    "skyward_core.node.boot.relay",
-    "skyward_core.node.boot.incoming",
-    "skyward_core.runtime.info",
-    "skyward_core.runtime.output",
-    "skyward_core.runtime.shard",
+    "skyward_core.node.bootstrap.socket_relay",
+    "skyward_core.node.bootstrap.receive_file",
+    "skyward_core.runtime.instance_info",
+    "skyward_core.runtime.output_decorators",
+    "skyward_core.runtime.sharding",
     "skyward_core.plugins",
-    "skyward_core.node.boot.host_tasks",
-    "skyward_core.node.boot.environment",
-    "skyward_core.node.boot.working_copy",
+    "skyward_core.node.bootstrap.host_commands",
+    "skyward_core.node.bootstrap.image_environment",
+    "skyward_core.node.bootstrap.receive_working_folder",
     "cloudpickle",
     "pynvml",
 )
@@ -73,7 +73,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def kept(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where archives are kept: a folder of each test's own."""
     folder = tmp_path_factory.mktemp("kept")
-    monkeypatch.setattr(archive_cache, "_path", lambda variant: f"{folder}/{variant}")
+    monkeypatch.setattr(bundle_builder, "_path", lambda variant: f"{folder}/{variant}")
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     return folder
 
@@ -147,9 +147,11 @@ def test_another_python_finds_its_own_bytecode_or_the_sources(
 
 
 def test_what_only_app_and_command_line_use_stays_here() -> None:
-    there = {path for path, _ in bundle().files if "/front/" in path}
-    assert "skyward_core/front/api/compute.py" in there and "skyward_core/front/__init__.py" in there
-    assert not any(Path(path).parent.name == "front" for path in there if Path(path).name != "__init__.py")
+    there = {
+        path for path, _ in bundle().files if path.startswith(("skyward_core/api/", "skyward_core/client/"))
+    }
+    assert "skyward_core/api/compute.py" in there
+    assert not any(path.startswith("skyward_core/client/") for path in there)
 
 
 def test_what_asks_an_nvidia_driver_goes_only_where_one_may_be() -> None:
@@ -160,7 +162,10 @@ def test_what_asks_an_nvidia_driver_goes_only_where_one_may_be() -> None:
 
 
 def test_without_what_asks_an_nvidia_driver_its_absence_is_said() -> None:
-    script = "import sys; sys.modules['pynvml'] = None\nfrom skyward_core.runtime.devices import devices; devices()"
+    script = (
+        "import sys; sys.modules['pynvml'] = None\n"
+        "from skyward_core.runtime.visible_gpus import devices; devices()"
+    )
     env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=env
@@ -175,7 +180,7 @@ def test_an_archive_is_packed_once_and_kept_beside_the_code(
     first = bundle().archive
     assert [path.name for path in kept.iterdir()] == ["plain"]
     monkeypatch.setattr(
-        "skyward_core.transport.upload.bundle._archive", lambda *parts: pytest.fail("packed anew")
+        "skyward_core.transport.bundle_builder._archive", lambda *parts: pytest.fail("packed anew")
     )
     bundle.cache_clear()
     assert bundle().archive == first
@@ -192,7 +197,7 @@ def test_a_kept_archive_that_is_not_what_was_packed_is_packed_anew(
         file.unlink()
         file.mkdir()
     elif spoilt == "of other content":
-        archive_cache.store("bundle-0/all.zip", "plain", b"another")
+        bundle_builder.store("bundle-0/all.zip", "plain", b"another")
     else:
         file.write_bytes({"cut": data[:-1], "changed": data[:-1] + b"?", "emptied": b""}[spoilt])
     bundle.cache_clear()
@@ -209,14 +214,14 @@ def test_an_archive_that_a_stranger_may_have_changed_is_none(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:  # which a stranger can enter
         Path(folder).chmod(0o755)
-        monkeypatch.setattr(archive_cache, "_path", lambda variant: f"{folder}/{variant}")
+        monkeypatch.setattr(bundle_builder, "_path", lambda variant: f"{folder}/{variant}")
         before = os.umask(0)  # as some containers have it
         try:
-            archive_cache.store("x", "plain", b"ours")
+            bundle_builder.store("x", "plain", b"ours")
         finally:
             os.umask(before)
         file = Path(folder, "plain")
-        assert archive_cache.load("x", "plain") == b"ours"
+        assert bundle_builder.load("x", "plain") == b"ours"
         if left == "by who let others write":
             file.chmod(0o666)
         elif left == "by a stranger":
@@ -228,7 +233,7 @@ def test_an_archive_that_a_stranger_may_have_changed_is_none(
             ["cp", str(theirs), str(file)], user=65534, group=65534, extra_groups=[], check=False
         )
         assert (done.returncode == 0) == (left != "by us")
-        assert archive_cache.load("x", "plain") == (b"ours" if left == "by us" else b"")
+        assert bundle_builder.load("x", "plain") == (b"ours" if left == "by us" else b"")
 
 
 def test_what_a_killed_process_leaves_of_one_is_gone_with_the_next_packing(
@@ -237,7 +242,7 @@ def test_what_a_killed_process_leaves_of_one_is_gone_with_the_next_packing(
     script = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from skyward_core.transport.upload import archive_cache\n"
+        "from skyward_core.transport import bundle_builder as archive_cache\n"
         "sys.dont_write_bytecode = False\n"
         "archive_cache._path = lambda variant: f'{sys.argv[1]}/{variant}'\n"
         "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -281,12 +286,12 @@ def test_worker_side_modules_import_with_the_bundle_alone(unpacked: Path) -> Non
 def test_bytecode_that_travels_is_used_and_right(unpacked: Path) -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import pynvml, skyward_core.wire.frames as wire, skyward_core.plugins.built_in.jax as jax\n"
+        "import pynvml, skyward_core.protocol.frame_codec as wire, skyward_core.plugins.built_in.jax as jax\n"
         "print(wire.__file__, jax.__file__, pynvml.__file__)"
     )
     command = [sys.executable, "-I", "-S", "-c", script, str(unpacked)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    names = ("skyward_core/wire/frames.pyc", "skyward_core/plugins/built_in/jax.pyc", "pynvml.pyc")
+    names = ("skyward_core/protocol/frame_codec.pyc", "skyward_core/plugins/built_in/jax.pyc", "pynvml.pyc")
     assert done.stdout.split() == [f"{unpacked}/{name}" for name in names]
 
 
@@ -309,7 +314,7 @@ def _imports(name: str, first: Path, patience: float) -> subprocess.Popen[str]:
     """A process of a node that says when it begins to import a module, and when it has it."""
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import skyward_core.node.rest_of_bundle as rest\n"
+        "import skyward_core.node.bundle_importer as rest\n"
         "rest.PATIENCE = float(sys.argv[3])\n"
         "print('begins', flush=True)\n"
         "__import__(sys.argv[2]); print(sys.modules[sys.argv[2]].__file__)"
@@ -322,14 +327,14 @@ def _imports(name: str, first: Path, patience: float) -> subprocess.Popen[str]:
 
 def test_who_imports_of_the_rest_before_it_is_there_waits_for_it(unpacked: Path) -> None:
     rest = Path(rest_of(str(unpacked)))
-    with _imports("skyward_core.providers.ssh.settings", unpacked, 60) as process:
+    with _imports("skyward_core.providers.ssh.provider", unpacked, 60) as process:
         assert process.stdout is not None and process.stdout.readline() == "begins\n"
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.3)
         bootstrap.unpack(bundle_with_nvml().rest, str(rest.parent.with_suffix(".part") / rest.name))
         rest.parent.with_suffix(".part").rename(rest.parent)
         said, errors = process.communicate(timeout=60)
-    assert said == f"{rest}/skyward_core/providers/ssh/settings.py\n", errors
+    assert said == f"{rest}/skyward_core/providers/ssh/provider.py\n", errors
     # What is in neither file is nowhere, and nobody waits for it.
     with _imports("skyward_core.providers.no_such", unpacked, 60) as process:
         assert "No module named 'skyward_core.providers.no_such'" in process.communicate(timeout=60)[1]
@@ -356,12 +361,12 @@ def test_a_rest_that_a_stranger_put_there_is_not_imported(unpacked: Path, tmp_pa
 
 
 def test_who_has_waited_in_vain_does_not_wait_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(rest_of_bundle, "PATIENCE", 0.05)
-    finder = rest_of_bundle._RestFinder(str(tmp_path / "none"))
+    monkeypatch.setattr(bundle_importer, "PATIENCE", 0.05)
+    finder = bundle_importer._RestFinder(str(tmp_path / "none"))
     with pytest.raises(ModuleNotFoundError):
         finder.find_spec("skyward_core.pool", None)
-    monkeypatch.setattr(rest_of_bundle, "PATIENCE", 3600.0)
-    other = rest_of_bundle._RestFinder(str(tmp_path / "none"))
+    monkeypatch.setattr(bundle_importer, "PATIENCE", 3600.0)
+    other = bundle_importer._RestFinder(str(tmp_path / "none"))
     with monkeypatch.context() as changed, pytest.raises(ModuleNotFoundError) as found:
         changed.setattr(os, "geteuid", lambda: 12345)
         other.find_spec("skyward_core.pool.pool", None)  # at once: no wait would help
@@ -412,7 +417,7 @@ def test_frames_of_ours_are_left_out_of_what_users_see(
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from skyward_core.node.worker.worker import WorkerProcess\n"
-        "from skyward_core.node.worker.attempts import describe_error\n"
+        "from skyward_core.node.worker.returned_exceptions import describe_error\n"
         "class Mine(WorkerProcess):\n"
         "    def __init__(self): pass\n"
         "    def _load(self, header, body): return (lambda: 1 / 0), ((), {})\n"
@@ -431,8 +436,8 @@ def test_frames_of_ours_are_left_out_of_what_users_see(
     "start",
     [
         "from skyward_core.node.agent.__main__ import preload; preload()",
-        "import skyward_core.node.worker.worker, skyward_core.runtime.info, cloudpickle",
-        "import skyward_core.node.boot.host_tasks",
+        "import skyward_core.node.worker.worker, skyward_core.runtime.instance_info, cloudpickle",
+        "import skyward_core.node.bootstrap.host_commands",
     ],
 )
 def test_what_nodes_load_when_they_start_comes_compiled(start: str, unpacked: Path) -> None:
@@ -453,7 +458,13 @@ def test_what_nodes_load_when_they_start_comes_compiled(start: str, unpacked: Pa
 
 
 @pytest.mark.parametrize(
-    "name", ["node.agent.blob_server", "wire.tls_stream", "node.boot.environment", "plugins.built_in.torch"]
+    "name",
+    [
+        "node.agent.blob_server",
+        "protocol.tls_stream",
+        "node.bootstrap.image_environment",
+        "plugins.built_in.torch",
+    ],
 )
 def test_what_some_nodes_load_comes_compiled(name: str, unpacked: Path) -> None:
     script = (
@@ -470,7 +481,7 @@ def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_pa
     config = {"pool": "p", "node": 0, "nodes": 1, "folder": str(tmp_path), "socket": str(tmp_path / "s")}
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from skyward_core.node.boot import bootstrap\n"
+        "from skyward_core.node.bootstrap import bootstrap\n"
         "bootstrap.get_ready(sys.argv[1])\n"
         "import urllib.parse\n"  # which pathlib does late since Python 3.13
         "before = set(sys.modules)\n"
@@ -496,7 +507,7 @@ def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_pa
 def test_an_agent_loads_what_it_has_put_off_when_it_asks_for_it(unpacked: Path) -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from skyward_core.node.boot import bootstrap\n"
+        "from skyward_core.node.bootstrap import bootstrap\n"
         "bootstrap.get_ready(sys.argv[1])\n"
         "names = ('skyward_core.node.agent.agent', 'ast', 'ssl', 'tokenize', '_locale', 'ctypes', 'dataclasses')\n"
         "print(*(name in sys.modules for name in names))\n"
@@ -526,7 +537,7 @@ def test_an_agent_loads_what_it_has_put_off_when_it_asks_for_it(unpacked: Path) 
     assert done.stdout.splitlines() == [
         "True False False False False False False",
         "True True",
-        "False <class 'skyward_core.node.put_off.Whatever'> PutOff",
+        "False <class 'skyward_core.node.deferred_imports.Whatever'> PutOff",
         "3 typing.Optional[int] module",
         "True True",
         "[::1] file:///a",

@@ -11,9 +11,9 @@ from zipimport import zipimporter
 import pytest
 
 from skyward_core.node import bundle_importer
-from skyward_core.node.boot import bootstrap
-from skyward_core.transport.upload.bundle import bundle
-from skyward_core.wire.node_paths import rest_of
+from skyward_core.node.bootstrap import bootstrap
+from skyward_core.protocol.node_paths import rest_of
+from skyward_core.transport.bundle_builder import bundle
 
 COUNTING = """
 import sys, zipimport
@@ -28,7 +28,7 @@ def get_code(self, name):
 def get_filename(self, name):
     raise AssertionError(name + " is read to know its file")
 zipimport.zipimporter.get_code, zipimport.zipimporter.get_filename = get_code, get_filename
-import skyward_core.node.worker.worker, skyward_core.plugins.built_in.mig, skyward_core.providers.ssh.settings
+import skyward_core.node.worker.worker, skyward_core.plugins.built_in.mig, skyward_core.providers.ssh.provider
 print(len(loads) - len(set(loads)), "skyward_core.node.worker.worker" in loads)
 print(skyward_core.plugins.built_in.mig.__file__)
 """
@@ -67,14 +67,14 @@ def test_modules_are_found_as_python_finds_them(unpacked: str, which: str) -> No
 
 
 def test_its_code_may_be_asked_for_as_often_as_anybody_likes(unpacked: str) -> None:
-    name, place = "skyward_core.wire.frames", f"{unpacked}/skyward_core/wire"
+    name, place = "skyward_core.protocol.frame_codec", f"{unpacked}/skyward_core/protocol"
     importer = bundle_importer._Importer(place)
     assert importer.find_spec(name) is not None
     code = importer.get_code(name)
     assert code == importer.get_code(name) == zipimporter(place).get_code(name)
-    assert importer.find_spec("skyward_core.wire.no_such_module") is None
+    assert importer.find_spec("skyward_core.protocol.no_such_module") is None
     with pytest.raises(ImportError, match="no_such_module"):
-        importer.get_code("skyward_core.wire.no_such_module")
+        importer.get_code("skyward_core.protocol.no_such_module")
 
 
 def test_each_module_is_read_once(unpacked: str) -> None:

@@ -13,18 +13,17 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import journal
-from skyward_core.node.agent.audience import Audience
-from skyward_core.node.agent.call_desk import CallDesk
-from skyward_core.node.agent.calls import Call
+from skyward_core.node.agent import call_journal
+from skyward_core.node.agent.agent import take_over
+from skyward_core.node.agent.agent_state import NodeState
+from skyward_core.node.agent.call_journal import Call
+from skyward_core.node.agent.call_outcomes import CallDesk
 from skyward_core.node.agent.config import AgentConfig
+from skyward_core.node.agent.connected_clients import Audience, Phases
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.node_state import NodeState
-from skyward_core.node.agent.phases import Phases
-from skyward_core.node.agent.process import Process
-from skyward_core.node.agent.slots import Slots
-from skyward_core.node.agent.take_over import take_over
-from skyward_core.wire.frames import NONE, NONE_SUMMARY, Decoder, Header
+from skyward_core.node.agent.slot_dispatcher import Slots
+from skyward_core.node.agent.worker_processes import Process
+from skyward_core.protocol.frame_codec import NONE, NONE_SUMMARY, Decoder, Header
 
 
 class Peer(Connection):
@@ -97,22 +96,22 @@ async def test_what_was_given_and_what_came_of_it_is_in_the_journal_until_it_is_
     first.given_at = 1.0
     desk.desk.given(first, '{"t":"call","run":"r1","i":0}')
     desk.desk.finish(first, returned(first), b"result")
-    assert [header["t"] for header, _ in journal.read(path)] == ["given", "outcome"]
+    assert [header["t"] for header, _ in call_journal.read(path)] == ["given", "outcome"]
     desk.desk.acknowledge({"r1": None})
-    assert [header["t"] for header, _ in journal.read(path)] == ["given", "outcome", "ack"]
+    assert [header["t"] for header, _ in call_journal.read(path)] == ["given", "outcome", "ack"]
     desk.desk.finish(second, returned(second))
     desk.desk.acknowledge({"r2": [0]})
-    assert journal.read(path) == [], "nothing waits for anybody"
+    assert call_journal.read(path) == [], "nothing waits for anybody"
 
 
 KILLED = """
 import asyncio, os, signal, socket, sys
-from skyward_core.node.agent.audience import Audience
-from skyward_core.node.agent.call_desk import CallDesk
-from skyward_core.node.agent.calls import Call
+from skyward_core.node.agent.connected_clients import Audience
+from skyward_core.node.agent.call_outcomes import CallDesk
+from skyward_core.node.agent.call_journal import Call
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.node_state import NodeState
+from skyward_core.node.agent.agent_state import NodeState
 
 async def main(folder, descriptor):
     state, owner = NodeState(AgentConfig(pool="p", node=3, nodes=4, folder=folder, socket="")), Connection(print, print)

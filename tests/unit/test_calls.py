@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from skyward_core.node.agent.calls import RECORDS, Call, Register
-from skyward_core.wire.frames import Decoder, encoded
+from skyward_core.node.agent.call_journal import RECORDS, Call, Register
+from skyward_core.protocol.frame_codec import Decoder, encoded
 
 
 def call(run: str, index: int, kind: str = "broadcast", **header: Any) -> Call:

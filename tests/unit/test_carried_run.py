@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from skyward_core.plugins.support import dask_carrier
-from skyward_core.pool.runs.carried_run import CarriedRun
+from skyward_core.plugins import dask_cluster
+from skyward_core.pool.runs.map_run import CarriedRun
 from tests.support.runs import home_for_runs
 from tests.support.staged_pool import Stage, staged, task
 
@@ -47,7 +47,7 @@ async def test_one_that_is_over_before_the_pool_can_take_it_stands_nowhere(end: 
 
 
 def test_a_call_that_begins_after_its_end_was_told_ends() -> None:
-    dask_carrier.release("late")
-    dask_carrier.carry("late", "client")
-    assert not dask_carrier.begun("late"), "it is forgotten"
-    dask_carrier.release("late")
+    dask_cluster.release("late")
+    dask_cluster.carry("late", "client")
+    assert not dask_cluster.begun("late"), "it is forgotten"
+    dask_cluster.release("late")

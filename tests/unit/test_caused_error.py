@@ -18,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core.model import errors
-from skyward_core.model.caused_error import of_cause
-from skyward_core.model.errors import RunError
-from skyward_core.model.exit_status import of_error
-from skyward_core.model.outcome import Outcome, RootCause
+from skyward_core.model.errors import RunError, of_error
+from skyward_core.model.outcomes import Outcome, RootCause
+from skyward_core.pool.runs.run_results import of_cause
 
 SAID = "train failed: rank 0 (node 0) raised E: no"
 NEVER = (StopIteration, StopAsyncIteration, BaseExceptionGroup, errors.PoolError, errors.Cancelled)

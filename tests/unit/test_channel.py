@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 from skyward_core.node.worker.agent_channel import AgentChannel
-from skyward_core.wire.frames import Decoder, Header, frame
+from skyward_core.protocol.frame_codec import Decoder, Header, frame
 
 CALL: Header = {"t": "call", "run": "r", "i": 0, "fn": ["ab", 1], "args": ["cd", 1]}
 

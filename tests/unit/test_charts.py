@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.front.charts import (
+from skyward_core.client.chart_points import (
     RANKS_ANEW,
     RANKS_DRAWN,
     chart_of,
@@ -22,9 +22,8 @@ from skyward_core.front.charts import (
     span_of,
     value_at,
 )
-from skyward_core.views.kept_band import KeptBand
-from skyward_core.views.metrics import MetricBook
-from skyward_core.views.spread import Trace
+from skyward_core.views.outliers import KeptBand, Trace
+from skyward_core.views.rank_metrics import MetricBook
 
 
 def trace(*values: float, since: float = 0.0) -> Trace:

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from skyward_core.front.check_ups import checked
-from skyward_core.front.looking_only import LookingOnly
-from skyward_core.front.session import Session
+from skyward_core.client.session import LookingOnly, Session, checked
 from skyward_core.model.errors import UsageError
-from skyward_core.model.machine import Check
+from skyward_core.model.machines import Check
 from skyward_core.providers.local.provider import Local
 
 

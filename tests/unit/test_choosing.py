@@ -9,14 +9,14 @@ import pytest
 
 import skyward_core as sky
 from skyward_core import providers
-from skyward_core.front.sweeping import accounts_of
-from skyward_core.model import capabilities
+from skyward_core.client.leftover_cleanup import accounts_of
+from skyward_core.model import provider_capabilities
 from skyward_core.model.errors import NoCapacity, SkywardError, SpecError, UsageError
-from skyward_core.model.machine import Machine
-from skyward_core.model.offer import Offer, OfferList, RentalPlan, Wish, in_order
-from skyward_core.providers.asked_pool import pool_spec
-from skyward_core.providers.several import Several
-from skyward_core.providers.told import hearing
+from skyward_core.model.machines import Machine
+from skyward_core.model.offers import Offer, OfferList, RentalPlan, Wish, in_order
+from skyward_core.providers.first_available_provider import Several
+from skyward_core.providers.pool_planning import pool_spec
+from skyward_core.providers.provider import hearing
 from skyward_core.store.ledger import Ledger
 
 AWS = sky.AWS(region="us-east-1")
@@ -181,25 +181,26 @@ async def test_each_machine_is_its_own_provider_s() -> None:
 def test_several_can_do_for_a_pool_what_one_of_them_can() -> None:
     """Whoever adds a capability of rented machines has it passed on."""
     of_no_pool = {
-        capabilities.HasSettings,
-        capabilities.ChecksSettings,
-        capabilities.Offers,
-        capabilities.SellsBlocks,
-        capabilities.SizesDisk,
-        capabilities.Sweeps,
+        provider_capabilities.HasSettings,
+        provider_capabilities.NeedsPython,
+        provider_capabilities.ChecksSettings,
+        provider_capabilities.Offers,
+        provider_capabilities.SellsBlocks,
+        provider_capabilities.SizesDisk,
+        provider_capabilities.Sweeps,
     }
-    all_of_them = {each for each in vars(capabilities).values() if getattr(each, "_is_protocol", False)} - {
-        Protocol
-    }
+    all_of_them = {
+        each for each in vars(provider_capabilities).values() if getattr(each, "_is_protocol", False)
+    } - {Protocol}
     alone = {each for each in all_of_them - of_no_pool if isinstance(AWS, each)}
-    assert capabilities.Finds in alone
+    assert provider_capabilities.Finds in alone
     assert {each for each in alone if not isinstance(Several([AWS, AWS]), each)} == set()
 
 
 async def test_what_a_provider_is_at_is_told_with_its_name() -> None:
     class Talker(Shop):
         async def create(self, spec: sky.PoolSpec, token: str) -> list[Machine]:
-            from skyward_core.providers.told import progress
+            from skyward_core.providers.provider import progress
 
             progress("looking")
             return await super().create(spec, token)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 AFTERWARDS = """
-from skyward_core.tasks.cloudpickle_import import cloudpickle
+from skyward_core.tasks.function_pickling import cloudpickle
 print(sorted({"platform", "uuid"} & set(sys.modules)))
 import cloudpickle as again, platform, uuid
 from uuid import uuid4

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.views.collapsed import HOLD, MOMENT, CollapsedRing, Fold, Folded, label, members
-from skyward_core.views.logs import About, LogBook
-from skyward_tui.widgets.log_window import LogWindow, Matcher
+from skyward_core.views.log_buffer import About, LogBook
+from skyward_core.views.log_collapsing import HOLD, MOMENT, CollapsedRing, Fold, Folded, label, members
+from skyward_tui.panels.log_pane import LogWindow, Matcher
 
 
 def rows_of(ring: CollapsedRing) -> list[str]:

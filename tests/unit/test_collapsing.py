@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from skyward_core.front.history import Printed
-from skyward_core.views.collapsed import MOMENT
-from skyward_tui.commands.collapsing import Collapsed
-from skyward_tui.commands.console import Console
+from skyward_core.client.run_history import Printed
+from skyward_core.views.log_collapsing import MOMENT
+from skyward_tui.cli.commands.pools_and_logs import Collapsed
+from skyward_tui.cli.console import Console
 
 
 def piece(rank: int, data: bytes, at: float, stream: str = "out") -> Printed:

@@ -12,7 +12,7 @@ import pytest
 from textual.color import Color
 from textual.theme import Theme
 
-from skyward_tui.theme import OWN, legible, muted
+from skyward_tui.ui.themes import OWN, legible, muted
 
 SEEN_BY = {
     "deuteranopia": (

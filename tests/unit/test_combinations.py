@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core.model.errors import UsageError
-from skyward_core.tasks.combinations import combinations, values_of
+from skyward_core.tasks.argument_parsing import combinations, values_of
 
 
 def test_each_value_of_one_goes_with_each_of_the_others_and_the_last_changes_first() -> None:

@@ -22,9 +22,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.sweeping import Found, Sweep
-from skyward_core.model import exit_status
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.leftover_cleanup import Found, Sweep
+from skyward_core.model import errors
 from skyward_core.model.errors import (
     PoolError,
     PoolExistsError,
@@ -33,26 +33,34 @@ from skyward_core.model.errors import (
     ScriptFailed,
     TeardownError,
 )
-from skyward_core.model.leftover import Leftover
-from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
-from skyward_core.model.spec import PoolSpec
-from skyward_core.model.states import RunStatus
-from skyward_core.model.written_file import Unfetched, WrittenFile
-from skyward_core.pool.nodes.notices import in_words
+from skyward_core.model.machines import Leftover
+from skyward_core.model.outcomes import (
+    ErrorInfo,
+    Outcome,
+    RootCause,
+    RunStatus,
+    Summary,
+    Unfetched,
+    WrittenFile,
+)
+from skyward_core.model.specs import PoolSpec
+from skyward_core.pool.node_roster import in_words
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
-from skyward_core.tasks.task import Blob, Task
+from skyward_core.tasks.pickled_call import Blob, Task
 from skyward_core.views.events import NodeLink, NodeNotice, NodePhase, PoolOpened, PoolState
-from skyward_core.views.views import PoolView, RunView, TaskView, apply
-from skyward_tui.as_json import pool_json, run_json
-from skyward_tui.cli import cli
-from skyward_tui.commands import look, manage, reach
-from skyward_tui.commands.console import Console
-from skyward_tui.commands.follow import Follower, Interrupted
-from skyward_tui.commands.report import aggregate_lines, failure_lines, run_table
-from skyward_tui.commands.run import Job
-from skyward_tui.standard_stream import StandardStream
+from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
+from skyward_tui.cli import pool_and_run_lookup
+from skyward_tui.cli.commands import down as manage
+from skyward_tui.cli.commands import pools_and_logs
+from skyward_tui.cli.commands.run import Job
+from skyward_tui.cli.console import Console
+from skyward_tui.cli.follow_run import Follower, Interrupted
+from skyward_tui.cli.main import cli
+from skyward_tui.cli.output_stream import StandardStream
+from skyward_tui.cli.run_report import aggregate_lines, failure_lines, run_table
+from skyward_tui.text.json_output import pool_json, run_json
 
 # What is printed
 
@@ -172,7 +180,7 @@ def test_tables_and_failures_in_words() -> None:
     ],
 )
 def test_exit_status_of_errors(error: BaseException, status: int) -> None:
-    assert exit_status.of_error(error) == status
+    assert errors.of_error(error) == status
 
 
 # Runs and teardowns, with a session that does as it is told
@@ -312,7 +320,7 @@ def execute(
 def test_a_launch_that_cannot_be_kept_is_told_and_the_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     session = Session(a_run(state="done"), GONE)
     session.unkept = OSError(28, "No space left on device")
-    assert execute(session, console=Console(as_json=False)) == exit_status.OK
+    assert execute(session, console=Console(as_json=False)) == errors.OK
     assert "rerun may know nothing of it: [Errno 28] No space left on device" in capsys.readouterr().err
 
 
@@ -538,8 +546,8 @@ def test_a_pool_whose_end_the_list_itself_has_found_is_told_in_words(
     over: Future[list[PoolView]] = Future()
     over.set_result([PoolView("made", "ssh", "gone")])
     session = SimpleNamespace(refresh=lambda **_: over, kept=list, ledger=SimpleNamespace(unshown=dict))
-    monkeypatch.setattr(look, "opened", lambda console: nullcontext(session))
-    assert look.ls(False, Console()) == exit_status.OK
+    monkeypatch.setattr(pools_and_logs, "opened", lambda console: nullcontext(session))
+    assert pools_and_logs.ls(False, Console()) == errors.OK
     said = capfd.readouterr()
     assert said.err == "pool made: it is over, as whoever made it has ended; nothing of it is left\n"
     assert said.out == "no pools are up\n"
@@ -549,7 +557,7 @@ def test_a_pool_whose_end_the_list_itself_has_found_is_told_in_words(
 def test_down_ends_with_the_truth(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], receipt: Any, status: int
 ) -> None:
-    monkeypatch.setattr(reach, "Session", lambda: Session(receipt=receipt))
+    monkeypatch.setattr(pool_and_run_lookup, "Session", lambda: Session(receipt=receipt))
     monkeypatch.setattr(
         manage,
         "with_kept",

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.front.comparing import Comparison, compared
-from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.run_comparison import Comparison, compared
 from skyward_core.model.errors import UsageError
-from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
-from skyward_core.store import kept_launches
-from skyward_core.store.home import pool_dir
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
-from skyward_tui.cli import cli
+from skyward_core.store.state_folder import pool_dir
+from skyward_tui.cli.main import cli
 
 BEGAN = 1_800_000_000.0
 
@@ -64,7 +64,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
         )
         source = {"script": "abc", "commit": f"{place}" * 40, "changed": []}
         kept = {"request": asdict(request), "cwd": "/home/me", "joined": False, "source": source}
-        kept_launches.keep(row.key, run, kept)
+        pool_folder.keep(row.key, run, kept)
         for rank in range(2):
             with open(logs / f"r00{rank}.metrics", "a") as file:
                 for step in range(10):

@@ -7,12 +7,12 @@ import warnings
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.api import older_names
+from skyward_core.api import older_api_names
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    monkeypatch.setattr(older_names, "_warned", set())
+    monkeypatch.setattr(older_api_names, "_warned", set())
 
 
 def test_compute_is_function_bare_and_with_arguments():
@@ -34,7 +34,7 @@ def test_compute_is_function_bare_and_with_arguments():
     assert limited.timeout == 5
 
 
-@pytest.mark.parametrize("first", ["sky.compute", "sky.Compute", "import skyward_core.front.api.compute"])
+@pytest.mark.parametrize("first", ["sky.compute", "sky.Compute", "import skyward_core.api.compute"])
 def test_compute_works_whatever_was_imported_first(first):
     code = f"import skyward_core as sky\n{first}\nassert sky.compute(len).local([1]) == 1\nassert sky.Compute"
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
@@ -43,7 +43,9 @@ def test_compute_works_whatever_was_imported_first(first):
 def test_a_pools_pip_goes_into_its_image():
     image = sky.Image(pip=["a"], env={"A": "1"})
     with pytest.warns(FutureWarning) as caught:
-        pool = older_names.ComputePool(nodes=2, pip=["b"], env={"B": "2"}, image=image, accelerator="A100:2")
+        pool = older_api_names.ComputePool(
+            nodes=2, pip=["b"], env={"B": "2"}, image=image, accelerator="A100:2"
+        )
     said = [str(warning.message) for warning in caught]
     assert said[0] == "sky.ComputePool is the older name; write sky.Compute"
     assert "sky.Image(pip=[...], env={...})" in said[1]
@@ -55,10 +57,10 @@ def test_a_pools_pip_goes_into_its_image():
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_an_accelerator_cut_by_mig_brings_a_rank_for_each_slice():
-    pool = older_names.ComputePool(accelerator=sky.Accelerator.NVIDIA.A100(mig="3g.40gb"))
+    pool = older_api_names.ComputePool(accelerator=sky.Accelerator.NVIDIA.A100(mig="3g.40gb"))
     assert [plugin.name for plugin in pool.spec.plugins] == ["automatic", "mig"]
     assert pool.spec.ranks_per_node == 2
-    assert older_names.ComputePool(accelerator="A100").spec.ranks_per_node == 1
+    assert older_api_names.ComputePool(accelerator="A100").spec.ranks_per_node == 1
 
 
 def test_accelerators_by_maker():

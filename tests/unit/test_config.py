@@ -14,7 +14,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import UsageError
-from skyward_core.store import home as config
+from skyward_core.store import state_folder
 from skyward_core.store.ledger import Ledger
 
 AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to somebody else")
@@ -47,7 +47,7 @@ def test_a_home_that_others_could_enter_is_closed_and_somebody_elses_things_are_
         world.chmod(0o755)
         for name in content:
             (world / name).touch()
-        assert mode(config.home()) == (0o755 if kept else 0o700)
+        assert mode(state_folder.home()) == (0o755 if kept else 0o700)
         shutil.rmtree(world)
 
 
@@ -56,9 +56,9 @@ def test_a_folder_that_holds_other_things_keeps_its_mode_for_ever(world: Path) -
     world.chmod(0o755)
     (world / "thesis.tex").touch()
     for _ in range(2):
-        Ledger(config.home() / "ledger.db").close()
+        Ledger(state_folder.home() / "ledger.db").close()
         assert mode(world) == 0o755
-    assert mode(config.pool_dir("p.1").parent) == 0o700
+    assert mode(state_folder.pool_dir("p.1").parent) == 0o700
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_home_in_which_others_may_put_things_is_none(world: Path, bits: int, h
     (world / holds).touch()
     world.chmod(bits)
     with pytest.raises(UsageError, match=rf"{world} can be written by others.*SKYWARD_HOME"):
-        config.home()
+        state_folder.home()
     assert mode(world) == bits
 
 
@@ -88,32 +88,32 @@ def test_a_home_of_somebody_else_is_none(
     os.chown(place, 65534, 65534)
     place.chmod(bits)
     with pytest.raises(UsageError, match=rf"{place} belongs to somebody else.*SKYWARD_HOME"):
-        config.home()
+        state_folder.home()
     assert mode(place) == bits and not list(place.iterdir())
 
 
 def test_skyward_home_overrides_and_is_private(world: Path) -> None:
-    assert config.home() == world
+    assert state_folder.home() == world
     assert mode(world) == 0o700
-    assert config.home() == world, "a second time finds it"
-    assert config.pool_dir("p.t1") == world / "pools" / "p.t1"
+    assert state_folder.home() == world, "a second time finds it"
+    assert state_folder.pool_dir("p.t1") == world / "pools" / "p.t1"
     assert mode(world / "pools" / "p.t1") == 0o700
 
 
 def test_home_is_absolute_wherever_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", "rel")
-    assert config.home() == tmp_path / "rel"
+    assert state_folder.home() == tmp_path / "rel"
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     monkeypatch.setenv("SKYWARD_HOME", "~/sky")
-    assert config.home() == tmp_path / "me" / "sky"
+    assert state_folder.home() == tmp_path / "me" / "sky"
 
 
 def test_without_it_the_platform_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SKYWARD_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    assert config.home().is_relative_to(tmp_path / "me")
-    assert config.home().name == "skyward"
+    assert state_folder.home().is_relative_to(tmp_path / "me")
+    assert state_folder.home().name == "skyward"
 
 
 def test_a_home_that_cannot_be_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,13 +121,13 @@ def test_a_home_that_cannot_be_is_a_clear_error(tmp_path: Path, monkeypatch: pyt
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         monkeypatch.setenv("SKYWARD_HOME", str(place))
         with pytest.raises(UsageError, match=r"file.*SKYWARD_HOME"):
-            config.home()
+            state_folder.home()
 
 
 def test_a_socket_folder_is_short_private_and_one_per_owner(tmp_path: Path, runtime: Path) -> None:
     deep = tmp_path / ("d" * 60) / ("e" * 60)
-    first = config.socket_dir(deep)
-    assert first == config.socket_dir(deep) != config.socket_dir(tmp_path)
+    first = state_folder.socket_dir(deep)
+    assert first == state_folder.socket_dir(deep) != state_folder.socket_dir(tmp_path)
     assert first.is_relative_to(runtime)
     assert mode(first) == mode(first.parent) == 0o700
 
@@ -138,7 +138,7 @@ def test_a_socket_can_be_bound_there_however_deep_the_base_is(
     deep = tmp_path / ("x" * 50) / ("y" * 50)
     deep.mkdir(parents=True, mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
-    folder = config.socket_dir(tmp_path)
+    folder = state_folder.socket_dir(tmp_path)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(folder / "1023.sock.w"))
     (folder / "1023.sock.w").unlink()
@@ -149,7 +149,7 @@ def test_a_runtime_folder_that_is_not_there_is_done_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))  # as after su, or in a container
-    folder = config.socket_dir(tmp_path)
+    folder = state_folder.socket_dir(tmp_path)
     assert folder.is_dir()
     assert not folder.is_relative_to(tmp_path / "gone")
     folder.rmdir()
@@ -157,17 +157,17 @@ def test_a_runtime_folder_that_is_not_there_is_done_without(
 
 def test_a_runtime_folder_in_which_others_can_rename_is_done_without(tmp_path: Path, runtime: Path) -> None:
     runtime.chmod(0o777)
-    folder = config.socket_dir(tmp_path)
+    folder = state_folder.socket_dir(tmp_path)
     assert not folder.is_relative_to(runtime)
     folder.rmdir()
     runtime.chmod(0o1777)
-    assert config.socket_dir(tmp_path).is_relative_to(runtime)
+    assert state_folder.socket_dir(tmp_path).is_relative_to(runtime)
 
 
 @pytest.fixture
 def bases(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No place for sockets but one base, and then the home."""
-    monkeypatch.setattr(config, "_bases", lambda: [str(runtime)])
+    monkeypatch.setattr(state_folder, "_bases", lambda: [str(runtime)])
     short = runtime / "home"
     monkeypatch.setenv("SKYWARD_HOME", str(short))
     return short
@@ -198,7 +198,7 @@ def test_nobody_takes_the_place_of_our_sockets(
     """Whoever has made a folder of our name in /tmp keeps us from nothing."""
     root = runtime / f"skyward-{os.getuid()}"
     take(root)
-    folder = config.socket_dir(tmp_path)
+    folder = state_folder.socket_dir(tmp_path)
     assert folder.is_relative_to(bases) and mode(folder) == mode(folder.parent) == 0o700
     assert not root.is_dir() or list(root.iterdir()) == []
     root = bases / f"skyward-{os.getuid()}"
@@ -206,23 +206,23 @@ def test_nobody_takes_the_place_of_our_sockets(
     root.rmdir()
     take(root)
     with pytest.raises(UsageError, match="only you can enter"):
-        config.socket_dir(tmp_path)
+        state_folder.socket_dir(tmp_path)
 
 
 def test_settings_of_the_working_folder_come_before_those_at_home(world: Path, tmp_path: Path) -> None:
-    assert config.host_groups() == {}
-    config.home()
+    assert state_folder.host_groups() == {}
+    state_folder.home()
     (world / "skyward.toml").write_text('[hosts]\nlab = ["a", "b"]\none = "c"\n[theirs]\nx = 1\n')
-    assert config.host_groups() == {"lab": ["a", "b"], "one": ["c"]}
+    assert state_folder.host_groups() == {"lab": ["a", "b"], "one": ["c"]}
     (tmp_path / "skyward.toml").write_text('[hosts]\none = ["d"]\n')
-    assert config.host_groups() == {"lab": ["a", "b"], "one": ["d"]}
+    assert state_folder.host_groups() == {"lab": ["a", "b"], "one": ["d"]}
 
 
 @pytest.mark.parametrize("content", [b"nodes = ", b"\xff\xfe", b"a = 1\na = 2\n"])
 def test_settings_that_do_not_parse_are_a_clear_error(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "skyward.toml").write_bytes(content)
     with pytest.raises(UsageError, match=r"skyward\.toml does not parse: "):
-        config.host_groups()
+        state_folder.host_groups()
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_settings_that_do_not_parse_are_a_clear_error(content: bytes, tmp_path: 
 def test_settings_that_make_no_sense_are_named(content: str, where: str, tmp_path: Path) -> None:
     (tmp_path / "skyward.toml").write_text(content)
     with pytest.raises(UsageError, match=rf"skyward\.toml cannot be used: {where}: Input should be"):
-        config.host_groups()
+        state_folder.host_groups()
     with pytest.raises(UsageError, match="cannot be used"):
         sky.SSH(hosts="lab")
 
@@ -247,27 +247,27 @@ def test_settings_that_a_stranger_may_have_left_are_not_believed(theirs: str, tm
     """A host of such a group, with a login of theirs, would be given our code and what it is told."""
     (tmp_path / "skyward.toml").write_text('[hosts]\nlab = ["mallory@gpu1"]\n')
     os.chown(tmp_path / theirs, 65534, 65534)
-    for ask in (config.host_groups, lambda: sky.SSH(hosts="lab")):
+    for ask in (state_folder.host_groups, lambda: sky.SSH(hosts="lab")):
         with pytest.raises(UsageError, match=r"skyward\.toml is not believed: .* belongs to somebody else"):
             ask()
     os.chown(tmp_path / theirs, 0, 0)
-    assert config.host_groups() == {"lab": ["mallory@gpu1"]}
+    assert state_folder.host_groups() == {"lab": ["mallory@gpu1"]}
     tmp_path.chmod(0o777)
     with pytest.raises(UsageError, match="can be written by others"):
-        config.host_groups()
+        state_folder.host_groups()
 
 
 def test_settings_that_cannot_be_read_are_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "skyward.toml").mkdir()
     with pytest.raises(UsageError, match=r"skyward\.toml cannot be read: "):
-        config.host_groups()
+        state_folder.host_groups()
 
 
 def test_a_home_that_cannot_be_is_told_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "file"))
     with pytest.raises(UsageError) as caught:
-        config.home()
+        state_folder.home()
     said = str(caught.value)
     assert said.startswith(f"cannot make the private folder {tmp_path / 'file'}: ")
     assert said.endswith("; set SKYWARD_HOME to another folder")

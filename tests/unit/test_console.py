@@ -15,13 +15,13 @@ from typing import Any
 import pyte
 import pytest
 
-from skyward_core.front.api import console as front_console
-from skyward_core.front.api.console import ScriptConsole
-from skyward_core.front.api.ending import tell
+from skyward_core.api import script_console
+from skyward_core.api.operators import tell
+from skyward_core.api.script_console import ScriptConsole
 from skyward_core.model.errors import NotPicklableError
 from skyward_core.model.function import PendingFunction
-from skyward_core.tasks import stdout_lines
-from skyward_core.tasks.payload import make_task
+from skyward_core.tasks import stdout_whole_lines
+from skyward_core.tasks.function_pickling import make_task
 from skyward_core.transport.background_loop import submit
 from tests.support.hostile_text import through_pty
 from tests.support.waiting import wait_until
@@ -62,7 +62,7 @@ def own_stdout_comes_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdout_lines, "PATIENCE", 60.0)  # however slow the machine is
+    monkeypatch.setattr(stdout_whole_lines, "PATIENCE", 60.0)  # however slow the machine is
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_each_stream_goes_to_the_script_s_own_of_that_moment(
 def test_a_call_that_has_ended_does_not_wait_for_a_terminal_that_takes_nothing(
     console: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front_console, "PATIENCE", 0.01)
+    monkeypatch.setattr(script_console, "PATIENCE", 0.01)
     gate = threading.Event()
 
     class Stuck(io.StringIO):
@@ -261,7 +261,7 @@ class Screen(io.StringIO):
 def test_bars_of_ranks_are_drawn_while_the_script_waits_and_are_gone_when_it_goes_on(
     console: Opens, patient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front_console, "get_terminal_size", lambda: os.terminal_size((30, 8)))
+    monkeypatch.setattr(script_console, "get_terminal_size", lambda: os.terminal_size((30, 8)))
     monkeypatch.setenv("TERM", "xterm")
     news, out = News(), Screen()
     shown = console(news, out)
@@ -297,7 +297,7 @@ def test_bars_of_ranks_are_drawn_while_the_script_waits_and_are_gone_when_it_goe
 def test_a_call_on_a_terminal_that_takes_nothing_ends(
     console: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stdout_lines, "PATIENCE", 0.01)
+    monkeypatch.setattr(stdout_whole_lines, "PATIENCE", 0.01)
     monkeypatch.setenv("TERM", "xterm")
     gate, stuck = threading.Event(), threading.Event()
 

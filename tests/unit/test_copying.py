@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.front import copying
-from skyward_tui.commands.console import Console
-from skyward_tui.commands.copy import _THERE, copy
-from skyward_tui.commands.hosts import forward
+from skyward_core.client import ssh_hosts
+from skyward_tui.cli.commands.copy import _THERE, copy
+from skyward_tui.cli.commands.hosts import forward
+from skyward_tui.cli.console import Console
 
 
 @pytest.mark.parametrize(
@@ -41,27 +41,27 @@ def test_one_is_here_and_one_on_a_node(words: tuple[str, str]) -> None:
 def test_links_and_what_is_no_file_are_refused_before_anything_is_copied(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "file").write_text("12")
-    assert [(each.parts, each.size) for each in copying._entries_here(tmp_path / "a")] == [
+    assert [(each.parts, each.size) for each in ssh_hosts._entries_here(tmp_path / "a")] == [
         ((), 0),
         (("file",), 2),
     ]
     (tmp_path / "a" / "link").symlink_to("file")
     for path in (tmp_path / "a", tmp_path / "a" / "link"):
         with pytest.raises(sky.UsageError, match="link is a link"):
-            copying._entries_here(path)
+            ssh_hosts._entries_here(path)
     (tmp_path / "a" / "link").unlink()
     os.mkfifo(tmp_path / "a" / "pipe")
     with pytest.raises(sky.UsageError, match="neither a file nor a folder"):
-        copying._entries_here(tmp_path / "a")
+        ssh_hosts._entries_here(tmp_path / "a")
     with pytest.raises(sky.UsageError, match="No such file"):
-        copying._entries_here(tmp_path / "none")
+        ssh_hosts._entries_here(tmp_path / "none")
 
 
 @pytest.mark.parametrize("path", ["..", "../x", "a/../b", "/a/..", "~/../x"])
 def test_no_path_leads_up(path: str) -> None:
     with pytest.raises(sky.UsageError, match=r"without \.\."):
-        copying._safe(path)
-    assert [copying._safe(each) for each in ("~", "~/a", "/b", "a..b")] == ["", "a", "/b", "a..b"]
+        ssh_hosts._safe(path)
+    assert [ssh_hosts._safe(each) for each in ("~", "~/a", "/b", "a..b")] == ["", "a", "/b", "a..b"]
 
 
 @pytest.mark.parametrize("name", ["a/b", "/etc/passwd", ""])
@@ -74,20 +74,20 @@ async def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
             yield Listed
 
     with pytest.raises(sky.PoolError, match="no name of a file"):
-        [each async for each in copying._names(Strange(), "/data")]
+        [each async for each in ssh_hosts._names(Strange(), "/data")]
 
 
 def test_a_place_here_is_a_new_one_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to("file")
-    assert copying._place_here(tmp_path, "file", False) == tmp_path / "file"
+    assert ssh_hosts._place_here(tmp_path, "file", False) == tmp_path / "file"
     for path, is_folder, why in (
         (tmp_path / "link", False, "a link already"),
         (tmp_path / "file", True, "something of that name"),
         (tmp_path / "none" / "x", False, "no folder"),
     ):
         with pytest.raises(sky.UsageError, match=why):
-            copying._place_here(path, "x", is_folder)
+            ssh_hosts._place_here(path, "x", is_folder)
 
 
 def test_a_port_of_this_machine_that_is_in_use_is_told_before_any_page_is() -> None:

@@ -14,13 +14,13 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skyward_core.front.costs import _by_day, costs
-from skyward_core.model.machine import Machine
-from skyward_core.model.spec import Options, PoolSpec
-from skyward_core.store.history import price, unreached
+from skyward_core.client.run_history import _by_day, costs
+from skyward_core.model.machines import Machine
+from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Bill, Receipt, bills_of, end_of
-from skyward_tui.cli import cli
+from skyward_core.store.past_pools import price, unreached
+from skyward_tui.cli.main import cli
 from tests.support.pool_parts import World
 
 TIMES = st.floats(0, 3e9, allow_nan=False)

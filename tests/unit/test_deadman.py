@@ -6,15 +6,15 @@ import time
 
 import pytest
 
-from skyward_core.node.agent import deadman
-from skyward_core.node.agent.deadman import Deadman
+from skyward_core.node.agent import agent
+from skyward_core.node.agent.agent import Deadman
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the system was asked for."""
     found: list[str] = []
-    monkeypatch.setattr(deadman, "_shutdown", found.append)
+    monkeypatch.setattr(agent, "_shutdown", found.append)
     return found
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front import bug_report
-from skyward_core.model.machine import Machine
-from skyward_core.model.outcome import RootCause
+from skyward_core.client import bug_report
+from skyward_core.model.machines import Machine
+from skyward_core.model.outcomes import RootCause
 from skyward_core.store.ledger import Ledger
-from skyward_tui.cli import cli
-from skyward_tui.commands import debug_dump
+from skyward_tui.cli.commands import doctor as debug_dump
+from skyward_tui.cli.main import cli
 
 # By the place where each stands.
 SECRETS = {

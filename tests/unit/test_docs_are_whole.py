@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from skyward_tui.cli import cli
+from skyward_tui.cli.main import cli
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyward_core.model.errors import UsageError
-from skyward_core.store.edited_toml import with_table, without_table
+from skyward_core.store.settings_editing import with_table, without_table
 from tests.support.examples import examples
 
 THEIRS = """\

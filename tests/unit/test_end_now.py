@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from skyward_core.model.errors import UsageError
-from skyward_core.model.machine import Machine
-from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.model.machines import Machine
+from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool.pool import Pool
 from skyward_core.store.ledger import Ledger
 from tests.support.pool_parts import World

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.api.dask_work import DaskWork
+from skyward_core.api.dask_collections import DaskWork
 from skyward_core.plugins.built_in.ray import _check_tokens
-from skyward_core.plugins.support.shared_way import SharedWay
+from skyward_core.plugins.redis_collections import SharedWay
 
 
 def on_a_node_without_ray() -> None:

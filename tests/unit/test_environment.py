@@ -19,8 +19,8 @@ from urllib.parse import quote
 import cloudpickle
 import pytest
 
-from skyward_core.node.boot import environment
-from skyward_core.node.boot.markers import holds
+from skyward_core.node.bootstrap import image_environment
+from skyward_core.node.bootstrap.missing_requirements import holds
 from tests.support.wheels import tiny_wheels
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,7 @@ class Lines(list[str]):
 
 def ensure(image: dict[str, Any], root: Path, env: dict[str, str]) -> tuple[str, Lines]:
     lines = Lines()
-    return environment.ensure(image, root, env, "", lines), lines
+    return image_environment.ensure(image, root, env, "", lines), lines
 
 
 def version_in(python: str) -> str:
@@ -65,7 +65,7 @@ def without_uv(env: dict[str, str], tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def no_other_uv(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "EXTRA_PATH", ())
+    monkeypatch.setattr(image_environment, "EXTRA_PATH", ())
 
 
 def test_what_the_interpreter_has_is_not_installed(tmp_path: Path) -> None:
@@ -81,12 +81,12 @@ def test_what_the_interpreter_has_is_not_installed(tmp_path: Path) -> None:
     ["skytiny", "cloudpickle<1", "cloudpickle @ https://example.org/x.whl", "not a requirement !"],
 )
 def test_what_it_lacks_is_seen(requirement: str) -> None:
-    assert environment.lacking_in(sys.executable, [requirement]) == [requirement]
+    assert image_environment.lacking_in(sys.executable, [requirement]) == [requirement]
 
 
 def test_extras_are_looked_into() -> None:
-    assert environment.lacking_in(sys.executable, ["pytest-asyncio", "pydantic[no-such-extra]"]) == []
-    lacking = environment.lacking_in(sys.executable, ["pydantic", "pytest-asyncio[docs]"])
+    assert image_environment.lacking_in(sys.executable, ["pytest-asyncio", "pydantic[no-such-extra]"]) == []
+    lacking = image_environment.lacking_in(sys.executable, ["pydantic", "pytest-asyncio[docs]"])
     assert lacking and all("docs" in text for text in lacking)
 
 
@@ -143,9 +143,9 @@ def test_an_environment_whose_interpreter_is_gone_is_made_anew(
     python, _ = ensure(image, root, env)
     Path(python).unlink()
     Path(python).symlink_to(tmp_path / "gone")
-    assert environment.ready(image, root) == ""
+    assert image_environment.ready(image, root) == ""
     assert version_in(ensure(image, root, env)[0]) == "1.0"
-    assert environment.ready(image, root) == python
+    assert image_environment.ready(image, root) == python
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -157,21 +157,21 @@ def test_an_interpreter_that_had_all_when_it_was_set_up_is_looked_at_again(
     root = tmp_path / "root"
     root.mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(environment, "lacking_in", lambda python, requirements: [])
+        patch.setattr(image_environment, "lacking_in", lambda python, requirements: [])
         assert ensure(image, root, env)[0] == sys.executable
-    assert environment.ready(image, root) == ""
+    assert image_environment.ready(image, root) == ""
     assert version_in(ensure(image, root, env)[0]) == "2.0"
 
 
 def test_a_link_in_an_environment_s_place_is_replaced_and_what_it_leads_to_is_left(tmp_path: Path) -> None:
     image = {"setup": ["true"]}
-    folder = tmp_path / f"env-{environment.key(image, sys.executable)}"
+    folder = tmp_path / f"env-{image_environment.key(image, sys.executable)}"
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "thesis.tex").touch()
     for there in (tmp_path / "theirs", tmp_path / "nowhere"):
         folder.symlink_to(there)
         assert ensure(image, tmp_path, {})[0] == sys.executable
-        assert not folder.is_symlink() and (folder / environment.MADE).exists()
+        assert not folder.is_symlink() and (folder / image_environment.MADE).exists()
         shutil.rmtree(folder)
     folder.touch()
     assert ensure(image, tmp_path, {})[0] == sys.executable
@@ -182,7 +182,7 @@ def test_half_an_environment_that_cannot_be_removed_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = {"setup": ["true"]}
-    folder = tmp_path / f"env-{environment.key(image, sys.executable)}"
+    folder = tmp_path / f"env-{image_environment.key(image, sys.executable)}"
     (folder / "kept").mkdir(parents=True)
     (folder / "kept").chmod(0o500)
     (folder / "kept" / "file").touch() if os.getuid() == 0 else None
@@ -192,7 +192,7 @@ def test_half_an_environment_that_cannot_be_removed_is_named(
             raise PermissionError(13, "Permission denied", str(folder / "kept"))
 
         monkeypatch.setattr(os, "rmdir", refuse)
-    with pytest.raises(environment.EnvironmentFailed, match=rf"{folder}.*by hand"):
+    with pytest.raises(image_environment.EnvironmentFailed, match=rf"{folder}.*by hand"):
         ensure(image, tmp_path, {})
 
 
@@ -201,7 +201,9 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], check=True)
     try:
         fills = f"head -c 1000000 /dev/zero > {tmp_path}/all; true"
-        with pytest.raises(environment.EnvironmentFailed, match=rf"^{tmp_path}.*: No space left on device$"):
+        with pytest.raises(
+            image_environment.EnvironmentFailed, match=rf"^{tmp_path}.*: No space left on device$"
+        ):
             ensure({"setup": [fills]}, tmp_path, {})
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
@@ -213,17 +215,19 @@ def test_setup_alone_keeps_the_interpreter(tmp_path: Path) -> None:
 
 
 def test_the_key_follows_the_content_and_no_secret() -> None:
-    one = environment.key({"pip": ["a"], "env": {"TOKEN": "x"}}, "/usr/bin/python")
-    assert one == environment.key({"pip": ["a"], "env": {"TOKEN": "y"}}, "/usr/bin/python")
+    one = image_environment.key({"pip": ["a"], "env": {"TOKEN": "x"}}, "/usr/bin/python")
+    assert one == image_environment.key({"pip": ["a"], "env": {"TOKEN": "y"}}, "/usr/bin/python")
     assert (
         one
-        != environment.key({"pip": ["b"]}, "/usr/bin/python")
-        != environment.key({"pip": ["b"]}, "/opt/python")
+        != image_environment.key({"pip": ["b"]}, "/usr/bin/python")
+        != image_environment.key({"pip": ["b"]}, "/opt/python")
     )
 
 
 def test_a_failing_install_says_what_the_installer_said(tmp_path: Path, wheels: dict[str, str]) -> None:
-    with pytest.raises(environment.EnvironmentFailed, match=r"(?s)install failed with exit code .*skytiny"):
+    with pytest.raises(
+        image_environment.EnvironmentFailed, match=r"(?s)install failed with exit code .*skytiny"
+    ):
         ensure({"pip": ["skytiny==9.9"]}, tmp_path, wheels)
     assert not list(tmp_path.glob("env-*/.made"))
 
@@ -312,7 +316,7 @@ def test_what_is_alone_has_nothing_of_its_interpreter_s(tmp_path: Path, wheels: 
 def test_apt_needs_a_host_that_has_it(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(environment.EnvironmentFailed, match="Debian or Ubuntu"):
+    with pytest.raises(image_environment.EnvironmentFailed, match="Debian or Ubuntu"):
         ensure({"apt": ["no-such-package"]}, tmp_path, {"PATH": str(empty)})
 
 
@@ -418,12 +422,12 @@ def test_credentials_of_an_index_are_on_no_command_line_and_in_no_line(
     seen = (tmp_path / "seen").read_bytes()
     assert b"install" in seen or uv, "the backends saw the installers above them"
     assert not [line for line in [*lines, repr(seen)] if "hush" in line]
-    with pytest.raises(environment.EnvironmentFailed, match="skyabsent") as caught:
+    with pytest.raises(image_environment.EnvironmentFailed, match="skyabsent") as caught:
         ensure(image | {"pip": ["skyabsent"]}, tmp_path, env)
     assert "hush" not in str(caught.value)
     left = [path for path in tmp_path.rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
     assert left == []
-    assert environment.key(image, "p") == environment.key(
+    assert image_environment.key(image, "p") == image_environment.key(
         image | {"pip_indexes": [{"url": f"http://{private_index}"}]}, "p"
     )
 
@@ -440,12 +444,12 @@ def test_a_bare_name_can_be_told_by_any_interpreter(tmp_path: Path) -> None:
     """Of an environment without pip nothing else is known of what it has."""
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]; sys.modules |= {'packaging': None, 'pip': None}\n"
-        "from skyward_core.node.boot.satisfied import lacking\n"
+        "from skyward_core.node.bootstrap.missing_requirements import lacking\n"
         "print(lacking(['cloudpickle', 'pytest_asyncio', 'cloudpickle>=1', 'skynowhere', 'a b',"
         f"'cloudpickle=={cloudpickle.__version__}', 'cloudpickle==0.1', 'skynowhere==1; python_version < \"3.8\"']))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, environment.ROOT], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, image_environment.ROOT], capture_output=True, text=True, check=True
     )
     assert done.stdout == "['cloudpickle>=1', 'skynowhere', 'a b', 'cloudpickle==0.1']\n"
 

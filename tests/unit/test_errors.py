@@ -12,8 +12,8 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model import errors
-from skyward_core.model.hint import Hint
-from skyward_core.model.outcome import Outcome, RootCause
+from skyward_core.model.errors import Hint
+from skyward_core.model.outcomes import Outcome, RootCause
 from tests.support.hostile_text import is_harmful
 
 

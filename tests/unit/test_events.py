@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from skyward_core.model.hint import Hint
-from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
-from skyward_core.views import events as ev
-from skyward_core.views.checked_events import event_of
+from skyward_core.model.errors import Hint
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.views import events
+from skyward_core.views.recorded_events import event_of
 
 
 def test_nested_values_come_back_as_they_were() -> None:
@@ -22,40 +22,40 @@ def test_nested_values_come_back_as_they_were() -> None:
         ErrorInfo("ValueError", "né\ud800", "Traceback …"),
     )
     for event in (
-        ev.RankEnded(pool="p", at=1.0, run="r", outcome=outcome),
-        ev.RunEnded(pool="p", at=1.0, run="r", state="failed", root_cause=RootCause.of(outcome)),
-        ev.RunEnded(pool="p", at=1.0, run="r", state="done"),
-        ev.PoolState(
+        events.RankEnded(pool="p", at=1.0, run="r", outcome=outcome),
+        events.RunEnded(pool="p", at=1.0, run="r", state="failed", root_cause=RootCause.of(outcome)),
+        events.RunEnded(pool="p", at=1.0, run="r", state="done"),
+        events.PoolState(
             pool="p", at=1.0, state="failed", detail="no", hint=Hint("trust-host-key", "gpu1", "/k")
         ),
-        ev.ItemYielded(
+        events.ItemYielded(
             pool="p", at=1.0, run="r", index=0, rank=0, seq=9, summary=Summary("list", "[…]", [1], True)
         ),
     ):
-        assert event_of(json.loads(json.dumps(ev.to_json(event)))) == event
+        assert event_of(json.loads(json.dumps(events.to_json(event)))) == event
 
 
 def test_what_another_version_wrote_can_be_read() -> None:
     assert event_of({"event": "SomethingNew", "pool": "p"}) is None
     assert event_of({"pool": "p"}) is None
-    data = ev.to_json(ev.PoolState(pool="p", at=1.0, state="up")) | {"mood": "sunny"}
-    assert event_of(data) == ev.PoolState(pool="p", at=1.0, state="up")
+    data = events.to_json(events.PoolState(pool="p", at=1.0, state="up")) | {"mood": "sunny"}
+    assert event_of(data) == events.PoolState(pool="p", at=1.0, state="up")
     del data["detail"]
-    assert event_of(data) == ev.PoolState(pool="p", at=1.0, state="up")
+    assert event_of(data) == events.PoolState(pool="p", at=1.0, state="up")
 
 
 def test_journals_of_older_releases_call_events_so() -> None:
-    assert set(ev.Event.kinds) == {
+    assert set(events.Event.kinds) == {
         "BudgetNews", "ItemYielded", "LeaseNews", "NodeLink", "NodeNotice", "NodePhase", "OutputFetched", "PoolGone",
         "PoolOpened", "PoolState", "PriceNews", "QueueNews", "RankBegan", "RankEnded", "RankPhase", "RunEnded",
         "RunOpened", "RunPlaced", "UnfetchedNews",
     }  # fmt: skip
-    ended = ev.PoolEnded(pool="p", at=1.0, receipt={})
-    assert ev.to_json(ended)["event"] == "PoolGone" and event_of(ev.to_json(ended)) == ended
+    ended = events.PoolEnded(pool="p", at=1.0, receipt={})
+    assert events.to_json(ended)["event"] == "PoolGone" and event_of(events.to_json(ended)) == ended
 
 
 def test_an_event_knows_its_time_and_is_not_to_be_changed() -> None:
-    first = ev.PoolState(pool="p", state="up")
-    assert first.at <= ev.PoolState(pool="p", state="up").at
+    first = events.PoolState(pool="p", state="up")
+    assert first.at <= events.PoolState(pool="p", state="up").at
     if TYPE_CHECKING:  # an ignored error that is none is one: so this line is checked, by mypy
         first.state = "gone"  # type: ignore[misc]

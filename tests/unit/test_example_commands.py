@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import (
     ScriptError,
 )
-from skyward_tui import packaged
-from skyward_tui.cli import cli
-from skyward_tui.commands.console import Console
-from skyward_tui.commands.run import run
+from skyward_tui.cli.commands.run import run
+from skyward_tui.cli.console import Console
+from skyward_tui.cli.main import cli
+from skyward_tui.launch_form import form
 
 
 def test_examples_are_listed_shown_and_copied(
@@ -23,7 +23,7 @@ def test_examples_are_listed_shown_and_copied(
     assert cli.main(["examples"], standalone_mode=False) == 0
     listed = capfd.readouterr().out
     assert "ddp" in listed and "DistributedDataParallel" in listed
-    source = packaged.example("hello").read_text()
+    source = form.example("hello").read_text()
     assert cli.main(["examples", "hello"], standalone_mode=False) == 0
     assert capfd.readouterr().out.strip() == source.strip()
     assert cli.main(["examples", "hello", "--copy"], standalone_mode=False) == 0
@@ -39,12 +39,12 @@ def test_examples_are_listed_shown_and_copied(
 
 def test_an_example_has_a_name_for_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    path = packaged.FOLDER / "ddp.py"
-    assert packaged.located("example:ddp") == str(path)
-    assert packaged.located("example:ddp:train") == f"{path}:train"
-    assert packaged.named(str(path)) == "example:ddp"
+    path = form.FOLDER / "ddp.py"
+    assert form.located("example:ddp") == str(path)
+    assert form.located("example:ddp:train") == f"{path}:train"
+    assert form.named(str(path)) == "example:ddp"
     Path("example:ddp").write_text("")
-    assert packaged.located("example:ddp") == "example:ddp"
+    assert form.located("example:ddp") == "example:ddp"
     with pytest.raises(
         ScriptError, match="no such script: hello\nthere is an example of that name: run example:hello"
     ):

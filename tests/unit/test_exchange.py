@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent.blob_exchange import Exchange
+from skyward_core.node.agent.client_requests import Exchange
 from skyward_core.node.agent.config import AgentConfig
-from skyward_core.node.agent.processes import reap
-from skyward_core.transport.direct.certificates import Authority, node_name
-from skyward_core.wire.content_name import name_of
+from skyward_core.node.agent.worker_processes import reap
+from skyward_core.transport.certificates import Authority, node_name
+from skyward_core.util.content_hash import name_of
 from tests.support.processes import descendants
 
 DATA = b"payload" * 100_000

@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.arrival import Bought
 from skyward_core.model.errors import NoCapacity, PoolError
-from skyward_core.model.machine import Machine
-from skyward_core.model.spec import Options, PoolSpec
-from skyward_core.pool import rescue
-from skyward_core.pool.nodes import arrivals, replace
+from skyward_core.model.machines import Bought, Machine
+from skyward_core.model.specs import Options, PoolSpec
+from skyward_core.pool import fetch_retained_results, node_recovery, startup
 from skyward_core.pool.pool import Pool
 from skyward_core.store.ledger import Ledger
-from skyward_core.views import events as ev
+from skyward_core.views import events
 from tests.support.pool_parts import Transport, World, dead_process, machine
 from tests.support.waiting import until
 
@@ -116,13 +114,15 @@ async def test_it_is_exchanged_before_any_node_counts_and_the_ledger_knows_of_bo
     assert machines == ["m0", f"new-{shop.asked[0]}", "m2"] and shop.ended == ["m1"]
     assert [each.id for each in ledger.former(pool.row.token)] == ["m1"]
     assert ledger.replacements(pool.row.token) == [] and shop.open == set()
-    ready = [each for each in heard if isinstance(each, ev.NodePhase) and each.phase == "ready"]
+    ready = [each for each in heard if isinstance(each, events.NodePhase) and each.phase == "ready"]
     assert sorted(each.node for each in ready) == [0, 1, 2]
     assert all(each.detail.startswith("2 x Tesla T4 of 15 GB, disk 200 MB/s") for each in ready)
-    assert (pool.archive.folder / rescue.EMPTIED).read_text() == "m1\n", "no teardown asks it for results"
+    assert (pool.archive.folder / fetch_retained_results.EMPTIED).read_text() == "m1\n", (
+        "no teardown asks it for results"
+    )
     assert sorted(shop.sent) == [("m0", "at-m1"), ("m1", "at-m2"), ("m2", "at-m0")]
-    assert not any(isinstance(each, ev.NodePhase) and each.phase == "gone" for each in heard)
-    said = " ".join(each.detail for each in heard if isinstance(each, ev.PoolState))
+    assert not any(isinstance(each, events.NodePhase) and each.phase == "gone" for each in heard)
+    said = " ".join(each.detail for each in heard if isinstance(each, events.PoolState))
     assert "machine m1 of node 1 (host-m1) is not what was bought: it has 1 GPUs, and 2 x T4 of 16 GB" in said
     assert "its clock is off by -" in said, "the played ones say 1970"
     receipt = await pool.down()
@@ -176,7 +176,7 @@ async def test_where_there_is_no_other_machine_both_reasons_are_told(shop: Shop,
 async def test_what_cannot_be_measured_in_time_is_told_and_no_lie(
     shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrivals, "ALONE", 0.05)
+    monkeypatch.setattr(startup, "ALONE", 0.05)
     shop.gpus["m1"] = None
     pool = await Pool.intend(spec(shop, 2), ledger)
     await pool.start(spec(shop, 2))
@@ -241,7 +241,7 @@ async def test_who_looked_first_and_then_uses_it_goes_on_with_the_exchange_that_
 async def test_a_machine_in_a_lost_one_s_place_is_measured_and_exchanged_too(
     shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replace, "PAUSES", (0.001, 0.01))
+    monkeypatch.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.001, 0.01))
     wanted = PoolSpec(
         name="q", provider=shop, nodes=2, options=Options(console=False, grace=0.1, on_loss="replace")
     )

@@ -13,9 +13,9 @@ from botocore.credentials import Credentials, RefreshableCredentials
 from botocore.exceptions import UnauthorizedSSOTokenError
 
 import skyward_core as sky
-from skyward_core.model.spec import Options, PoolSpec
-from skyward_core.pool import intent
-from skyward_core.providers.aws import calls, expiring
+from skyward_core.model.specs import Options, PoolSpec
+from skyward_core.pool import startup
+from skyward_core.providers.aws import boto_calls
 from skyward_core.store.ledger import Ledger
 
 NOW = 1e9
@@ -56,7 +56,7 @@ def session(found: Any) -> Any:
     ],
 )
 def test_what_botocore_says_of_their_end(make: Callable[[], Any], known: bool) -> None:
-    at = expiring.expiry(session(make()))
+    at = boto_calls.expiry(session(make()))
     assert (at is not None) == known
     if at is not None:
         assert abs(at - datetime.now(UTC).timestamp() - 1800) < 120
@@ -74,7 +74,7 @@ def test_what_botocore_says_of_their_end(make: Callable[[], Any], known: bool) -
     ],
 )
 def test_when_it_is_said(at: float | None, ttl: float | None, said: str) -> None:
-    found = expiring.warning(at, ttl, NOW)
+    found = boto_calls.warning(at, ttl, NOW)
     assert said in found and bool(found) == bool(said)
 
 
@@ -82,15 +82,15 @@ async def test_it_is_said_of_a_pool_before_anything_of_it_exists(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    calls.calls_of.cache_clear()
-    monkeypatch.setattr(calls.Calls, "expiry", lambda self: datetime.now(UTC).timestamp() + 600)
+    boto_calls.calls_of.cache_clear()
+    monkeypatch.setattr(boto_calls.Calls, "expiry", lambda self: datetime.now(UTC).timestamp() + 600)
     provider = sky.AWS(region="us-east-1")
     spec = PoolSpec(name="p", provider=provider, options=Options(ttl=7200))
     ledger = Ledger()
     try:
-        found = await intent.write(spec, ledger, str(tmp_path))
+        found = await startup.write(spec, ledger, str(tmp_path))
         assert found.notice.startswith("the AWS credentials expire at ")
-        monkeypatch.setattr(calls.Calls, "expiry", lambda self: None)
+        monkeypatch.setattr(boto_calls.Calls, "expiry", lambda self: None)
         assert await provider.warnings(spec) == []
     finally:
         ledger.close()

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import PoolError
-from skyward_core.pool import expiry
-from skyward_core.pool.expiry import MARGIN, Expiry, end_of
+from skyward_core.pool import budget_and_expiry
+from skyward_core.pool.budget_and_expiry import MARGIN, Expiry, end_of
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def of(provider: Any, run: str = "done") -> tuple[Expiry, list[str]]:
 
 
 async def test_it_is_moved_again_and_again_and_a_refusal_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry, "FIRST", 0.0)
-    monkeypatch.setattr(expiry, "PERIOD", 0.01)
+    monkeypatch.setattr(budget_and_expiry, "FIRST", 0.0)
+    monkeypatch.setattr(budget_and_expiry, "PERIOD", 0.01)
     account = Account(refuses=True)
     keeper, said = of(account)
     keeping = asyncio.create_task(keeper.keep())
@@ -72,7 +72,7 @@ async def test_it_is_moved_again_and_again_and_a_refusal_is_told(monkeypatch: py
 
 async def test_who_leaves_gives_runs_that_go_on_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 10_000.0)
-    for run, told in (("done", []), ("running", [10_000.0 + expiry.LEFT + 600 + MARGIN])):
+    for run, told in (("done", []), ("running", [10_000.0 + budget_and_expiry.LEFT + 600 + MARGIN])):
         account = Account()
         keeper, _ = of(account, run)
         await keeper.leave()
@@ -88,7 +88,7 @@ async def test_nobody_who_leaves_waits_for_an_account_that_does_not_answer(
                 with suppress(asyncio.CancelledError):  # as a call of AWS that is under way
                     await self.twice.wait()
 
-    monkeypatch.setattr(expiry, "FAREWELL", 0.01)
+    monkeypatch.setattr(budget_and_expiry, "FAREWELL", 0.01)
     stuck = Stuck()
     keeper, _ = of(stuck, "running")
     await asyncio.wait_for(keeper.leave(), 30)

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import fail_fast as module
-from skyward_core.node.agent.calls import Call
-from skyward_core.node.agent.fail_fast import FailFast, signature
-from skyward_core.node.agent.gang import Gang
-from skyward_core.wire.frames import Decoder, frame
+from skyward_core.node.agent import gang_queue_and_fail_fast
+from skyward_core.node.agent.agent_state import Gang
+from skyward_core.node.agent.call_journal import Call
+from skyward_core.node.agent.gang_queue_and_fail_fast import FailFast, signature
+from skyward_core.protocol.frame_codec import Decoder, frame
 from tests.support.agent_parts import Node
 from tests.support.waiting import until
 
@@ -51,8 +51,8 @@ class Member:
 
 @pytest.fixture
 async def gang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Member]]:
-    monkeypatch.setattr(module, "AWAY", 0.05)
-    monkeypatch.setattr(module, "AGAIN", 0.05)
+    monkeypatch.setattr(gang_queue_and_fail_fast, "AWAY", 0.05)
+    monkeypatch.setattr(gang_queue_and_fail_fast, "AGAIN", 0.05)
     members = [Member(tmp_path / str(number), number) for number in range(3)]
     for each in members:
         each.fail_fast.learn({"key": KEY, "nodes": [other.place for other in members]})
@@ -120,7 +120,7 @@ async def test_a_client_that_is_there_decides_and_where_it_has_gone_they_do(gang
 async def test_a_client_that_is_back_in_time_is_not_forestalled(
     gang: list[Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "AWAY", 60.0)
+    monkeypatch.setattr(gang_queue_and_fail_fast, "AWAY", 60.0)
     gang[1].call.owner = gang[1].node.peer
     gang[1].fail()
     gang[1].node.desk.disown(gang[1].node.peer)
@@ -180,8 +180,10 @@ async def test_a_stranger_stops_nothing(gang: list[Member], data: bytes) -> None
 async def test_many_who_say_nothing_keep_nobody_out_and_are_sent_away(
     gang: list[Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.3)
-    idle = [await asyncio.open_connection(*gang[0].place[1:]) for _ in range(3 * module.AT_ONCE)]
+    monkeypatch.setattr(gang_queue_and_fail_fast, "PATIENCE", 0.3)
+    idle = [
+        await asyncio.open_connection(*gang[0].place[1:]) for _ in range(3 * gang_queue_and_fail_fast.AT_ONCE)
+    ]
     gang[1].fail()
     await look_until(gang[1], lambda: gang[0].stopped)
     for reader, writer in idle:
@@ -194,7 +196,7 @@ async def test_many_who_say_nothing_keep_nobody_out_and_are_sent_away(
 async def test_nothing_stays_open_to_a_node_that_does_not_answer(
     gang: list[Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.3)
+    monkeypatch.setattr(gang_queue_and_fail_fast, "PATIENCE", 0.3)
     closed = asyncio.Event()
 
     async def stand_still(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -206,5 +208,5 @@ async def test_nothing_stays_open_to_a_node_that_does_not_answer(
     async with await asyncio.start_server(stand_still, "127.0.0.1", 0) as server:
         place = server.sockets[0].getsockname()
         said: Any = {"t": "failed", "run": "r1", "epoch": EPOCH, "node": 1, "signature": "s"}
-        assert not await module._tell_one(said, place)
+        assert not await gang_queue_and_fail_fast._tell_one(said, place)
         await asyncio.wait_for(closed.wait(), 10)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.pool.runs import feeding
-from skyward_core.pool.runs.feeding import Feeding, Frames
-from skyward_core.runtime.fed import AHEAD, FedItems
+from skyward_core.pool.runs import run
+from skyward_core.pool.runs.run import Feeding, Frames
+from skyward_core.runtime.async_and_mapped_calls import AHEAD, FedItems
 from tests.support.examples import examples
 
 
@@ -66,7 +66,7 @@ def test_each_reader_gets_each_value_once_and_in_order(
 ) -> None:
     taken = iter(range(1_000_000))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(feeding, "INLINE", piece)
+        patch.setattr(run, "INLINE", piece)
         line = Line(readers, (value for value in values))
         line.lossy = lambda: next(taken) in losses
         got: list[list[bytes]] = [[] for _ in range(readers)]
@@ -101,7 +101,7 @@ def test_no_more_is_read_than_is_wanted_and_the_source_is_closed() -> None:
 
 
 def test_a_slow_reader_bounds_how_far_another_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeding, "KEPT", 8)
+    monkeypatch.setattr(run, "KEPT", 8)
     read: list[int] = []
     line = Line(2, (read.append(n) or n for n in range(10**9)))  # type: ignore[func-returns-value]
     assert [next(line.items[0]) for _ in range(8)] == list(range(8))

@@ -14,10 +14,10 @@ from textual.color import Color
 
 import skyward_core
 import skyward_tui
-from skyward_tui.filters import Colourless, PlainAscii
-from skyward_tui.theme import _LOOKS, look
-from skyward_tui.widgets.braille import Canvas, spark
-from skyward_tui.words import plain_ascii
+from skyward_tui.text.number_format import plain_ascii
+from skyward_tui.ui.terminal_driver import Colourless, PlainAscii
+from skyward_tui.ui.themes import _LOOKS, look
+from skyward_tui.widgets.braille_chart import Canvas, spark
 
 BLACK = Color(0, 0, 0)
 

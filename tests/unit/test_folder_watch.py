@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.pool.folder_watch import FolderWatch
+from skyward_core.pool.edited_modules import FolderWatch
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_where_nobody_can_tell_it_is_never_quiet(
     closed = FolderWatch()
     closed.close()
     assert not closed.is_quiet
-    monkeypatch.setattr("skyward_core.pool.folder_watch.MOST", 0)
+    monkeypatch.setattr("skyward_core.pool.edited_modules.MOST", 0)
     many = FolderWatch()
     many.see_to([str(file)])
     assert not many.is_quiet

@@ -9,7 +9,7 @@ from pathlib import Path
 SCRIPT = """
 import os, sys, threading
 
-from skyward_core.transport import fork_after_imports
+from skyward_core.transport import background_loop as fork_after_imports
 from skyward_core.transport.background_loop import submit
 
 sys.begun, main = threading.Event(), threading.get_ident()

@@ -1,6 +1,6 @@
 """Keys of frames are read where type checkers know which kind of frame it is: a misspelt one is an error then.
 
-Outside of ``wire/`` nothing that is annotated as a header of no type, or comes from what is, has a key read or set.
+Outside of ``protocol/`` nothing that is annotated as a header of no type, or comes from what is, has a key read or set.
 And what type checkers let pass, a ``get`` or an ``in`` with a key that frames of that kind have not, stands nowhere.
 """
 
@@ -15,14 +15,7 @@ from typing import Any, get_args, is_typeddict
 import pytest
 
 import skyward_core
-from skyward_core.wire import (
-    agent_frame_types,
-    client_frame_types,
-    file_frame_types,
-    frame_types,
-    host_fact_types,
-    node_frame_types,
-)
+from skyward_core.protocol import frame_types
 from tests.support.sources import nodes_of
 
 ROOT = Path(skyward_core.__file__).parent
@@ -191,7 +184,7 @@ def test_keys_are_read_of_frames_that_have_a_type() -> None:
     found = {
         name: lines
         for name, nodes in all_of_it.items()
-        if not name.startswith("wire/") and (lines := sorted(reads(module(nodes), giving)))
+        if not name.startswith("protocol/") and (lines := sorted(reads(module(nodes), giving)))
     }
     assert {name: len(lines) for name, lines in found.items()} == LEFT, found
 
@@ -231,11 +224,11 @@ TYPES = {
     name: value
     for module in (
         frame_types,
-        agent_frame_types,
-        client_frame_types,
-        file_frame_types,
-        node_frame_types,
-        host_fact_types,
+        frame_types,
+        frame_types,
+        frame_types,
+        frame_types,
+        frame_types,
     )
     for name, value in vars(module).items()
 }

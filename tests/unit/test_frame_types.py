@@ -9,27 +9,17 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import pytest
 
-from skyward_core.wire import (
-    agent_frame_types,
-    client_frame_types,
-    file_frame_types,
-    frame_types,
-    host_fact_types,
-    host_facts,
-    messages,
-    node_frame_types,
-)
-from skyward_core.wire.frame_form import FrameForm
-from skyward_core.wire.value_checks import Check
+from skyward_core.protocol import frame_schema, frame_types, host_facts
+from skyward_core.protocol.validators import Check, FrameForm
 from tests.protocol_page import _words
 
 SIDES: dict[str, tuple[Any, Mapping[str, FrameForm]]] = {
-    "agent": (agent_frame_types.FromAgent, messages.FROM_AGENT),
-    "client": (client_frame_types.FromClient, messages.FROM_CLIENT),
-    "worker": (node_frame_types.FromWorker, messages.FROM_WORKER),
-    "files": (file_frame_types.OfFiles, messages.OF_FILES),
-    "peers": (node_frame_types.FromPeer, messages.OF_PEERS),
-    "to worker": (node_frame_types.ToWorker, messages.TO_WORKER),
+    "agent": (frame_types.FromAgent, frame_schema.FROM_AGENT),
+    "client": (frame_types.FromClient, frame_schema.FROM_CLIENT),
+    "worker": (frame_types.FromWorker, frame_schema.FROM_WORKER),
+    "files": (frame_types.OfFiles, frame_schema.OF_FILES),
+    "peers": (frame_types.FromPeer, frame_schema.OF_PEERS),
+    "to worker": (frame_types.ToWorker, frame_schema.TO_WORKER),
 }
 
 
@@ -100,16 +90,20 @@ def compare(made: Any, checks: Mapping[str, Check]) -> None:
         assert made_for(check) in (None, hints[key]), key
 
 
-@pytest.mark.parametrize("asked", messages.ANSWERS)
+@pytest.mark.parametrize("asked", frame_schema.ANSWERS)
 def test_an_answer_has_the_keys_of_its_table(asked: str) -> None:
-    made = getattr(agent_frame_types, f"{asked.capitalize()}Answer")
-    assert made.__required_keys__ == {"t", *messages.FROM_AGENT["known"].needs, *messages.ANSWERS[asked]}
-    assert made.__optional_keys__ == messages.FROM_AGENT["known"].may.keys()
-    compare(made, messages.ANSWERS[asked])
+    made = getattr(frame_types, f"{asked.capitalize()}Answer")
+    assert made.__required_keys__ == {
+        "t",
+        *frame_schema.FROM_AGENT["known"].needs,
+        *frame_schema.ANSWERS[asked],
+    }
+    assert made.__optional_keys__ == frame_schema.FROM_AGENT["known"].may.keys()
+    compare(made, frame_schema.ANSWERS[asked])
 
 
 def test_what_a_host_tells_has_the_keys_of_its_tables() -> None:
-    made = host_fact_types.HostFacts
+    made = frame_types.HostFacts
     assert made.__required_keys__ == host_facts.FACTS.keys()
     assert made.__optional_keys__ == {**host_facts.FACTS_OF_ROOT, **host_facts.FACTS_OF_POOL}.keys()
     compare(made, {**host_facts.FACTS, **host_facts.FACTS_OF_ROOT, **host_facts.FACTS_OF_POOL})
@@ -117,7 +111,7 @@ def test_what_a_host_tells_has_the_keys_of_its_tables() -> None:
 
 @pytest.mark.parametrize("what", host_facts.DONE)
 def test_what_was_done_has_the_keys_of_its_table(what: str) -> None:
-    made = getattr(host_fact_types, f"{what.capitalize()}Done")
+    made = getattr(frame_types, f"{what.capitalize()}Done")
     assert made.__required_keys__ == host_facts.DONE[what].keys()
     compare(made, host_facts.DONE[what])
 
@@ -125,10 +119,10 @@ def test_what_was_done_has_the_keys_of_its_table(what: str) -> None:
 @pytest.mark.parametrize(
     ("made", "check"),
     [
-        (frame_types.SummaryWords, messages._IS_SUMMARY),
-        (frame_types.ErrorWords, messages._IS_ERROR),
-        (node_frame_types.PluginErrorWords, messages._IS_PLUGIN_ERROR),
-        (agent_frame_types.Remembered, messages._REMEMBERED),
+        (frame_types.SummaryWords, frame_schema._IS_SUMMARY),
+        (frame_types.ErrorWords, frame_schema._IS_ERROR),
+        (frame_types.PluginErrorWords, frame_schema._IS_PLUGIN_ERROR),
+        (frame_types.Remembered, frame_schema._REMEMBERED),
     ],
 )
 def test_what_stands_in_frames_has_the_keys_that_are_looked_for(made: Any, check: Any) -> None:
@@ -146,20 +140,20 @@ def test_what_stands_in_frames_has_the_keys_that_are_looked_for(made: Any, check
         "skyward_core.node.agent.agent",
         "skyward_core.node.agent.blob_server",
         "skyward_core.node.worker.worker",
-        "skyward_core.node.worker.around_app_process",
+        "skyward_core.node.worker.plugin_context_process",
         "skyward_core.pool.pool",
-        "skyward_core.transport.direct.transfer",
-        "skyward_core.transport.ssh.transport",
+        "skyward_core.transport.direct_transfer",
+        "skyward_core.transport.ssh.ssh_transport",
     ],
 )
 def test_nothing_loads_the_types_when_it_runs(module: str) -> None:
     kinds = (
         frame_types,
-        agent_frame_types,
-        client_frame_types,
-        file_frame_types,
-        node_frame_types,
-        host_fact_types,
+        frame_types,
+        frame_types,
+        frame_types,
+        frame_types,
+        frame_types,
     )
     types = {made.__name__ for made in kinds}
     code = f"import sys, {module}; sys.exit(not sys.modules.keys().isdisjoint({types}))"

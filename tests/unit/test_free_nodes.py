@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from skyward_core.pool.gang.free_nodes import NodeHolds, choose, held
-from skyward_core.views import events as ev
-from skyward_core.views.checked_events import event_of
-from skyward_core.views.views import PoolView, apply
-from skyward_tui.queue_rows import queue_of
-from skyward_tui.queue_words import as_json, numbers, reason
+from skyward_core.pool.gang_setup import NodeHolds, choose, held
+from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView, apply
+from skyward_core.views.recorded_events import event_of
+from skyward_tui.text.run_rows import as_json, numbers, queue_of, reason
 
 
 def node(
@@ -71,21 +70,23 @@ def test_a_run_on_all_nodes_waits_for_those_on_some_only() -> None:
 
 def shown() -> PoolView:
     view = PoolView("p", key="p.1")
-    apply(view, ev.PoolOpened(pool="p", spec={"nodes": 4}, created_at=0.0, at=0.0))
+    apply(view, events.PoolOpened(pool="p", spec={"nodes": 4}, created_at=0.0, at=0.0))
     for at in range(4):
-        apply(view, ev.NodePhase(pool="p", node=at, phase="ready"))
+        apply(view, events.NodePhase(pool="p", node=at, phase="ready"))
     for run, total, nodes in (("a", 2, [0, 1]), ("b", 1, [2])):
         apply(
             view,
-            ev.RunOpened(pool="p", run=run, function=f"job-{run}", kind="broadcast", total=total, at=10.0),
+            events.RunOpened(
+                pool="p", run=run, function=f"job-{run}", kind="broadcast", total=total, at=10.0
+            ),
         )
-        apply(view, ev.RunPlaced(pool="p", run=run, nodes=nodes))
+        apply(view, events.RunPlaced(pool="p", run=run, nodes=nodes))
     line = [
-        ev.QueuedRun(run="c", name="wide\x1b[2J", nodes=2, only=[], since=70.0, who="me"),
-        ev.QueuedRun(run="d", name="d", nodes=1, only=[1], since=80.0),
+        events.QueuedRun(run="c", name="wide\x1b[2J", nodes=2, only=[], since=70.0, who="me"),
+        events.QueuedRun(run="d", name="d", nodes=1, only=[1], since=80.0),
     ]
-    told = ev.QueueNews(pool="p", waiting=line)
-    assert event_of(ev.to_json(told)) == told
+    told = events.QueueNews(pool="p", waiting=line)
+    assert event_of(events.to_json(told)) == told
     apply(view, told)
     return view
 
@@ -109,8 +110,8 @@ def test_who_waits_is_told_for_what_and_who_has_it() -> None:
 
 def test_a_run_whose_nodes_have_another_one_to_do_first_waits_too() -> None:
     view = shown()
-    apply(view, ev.QueueNews(pool="p", waiting=[]))
-    apply(view, ev.RunOpened(pool="p", run="e", function="all", kind="broadcast", total=4, at=90.0))
+    apply(view, events.QueueNews(pool="p", waiting=[]))
+    apply(view, events.RunOpened(pool="p", run="e", function="all", kind="broadcast", total=4, at=90.0))
     row = queue_of(view)[-1]
     assert (row.run, row.waits, row.wants) == ("e", True, 4)
 

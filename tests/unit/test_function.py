@@ -12,8 +12,7 @@ import cloudpickle
 import pytest
 
 import skyward_core as sky
-from skyward_core.model.call_check import check_call
-from skyward_core.model.function import Function, PendingFunction, PendingGroup
+from skyward_core.model.function import Function, PendingFunction, PendingGroup, check_call
 from skyward_core.model.run_future import RunFuture
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import PoolError, PoolGone, UsageError
-from skyward_core.plugins.base import Plugin
+from skyward_core.plugins.plugin import Plugin
 from skyward_core.pool.runs.gang_sweep import GangSweep, check_blocks, check_room, shape_with
-from skyward_core.tasks.task import NOTHING, Task
+from skyward_core.tasks.pickled_call import NOTHING, Task
 
 
 class OneRun:

@@ -8,8 +8,8 @@ from weakref import ref
 
 import pytest
 
-from skyward_tui import garbage
-from skyward_tui.garbage import REST_SECONDS, kept_for_good, look_if_due, put_off
+from skyward_tui.app import garbage_collection
+from skyward_tui.app.garbage_collection import REST_SECONDS, kept_for_good, look_if_due, put_off
 
 
 class Thing:
@@ -42,7 +42,7 @@ def test_what_is_old_is_looked_through_once_nobody_is_there(monkeypatch: pytest.
     put_off()
     gc.collect()
     left = old_garbage()
-    monkeypatch.setattr(garbage, "DUE", 5)
+    monkeypatch.setattr(garbage_collection, "DUE", 5)
     many = some_time()
     assert left() is not None, "Python has looked of itself"
     assert gc.get_count()[2] >= 5 and many
@@ -56,7 +56,7 @@ def test_what_is_old_is_looked_through_once_nobody_is_there(monkeypatch: pytest.
 
 
 def test_what_is_there_when_it_looks_first_is_kept_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "DUE", 4)
+    monkeypatch.setattr(garbage_collection, "DUE", 4)
     put_off()
     thing = Thing()
     first, later = ref(thing), []
@@ -71,10 +71,10 @@ def test_what_is_there_when_it_looks_first_is_kept_for_good(monkeypatch: pytest.
 
 
 def test_who_has_not_put_it_off_keeps_pythons_own_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "DUE", 0)
-    monkeypatch.setattr(garbage.gc, "get_threshold", lambda: (700, 10, 10))  # type: ignore[attr-defined]
+    monkeypatch.setattr(garbage_collection, "DUE", 0)
+    monkeypatch.setattr(garbage_collection.gc, "get_threshold", lambda: (700, 10, 10))  # type: ignore[attr-defined]
     looks: list[int] = []
-    monkeypatch.setattr(garbage.gc, "collect", lambda *which: looks.append(1))  # type: ignore[attr-defined]
+    monkeypatch.setattr(garbage_collection.gc, "collect", lambda *which: looks.append(1))  # type: ignore[attr-defined]
     look_if_due(REST_SECONDS * 2)
     assert looks == []
 

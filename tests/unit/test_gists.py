@@ -7,9 +7,9 @@ from math import inf, nan
 
 import pytest
 
-from skyward_core.model.outcome import Outcome
-from skyward_core.runtime.gists import CALLS, LONGEST, NAMES, Gists
-from skyward_core.wire.value_checks import is_gist
+from skyward_core.model.outcomes import Outcome
+from skyward_core.protocol.validators import is_gist
+from skyward_core.runtime.metric_logging import CALLS, LONGEST, NAMES, Gists
 
 
 def test_the_last_the_least_and_the_greatest_of_each_name_once() -> None:

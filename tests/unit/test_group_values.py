@@ -11,7 +11,7 @@ import pickletools
 
 import pytest
 
-from skyward_core.front.api.group_values import GroupValues
+from skyward_core.api.operators import GroupValues
 
 
 def test_it_is_a_tuple_wherever_a_tuple_is_wanted() -> None:

@@ -10,8 +10,8 @@ import click
 import pytest
 
 from skyward_core.plugins import available
-from skyward_core.tasks.scripts import find_function, parse_arguments
-from skyward_tui.cli import cli
+from skyward_core.tasks.script_inspection import find_function, parse_arguments
+from skyward_tui.cli.main import cli
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "docs" / "guides"

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.views import held_lines
-from skyward_core.views.collapsed import HOLD, CollapsedRing, Fold
-from skyward_core.views.held_lines import HeldLines
-from skyward_core.views.logs import About, LogBook
+from skyward_core.views import log_collapsing
+from skyward_core.views.log_buffer import About, LogBook
+from skyward_core.views.log_collapsing import HOLD, CollapsedRing, Fold, HeldLines
 
 SAID = st.lists(st.tuples(st.integers(0, 4), st.sampled_from("abcd"), st.floats(0, 3)), max_size=80)
 
@@ -68,13 +67,13 @@ def test_what_ranks_say_crosswise_waits_for_ever_for_nothing() -> None:
 
 
 def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_lines, "MOST", 10)
+    monkeypatch.setattr(log_collapsing, "MOST", 10)
     held = HeldLines()
     for number in range(100):
         held.put(0, str(number), About("out"), 1.0)
         list(held.due(0.0))
         assert len(held) <= 10
-    monkeypatch.setattr(held_lines, "LENGTH", 5)
+    monkeypatch.setattr(log_collapsing, "LENGTH", 5)
     held.put(0, "12", About("out"), 1.0)
     list(held.due(0.0))
     assert sum(len(line.text) for queue in held._queues.values() for line in queue) <= 5

@@ -17,17 +17,16 @@ import click
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
-from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.model.hint import Action, Hint, in_python
-from skyward_core.pool.news import News
+from skyward_core.client.session import Session
+from skyward_core.model.errors import Action, Hint, PoolError, UsageError, in_python
+from skyward_core.pool.event_log import News
 from skyward_core.store.ledger import Ledger
-from skyward_core.views import events as ev
-from skyward_core.views.views import PoolView, apply
-from skyward_core.wire.redact import Redactor
-from skyward_tui.cli import cli
-from skyward_tui.commands.console import Console
-from skyward_tui.hints import advice, detail_of, words_of
+from skyward_core.util.redaction import Redactor
+from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView, apply
+from skyward_tui.cli.console import Console
+from skyward_tui.cli.main import cli
+from skyward_tui.text.error_hints import advice, detail_of, words_of
 from tests.support.hostile_text import is_harmful
 from tests.support.sources import nodes_of
 
@@ -94,11 +93,11 @@ def test_errors_name_public_things_only() -> None:
 
 def test_names_that_are_not_public_are_found() -> None:
     said = (
-        "skyward_core.front.session.Session() has them; sky.pools() has them; sky.Image(pips=['x']) has them; "
+        "skyward_core.client.session.Session() has them; sky.pools() has them; sky.Image(pips=['x']) has them; "
         "skyward-tui pools has them; skyward-tui ls --everything has them; sky.Image(pip=['x']); skyward-tui ls --all"
     )
     assert list(not_public(said)) == [
-        "skyward_core.front.session.Session", "sky.pools", "sky.Image(pips=)", "skyward-tui pools",
+        "skyward_core.client.session.Session", "sky.pools", "sky.Image(pips=)", "skyward-tui pools",
         "skyward-tui ls --everything",
     ]  # fmt: skip
 
@@ -108,7 +107,7 @@ def test_no_text_of_the_library_but_advice_names_the_command() -> None:
         f"{path.relative_to(CORE)}: {text}"
         for path in sorted(CORE.rglob("*.py"))
         for text in texts(nodes_of(path))
-        if re.search("skyward[-_]tui", text) and path.name != "hint.py"
+        if re.search("skyward[-_]tui", text) and path.name != "errors.py"
     ]
     assert not found, found
 
@@ -149,22 +148,23 @@ def test_other_errors_stay_as_they_are() -> None:
 def test_a_view_keeps_the_hint_of_its_latest_detail() -> None:
     view = PoolView("p")
     apply(
-        view, ev.PoolState(pool="p", state="starting", detail="refused.", hint=Hint("trust-host-key", "gpu1"))
+        view,
+        events.PoolState(pool="p", state="starting", detail="refused.", hint=Hint("trust-host-key", "gpu1")),
     )
     assert detail_of(view) == "refused; accept it with: skyward-tui trust gpu1"
-    apply(view, ev.PoolState(pool="p", state="up", detail="all is well."))
+    apply(view, events.PoolState(pool="p", state="up", detail="all is well."))
     assert detail_of(view) == "all is well."
 
 
 def test_a_secret_in_a_hint_reaches_no_view_and_no_journal() -> None:
-    written: list[ev.Event] = []
+    written: list[events.Event] = []
     view = PoolView("p")
     news: Any = SimpleNamespace(
         redactor=Redactor(["hunter2hunter2"]), _context=SimpleNamespace(view=view), _listeners=[],
         records=SimpleNamespace(event=written.append),
     )  # fmt: skip
     hint = Hint("trust-host-key", "hunter2hunter2@gpu1", "/home/hunter2hunter2/known")
-    News.emit(news, ev.PoolState(pool="p", state="starting", detail="no", hint=hint))
+    News.emit(news, events.PoolState(pool="p", state="starting", detail="no", hint=hint))
     assert "gpu1" in repr(view.hint) and "hunter2" not in repr(view.hint) + repr(written)
 
 

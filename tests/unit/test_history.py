@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.store import history
-from skyward_core.store.history import show_logs
-from skyward_core.views.views import PoolView
-from skyward_core.wire.marks import BEFORE, encode
+from skyward_core.protocol.output_order_marks import BEFORE, encode
+from skyward_core.store import past_pools
+from skyward_core.store.past_pools import show_logs
+from skyward_core.views.pool_view import PoolView
 
 
 @pytest.mark.parametrize("at_once", [1, 64])
@@ -17,7 +17,7 @@ def test_ranks_are_shown_side_by_side_as_their_times_have_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     """However many are read at once, every line of each is there, in its order."""
-    monkeypatch.setattr(history, "SIDE_BY_SIDE", at_once)
+    monkeypatch.setattr(past_pools, "SIDE_BY_SIDE", at_once)
     for rank in range(3):
         data = marks = b""
         for step in range(4):

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from skyward_core.wire import host_facts
-from skyward_core.wire.frames import WireError
+from skyward_core.protocol import host_facts
+from skyward_core.protocol.frame_codec import WireError
 
 FACTS: dict[str, Any] = {
     "python": "/usr/bin/python3", "version": [3, 11, 4], "home": "/root", "hostname": "h", "system": "Linux",

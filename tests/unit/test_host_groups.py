@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front.host_groups import HostGroup, groups, meant, new_group
+from skyward_core.client.ssh_hosts import HostGroup, groups, meant, new_group
 from skyward_core.model.errors import UsageError
-from skyward_core.store.home import host_groups
+from skyward_core.store.state_folder import host_groups
 
 FILE = """\
 # Mine.

@@ -6,11 +6,9 @@ import pytest
 
 from skyward_core.providers.aws.provider import AWS
 from skyward_core.providers.slurm.provider import Slurm
-from skyward_core.providers.ssh.provider import SSH
-from skyward_core.providers.ssh.python_checks import line
-from skyward_core.transport.base import MINOR
-from skyward_core.transport.ssh.host_pythons import HostPythons, heard
-from skyward_core.transport.ssh.wanted_python import WantedPython
+from skyward_core.providers.ssh.provider import SSH, line
+from skyward_core.transport.ssh.host_address import HostPythons, WantedPython, heard
+from skyward_core.transport.transport import MINOR
 
 NONE = HostPythons(())
 MANY = HostPythons(("3.14.0", "3.12.10", "3.12.9", "3.9.18"))

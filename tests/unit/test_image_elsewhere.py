@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import UsageError
-from skyward_core.model.interpreter import Interpreter
-from skyward_core.tasks.own_interpreter import own
-from skyward_core.transport.base import MINOR, check_python, image_elsewhere
+from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.tasks.client_interpreter import own
+from skyward_core.transport.transport import MINOR, check_python, image_elsewhere
 
 IMAGE = {"pip": ["rich"], "pip_indexes": [], "setup": ["true"]}
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.front.image_fields import IMAGE_FIELDS, by_field, texts_of
+from skyward_core.client.launch.image_options import IMAGE_FIELDS, by_field, texts_of
 from tests.support.examples import examples
 
 FIELDS = {each.name: each for each in IMAGE_FIELDS}

@@ -44,16 +44,19 @@ def loaded_by(code: str, *options: str) -> set[str]:
     ("module", "also_not"),
     [
         ("skyward_core", ("cloudpickle", "asyncio", "sqlite3", "logging", "inspect", "dataclasses")),
-        ("skyward_core.pool.pool", ("cloudpickle", "skyward_core.tasks.payload", "shutil", "tempfile")),
+        (
+            "skyward_core.pool.pool",
+            ("cloudpickle", "skyward_core.tasks.function_pickling", "shutil", "tempfile"),
+        ),
         (
             "skyward_core.node.agent.agent",
             (
                 "cloudpickle",
                 "sqlite3",
-                "skyward_core.tasks.payload",
-                "skyward_core.model.spec",
-                "skyward_core.store.loggers",
-                "skyward_core.wire.host_facts",
+                "skyward_core.tasks.function_pickling",
+                "skyward_core.model.specs",
+                "skyward_core.store.debug_log",
+                "skyward_core.protocol.host_facts",
             ),
         ),
         ("skyward_core.node.agent.__main__", ("cloudpickle", "asyncio", "logging", "shutil")),
@@ -64,19 +67,19 @@ def loaded_by(code: str, *options: str) -> set[str]:
                 "sqlite3",
                 "pathlib",
                 "logging",
-                "skyward_core.model.spec",
-                "skyward_core.wire.host_facts",
+                "skyward_core.model.specs",
+                "skyward_core.protocol.host_facts",
             ),
         ),
         # Whoever lists providers, or reads a script that names this one, has it; AWS is asked by few.
         ("skyward_core.providers.aws.provider", ("cryptography", "urllib.request")),
-        ("skyward_core.runtime.info", ("cloudpickle", "asyncio")),
-        ("skyward_core.runtime.output", ("asyncio",)),
-        ("skyward_core.runtime.shard", ("asyncio",)),
-        ("skyward_core.plugins", ("asyncio", "skyward_core.model.declared")),
-        ("skyward_core.plugins.base", ("asyncio",)),
-        ("skyward_core.wire.frames", ("asyncio",)),
-        ("skyward_core.model.outcome", ("asyncio",)),
+        ("skyward_core.runtime.instance_info", ("cloudpickle", "asyncio")),
+        ("skyward_core.runtime.output_decorators", ("asyncio",)),
+        ("skyward_core.runtime.sharding", ("asyncio",)),
+        ("skyward_core.plugins", ("asyncio", "skyward_core.model.provider_settings")),
+        ("skyward_core.plugins.plugin", ("asyncio",)),
+        ("skyward_core.protocol.frame_codec", ("asyncio",)),
+        ("skyward_core.model.outcomes", ("asyncio",)),
         ("skyward_core.model.errors", ("asyncio",)),
     ],
 )
@@ -91,7 +94,7 @@ def test_an_agent_needs_nothing_but_the_standard_library() -> None:
 
 
 def test_a_worker_starts_with_nothing_but_the_standard_library() -> None:
-    loaded_by("import skyward_core.node.worker.worker, skyward_core.runtime.info", "-I", "-S")
+    loaded_by("import skyward_core.node.worker.worker, skyward_core.runtime.instance_info", "-I", "-S")
 
 
 def test_the_core_never_knows_the_screens() -> None:
@@ -111,7 +114,7 @@ def test_a_pool_of_this_machine_needs_no_cloud_and_no_ssh() -> None:
 
 def test_the_version_is_said_without_loading_what_says_more() -> None:
     code = (
-        "from skyward_tui.cli import main\nsys.argv = ['skyward-tui', '--version']\n"
+        "from skyward_tui.cli.main import main\nsys.argv = ['skyward-tui', '--version']\n"
         "try:\n    main()\nexcept SystemExit:\n    pass"
     )
     loaded = loaded_by(code)
@@ -119,7 +122,7 @@ def test_the_version_is_said_without_loading_what_says_more() -> None:
 
 
 def test_an_app_that_is_opened_without_options_waits_for_nobody_who_understands_some() -> None:
-    code = "from skyward_tui import opening\nopening.new_app()"
+    code = "from skyward_tui.app import splash_screen as opening\nopening.new_app()"
     assert loaded_by(code).isdisjoint({"click", "pydantic", "boto3", "asyncssh", "cloudpickle", "gettext"})
 
 
@@ -189,7 +192,7 @@ def test_what_a_scripts_module_asks_for_needs_nothing_but_the_standard_library()
     """Nodes import such modules, too."""
     loaded_by(ASKED_FOR_AT_THE_TOP, "-I", "-S")
     in_a_rank = (
-        "from skyward_core.runtime import info\ninfo.set_current(info.InstanceInfo(pool='p'))\n"
+        "from skyward_core.runtime import instance_info as info\ninfo.set_current(info.InstanceInfo(pool='p'))\n"
         "import skyward_core as sky\n"
         "assert sky.Compute(provider=sky.SSH(hosts='@lab')).spec.provider.hosts == ('@lab',)"
     )
@@ -204,12 +207,12 @@ def test_nothing_of_a_nodes_own_asks_for_a_logger(part: str) -> None:
 
 
 def test_a_client_does_not_wait_for_what_rotates_files() -> None:
-    code = ASKED_FOR_AT_THE_TOP + "import skyward_core.pool.pool, skyward_core.front.session"
+    code = ASKED_FOR_AT_THE_TOP + "import skyward_core.pool.pool, skyward_core.client.session"
     assert loaded_by(code).isdisjoint({"logging.handlers", "logging.config"})
 
 
 def test_a_client_does_not_wait_for_pydantic() -> None:
-    code = ASKED_FOR_AT_THE_TOP + "import skyward_core.pool.pool, skyward_core.transport.ssh.transport"
+    code = ASKED_FOR_AT_THE_TOP + "import skyward_core.pool.pool, skyward_core.transport.ssh.ssh_transport"
     assert loaded_by(code).isdisjoint({"pydantic", "pydantic_core"})
 
 
@@ -217,7 +220,7 @@ def test_openssl_is_not_waited_for_before_the_first_paint() -> None:
     code = (
         "import sys, textual.app\n"
         "if 'hashlib' in sys.modules: sys.exit()\n"  # Textual's own, in some release
-        "import skyward_tui.app, skyward_tui.cli, skyward_tui.screens.pools\n"
+        "import skyward_tui.app.app, skyward_tui.cli.main, skyward_tui.screens.pool_list\n"
         "sys.exit('hashlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.transport.incoming_output import PARTS, IncomingOutput
+from skyward_core.transport.downloads import PARTS, IncomingOutput
 
 
 def test_one_that_is_done_takes_no_folder_from_one_that_begins(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import typing
 
 import pytest
 
-from skyward_core.runtime import info as runtime_info
-from skyward_core.runtime.info import (
+from skyward_core.runtime import instance_info as runtime_info
+from skyward_core.runtime.instance_info import (
     InstanceInfo,
     Network,
     Peer,
@@ -223,7 +223,8 @@ def test_others_add_to_a_place():
 
 def test_a_rank_makes_no_dataclass_to_know_its_place():
     code = (
-        "import sys\nfrom skyward_core.runtime import info\ninfo.set_place({'rank': 1, 'peers': [], 'pool': 'p'})\n"
+        "import sys\nfrom skyward_core.runtime import instance_info as info\n"
+        "info.set_place({'rank': 1, 'peers': [], 'pool': 'p'})\n"
         "assert info.instance_info().with_run('r').run == 'r' and info.instance_info().to_json()\n"
         "print('dataclasses' in sys.modules, 'inspect' in sys.modules)"
     )

@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skyward_core.model.errors import ScriptError
-from skyward_core.tasks.inline_metadata import InlineMetadata, blocks_of, inline_metadata
-from skyward_core.tasks.python_versions import VersionError, satisfies
+from skyward_core.tasks.packages.inline_metadata import InlineMetadata, blocks_of, inline_metadata
+from skyward_core.tasks.packages.project_root import VersionError, satisfies
 
 
 def read(tmp_path: Path, toml: str) -> InlineMetadata | None:

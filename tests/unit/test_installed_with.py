@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.node.boot import environment
+from skyward_core.node.bootstrap import image_environment
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,13 @@ from skyward_core.node.boot import environment
 def test_an_interpreter_that_does_not_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, words: str
 ) -> None:
-    monkeypatch.setattr(environment, "ANSWER", 0.2 if "sleep" in says else environment.ANSWER)
+    monkeypatch.setattr(image_environment, "ANSWER", 0.2 if "sleep" in says else image_environment.ANSWER)
     (tmp_path / "bin").mkdir()
     python = tmp_path / "bin" / "python"
     python.write_text(f"#!/bin/sh\n{says}\n")
     python.chmod(0o755)
-    with pytest.raises(environment.EnvironmentFailed, match=words):
-        environment.installed_with(str(python))
+    with pytest.raises(image_environment.EnvironmentFailed, match=words):
+        image_environment.installed_with(str(python))
     if "sleep" in says:
-        with pytest.raises(environment.EnvironmentFailed, match=words):
-            environment.lacking_in(str(python), ["six"])
+        with pytest.raises(image_environment.EnvironmentFailed, match=words):
+            image_environment.lacking_in(str(python), ["six"])

@@ -10,18 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import ScriptError, UsageError
-from skyward_core.model.interpreter import Interpreter
-from skyward_core.model.spec import PoolSpec
+from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.local.provider import Local
-from skyward_core.tasks import answers as answers_of_programs
-from skyward_core.tasks import inline_metadata, known_pythons
-from skyward_core.tasks.interpreter import choose, interpreter_of
-from skyward_core.tasks.known_pythons import KnownPython, NoPython, ask, has, missing_in, read
-from skyward_core.tasks.own_interpreter import OWN, disagreement, is_own, own
-from skyward_core.tasks.python_versions import satisfies
-from skyward_core.views.views import PoolView
+from skyward_core.tasks import bounded_subprocess, script_interpreter_selection
+from skyward_core.tasks.client_interpreter import OWN, disagreement, is_own, own
+from skyward_core.tasks.packages import inline_metadata
+from skyward_core.tasks.packages.project_root import satisfies
+from skyward_core.tasks.script_interpreter_selection import (
+    KnownPython,
+    NoPython,
+    ask,
+    choose,
+    has,
+    interpreter_of,
+    missing_in,
+    read,
+)
+from skyward_core.views.pool_view import PoolView
 from tests.support.pythons import all_ended, another_python, hanging_python
 from tests.support.waiting import wait_until
 
@@ -213,7 +221,7 @@ def test_what_a_person_says_is_never_passed_over(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     venv, other = environment(tmp_path / "venv"), another_python()
-    monkeypatch.setattr(known_pythons, "others", lambda environ: iter([other.path]))
+    monkeypatch.setattr(script_interpreter_selection, "others", lambda environ: iter([other.path]))
     for said, why in (
         (str(tmp_path), "is a folder: name an interpreter"),
         (str(venv), f"is a folder: name the interpreter in it, {venv}/bin/python"),
@@ -266,7 +274,7 @@ def test_its_environment_has_a_name_by_what_it_holds(project: Path) -> None:
 def test_a_script_that_asks_for_what_is_not_here_is_told_what_is(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known_pythons, "others", lambda environ: iter(["/x/bin/python", "/y"]))
+    monkeypatch.setattr(script_interpreter_selection, "others", lambda environ: iter(["/x/bin/python", "/y"]))
     script(project).write_text('# /// script\n# requires-python = ">=3.19"\n# ///\n')
 
     def seen(path: str) -> KnownPython:
@@ -371,7 +379,7 @@ def test_a_plan_chooses_it_once(project: Path, monkeypatch: pytest.MonkeyPatch) 
         read.append(path)
         return plain(path)
 
-    monkeypatch.setattr("skyward_core.tasks.interpreter.inline_metadata", noted)
+    monkeypatch.setattr("skyward_core.tasks.script_interpreter_selection.inline_metadata", noted)
     plan = LaunchRequest(script=str(script(project))).plan()
     assert plan.spec is not None and plan.spec.interpreter is plan.interpreter
     assert read == [script(project)]
@@ -380,7 +388,7 @@ def test_a_plan_chooses_it_once(project: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_one_that_hangs_is_named_and_killed_with_what_it_started(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers_of_programs, "PATIENCE", 5)
+    monkeypatch.setattr(bounded_subprocess, "PATIENCE", 5)
     children = hanging_python(project / ".venv")
     for _ in range(4):  # who asks again is not kept waiting again
         with pytest.raises(ScriptError, match=r"bin/python \(\.venv .*has not said its version for 5 s; "):
@@ -390,7 +398,7 @@ def test_one_that_hangs_is_named_and_killed_with_what_it_started(
     program = project / ".venv" / "bin" / "python"
     program.unlink()
     program.symlink_to(sys.executable)  # another program is asked anew
-    monkeypatch.setattr(answers_of_programs, "PATIENCE", 60)
+    monkeypatch.setattr(bounded_subprocess, "PATIENCE", 60)
     assert interpreter_of(script(project), ask=ask).path == str(program)
 
 
@@ -406,7 +414,7 @@ def test_one_that_does_not_tell_its_packages_is_no_one_that_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
 ) -> None:
     if "sleep" in text:
-        monkeypatch.setattr(answers_of_programs, "PATIENCE", 0.3)
+        monkeypatch.setattr(bounded_subprocess, "PATIENCE", 0.3)
     program = tmp_path / "python"
     program.write_text(text)
     program.chmod(0o755)
@@ -431,8 +439,10 @@ def test_what_lies_in_the_folder_that_we_are_in_is_none_of_this_machine_s_python
         program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
     away = {"HOME": str(tmp_path / "none")}
-    assert list(known_pythons.others({"PATH": ".::bin", **away})) == []
-    assert list(known_pythons.others({"PATH": f".:{tmp_path}/bin", **away})) == [f"{tmp_path}/bin/python3.20"]
+    assert list(script_interpreter_selection.others({"PATH": ".::bin", **away})) == []
+    assert list(script_interpreter_selection.others({"PATH": f".:{tmp_path}/bin", **away})) == [
+        f"{tmp_path}/bin/python3.20"
+    ]
 
 
 def test_files_say_which_python_it_is(project: Path) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.machine import Machine
-from skyward_core.providers.aws import interruptions, machines
+from skyward_core.model.machines import Machine
+from skyward_core.providers.aws import instances, spot_interruption_watcher
 from tests.support.waiting import wait_until
 
 NOW = 1_800_000_000.0  # by the service's clock, which is nobody else's
@@ -88,7 +88,7 @@ class Asking:
     """The program, in less of a hurry to give up and in more of one to look again."""
 
     def __init__(self, endpoint: str, **numbers: float) -> None:
-        text = interruptions.program()
+        text = spot_interruption_watcher.program()
         for name, number in ({"PERIOD": 0.01, "PATIENCE": 0.2} | numbers).items():
             head, found, rest = text.partition(f"\n{name} = ")
             assert found, name
@@ -97,7 +97,8 @@ class Asking:
             [sys.executable, "-I", "-S", "-c", text],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | {interruptions.VARIABLE: endpoint, "http_proxy": "http://127.0.0.1:9"},
+            env=os.environ
+            | {spot_interruption_watcher.VARIABLE: endpoint, "http_proxy": "http://127.0.0.1:9"},
         )
         self._said: Queue[dict[str, Any]] = Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -212,7 +213,7 @@ def test_a_service_that_fails_or_hangs_is_asked_again(service: Service) -> None:
 )
 def test_ec2_says_of_a_machine_that_it_took_it_back(state: str, code: str, preempted: bool) -> None:
     machine = Machine("i-1", 0, "h", "h", extra={"launched": time.time()})
-    seen = machines._state(machine, {"State": {"Name": state}, "StateReason": {"Code": code}})
+    seen = instances._state(machine, {"State": {"Name": state}, "StateReason": {"Code": code}})
     assert seen.extra.get("preempted") == (f"EC2 took it back ({code})" if preempted else None)
     assert bool(seen.extra["why"]) is (code == "Client.InstanceInitiatedShutdown"), (
         "that may end a whole pool"

@@ -17,14 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import skyward_core as sky
-from skyward_core.front.job_request import JobRequest, request_of
-from skyward_core.front.shell_tasks import said_variables
-from skyward_core.model.capabilities import RunsHere
+from skyward_core.client.launch.job_launch import JobRequest, request_of, said_variables
 from skyward_core.model.errors import JobFileError
-from skyward_core.tasks.job_files.document import Document
+from skyward_core.model.provider_capabilities import RunsHere
 from skyward_core.tasks.job_files.job import JobFile
-from skyward_core.tasks.job_files.keys import NOTED, REFUSED, JobKeys, ResourceKeys
-from skyward_core.tasks.job_files.needs import WantedMachine
+from skyward_core.tasks.job_files.yaml_document import (
+    NOTED,
+    REFUSED,
+    Document,
+    JobKeys,
+    ResourceKeys,
+    WantedMachine,
+)
 from tests.support.examples import examples
 
 FILE = Path("train.yaml")

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause
-from skyward_core.views import events as ev
-from skyward_core.views.job_steps import last_words, on_nodes, steps_of
-from skyward_core.views.views import PoolView, RunView, apply
-from skyward_tui.commands.run import Job
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
+from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView, RunView, apply
+from skyward_core.views.sweep_trials import last_words, on_nodes, steps_of
+from skyward_tui.cli.commands.run import Job
 
 SPEC = {"provider": "local", "nodes": 4, "worker": {"ranks_per_node": 1}}
 
 
 def pool() -> PoolView:
     view = PoolView("p")
-    apply(view, ev.PoolOpened(pool="p", spec=SPEC, created_at=0.0, at=0.0))
+    apply(view, events.PoolOpened(pool="p", spec=SPEC, created_at=0.0, at=0.0))
     for node in range(4):
-        apply(view, ev.NodePhase(pool="p", node=node, phase="ready", at=1.0))
+        apply(view, events.NodePhase(pool="p", node=node, phase="ready", at=1.0))
     return view
 
 
 def opened(view: PoolView, run: str, name: str, at: float, job: str = "j") -> RunView:
-    apply(view, ev.RunOpened(pool="p", run=run, function=name, kind="broadcast", total=4, at=at, job=job))
+    apply(view, events.RunOpened(pool="p", run=run, function=name, kind="broadcast", total=4, at=at, job=job))
     for node in range(4):
-        apply(view, ev.RankBegan(pool="p", run=run, index=node, rank=node, node=node, at=at))
+        apply(view, events.RankBegan(pool="p", run=run, index=node, rank=node, node=node, at=at))
     return view.runs[run]
 
 
 def ended(view: PoolView, run: str, node: int, seconds: float, kind: str = "returned") -> None:
     error = None if kind == "returned" else ErrorInfo("Exit", "ended with status 3")
     outcome = Outcome(node, node, node, kind, seconds, error=error)  # type: ignore[arg-type]
-    apply(view, ev.RankEnded(pool="p", run=run, outcome=outcome))
+    apply(view, events.RankEnded(pool="p", run=run, outcome=outcome))
 
 
 def test_each_node_has_its_steps_with_the_time_in_each() -> None:
@@ -79,7 +79,7 @@ def test_of_a_step_that_failed_the_last_lines_are_told() -> None:
     assert last_words(view, steps_of(view, view.runs["b"])) == []
     ended(view, "b", 2, 1.0, "exited")
     cause = RootCause(2, "exited", "Exit", "ended with status 3")
-    apply(view, ev.RunEnded(pool="p", run="b", state="failed", root_cause=cause, at=22.0))
+    apply(view, events.RunEnded(pool="p", run="b", state="failed", root_cause=cause, at=22.0))
     said = last_words(view, steps_of(view, view.runs["b"]))
     assert said == ["n2 setup: ended with status 3", "  line 6", "  line 7", "  line 8"]
 
@@ -87,7 +87,7 @@ def test_of_a_step_that_failed_the_last_lines_are_told() -> None:
 def test_who_comes_later_learns_the_job_with_the_nodes() -> None:
     view = pool()
     opened(view, "b", "setup", 20.0, job="")
-    apply(view, ev.RunPlaced(pool="p", run="b", nodes=[1, 2], job="j"))
+    apply(view, events.RunPlaced(pool="p", run="b", nodes=[1, 2], job="j"))
     assert steps_of(view, view.runs["b"]) == [view.runs["b"]]
 
 

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from skyward_core import Options, SpecError
-from skyward_core.model.machine import Machine
-from skyward_core.node.agent import unfetched
-from skyward_core.node.boot import bootstrap
-from skyward_core.node.boot import host as on_host
+from skyward_core.model.machines import Machine
+from skyward_core.node.agent import retained_results
+from skyward_core.node.bootstrap import bootstrap, host_inspection
+from skyward_core.protocol.frame_codec import Header, frame
 from skyward_core.store.ledger_rows import Kept
-from skyward_core.wire.frames import Header, frame
-from skyward_core.wire.redact import Redactor
+from skyward_core.util.redaction import Redactor
 
 DAY = 86400.0
 
@@ -50,13 +49,13 @@ def test_a_sweep_after_a_power_cut_keeps_what_nobody_has_fetched(tmp_path: Path)
     folder = power_cut(tmp_path, outcome("aa"), outcome("aa", 1), outcome("bb", kind="raised"), ack(aa=[0]))
     bootstrap.sweep(str(tmp_path))
     left = folder.with_name("kept.p.t.0")
-    told = on_host.kept_facts(str(left))
+    told = host_inspection.kept_facts(str(left))
     assert told["runs"] == {"aa": 7, "bb": 7}
     assert 6.9 * DAY < told["until"] - time.time() <= 7 * DAY
     assert sorted(path.name for path in left.iterdir()) == ["agent.json", "kept.json", "spool"]
     assert [path.name for path in folder.parent.iterdir()] == ["kept.p.t.0"]
     bootstrap.sweep(str(tmp_path))
-    assert on_host.kept_facts(str(left)) == told
+    assert host_inspection.kept_facts(str(left)) == told
 
 
 @pytest.mark.parametrize(
@@ -86,13 +85,20 @@ def test_a_sweep_removes_what_is_not_to_be_kept_and_what_was_kept_long_enough(tm
 
 
 @pytest.mark.parametrize(
-    "at", [0, 5, unfetched.BLANKED_AT_ONCE - 4, unfetched.BLANKED_AT_ONCE, 2 * unfetched.BLANKED_AT_ONCE - 1]
+    "at",
+    [
+        0,
+        5,
+        retained_results.BLANKED_AT_ONCE - 4,
+        retained_results.BLANKED_AT_ONCE,
+        2 * retained_results.BLANKED_AT_ONCE - 1,
+    ],
 )
 def test_secrets_are_blanked_wherever_they_lie(tmp_path: Path, at: int) -> None:
     secret, log = b"hush-hush-hush", tmp_path / "r000.out"
     log.write_bytes(b"x" * at + secret + b"\ny")
     redactor = Redactor([secret.decode()])
-    unfetched.blank(tmp_path, redactor.data, redactor.reach)
+    retained_results.blank(tmp_path, redactor.data, redactor.reach)
     assert log.read_bytes() == b"x" * at + b"*" * len(secret) + b"\ny"
 
 

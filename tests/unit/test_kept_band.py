@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from skyward_core.views.kept_band import KeptBand
-from skyward_core.views.spread import Trace, band
+from skyward_core.views.outliers import KeptBand, Trace, band
 
 numbers = st.one_of(st.floats(-1e9, 1e9), st.sampled_from([nan, inf, -inf]))
 Points = list[list[tuple[float, float]]]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.store import kept_figures as module
-from skyward_core.store.kept_figures import KeptFigures, kept_figures
+from skyward_core.store import pool_folder
+from skyward_core.store.pool_folder import KeptFigures, kept_figures
 
 
 def numbers(folder: Path) -> list[int]:
@@ -36,9 +36,9 @@ def test_what_a_process_that_was_killed_has_left_is_read_as_far_as_it_goes(tmp_p
 
 
 def test_the_beginning_and_the_end_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FILE", 300)
-    monkeypatch.setattr(module, "ALL", 1500)
-    monkeypatch.setattr(module, "WAITING", 1)
+    monkeypatch.setattr(pool_folder, "FIGURES_FILE_BYTES", 300)
+    monkeypatch.setattr(pool_folder, "ALL", 1500)
+    monkeypatch.setattr(pool_folder, "WAITING", 1)
     kept = KeptFigures(tmp_path, pytest.fail)
     for number in range(200):
         kept.put({"n": number})
@@ -51,7 +51,7 @@ def test_the_beginning_and_the_end_stay(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_full_disk_ends_it_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(module, "WAITING", 1)
+    monkeypatch.setattr(pool_folder, "WAITING", 1)
     kept = KeptFigures(tmp_path, said.append)
     kept.put({"n": 1})
 

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.job_request import JobFile, JobRequest
-from skyward_core.front.kept_commands import KeptCommand
-from skyward_core.front.kept_jobs import KeptJob
+from skyward_core.client.launch.job_launch import JobFile, JobRequest
+from skyward_core.client.launch.job_records import KeptCommand, KeptJob
 from skyward_core.model.errors import JobFileError, UsageError
-from skyward_core.tasks.job_files.without_secrets import without_secrets
-from skyward_tui.job_form import form_of_shell
+from skyward_core.tasks.job_files.yaml_document import without_secrets
+from skyward_tui.launch_form.job_form import form_of_shell
 
 TOKEN, KEY = "hf-7f3e9a1c2d", "sk-live-55a1b2c3"
 TEXT = f"""# a job

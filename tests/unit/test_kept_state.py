@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front import settings
-from skyward_tui.kept_state import KeptScreen, KeptState, Unusable, kept_state, understood, write_down
+from skyward_core.client import settings
+from skyward_tui.ui.saved_state import KeptScreen, KeptState, Unusable, kept_state, understood, write_down
 
 THEMES = ("nord", "skyward", "skyward-light")
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from skyward_tui.actions import ACTIONS, SCOPES, with_keys
-from skyward_tui.keymap import TOGETHER, usable
-from skyward_tui.panels.table import PANELS
+from skyward_tui.ui.actions import ACTIONS, SCOPES, TOGETHER, usable, with_keys
+from skyward_tui.ui.panel_table import PANELS
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from skyward_core.front.launch_request import LaunchRequest
-from skyward_tui.launch_plan import lacking, rows
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_tui.launch_form.plan_text import lacking, rows
 
 HERE = f"is not installed for {sys.executable}: "
 

@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from skyward_core.transport.incoming_result import LONG, Landing
+from skyward_core.transport.downloads import LONG, Landing
 
 RUN = bytes(range(256)) * (LONG // 128)  # twice as long as it must be
 
@@ -120,7 +120,7 @@ def test_where_memory_is_short_the_file_takes_it(tmp_path: Path, monkeypatch: py
     def none(_: bytes) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("skyward_core.transport.incoming_result.BytesIO", none)
+    monkeypatch.setattr("skyward_core.transport.downloads.BytesIO", none)
     data = pickled(RUN)
     landing = Landing(tmp_path / "x.pickle", len(data), in_place=True)
     land(landing, data, 1 << 20)

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.runtime import large_imports
-from skyward_core.runtime.large_imports import undisturbed
+from skyward_core.runtime import import_hooks
+from skyward_core.runtime.import_hooks import undisturbed
 
 
 class Node:
@@ -88,11 +88,11 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "tuners.py").write_text(note)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    large_imports.install()
-    large_imports.install()
-    assert [type(finder).__module__ for finder in sys.meta_path].count(large_imports.__name__) == 1
+    import_hooks.install_gc_pause()
+    import_hooks.install_gc_pause()
+    assert [type(finder).__module__ for finder in sys.meta_path].count(import_hooks.__name__) == 1
     yield folder
-    atexit.unregister(large_imports._thaw_late)  # tests end without a look through all that they have loaded
+    atexit.unregister(import_hooks._thaw_late)  # tests end without a look through all that they have loaded
     for name in [name for name in sys.modules if name.partition(".")[0] == "peft"]:
         del sys.modules[name]
 
@@ -147,10 +147,10 @@ def test_small_libraries_are_none_of_its_business(library: Path) -> None:
 
 AT_THE_END = """
 import atexit, gc, os, subprocess, sys
-from skyward_core.runtime import large_imports
+from skyward_core.runtime import import_hooks as large_imports
 
 atexit.register(lambda: print("thaws" if large_imports._thaw in gc.callbacks else "stays frozen"))  # called last
-large_imports.install()
+large_imports.install_gc_pause()
 exec(sys.argv[1])
 """
 

@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause
-from skyward_core.store.home import pool_dir
-from skyward_core.store.kept_figures import KeptFigures
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
-from skyward_core.views import events as ev
-from skyward_core.views import record_entries as entries
-from skyward_core.views.machines import MachineBook
-from skyward_core.views.views import PoolView, RunView, apply
-from skyward_tui.cli import cli
+from skyward_core.store.pool_folder import KeptFigures
+from skyward_core.store.state_folder import pool_dir
+from skyward_core.views import events, recorded_events
+from skyward_core.views.machine_metrics import MachineBook
+from skyward_core.views.pool_view import PoolView, RunView, apply
+from skyward_tui.cli.main import cli
 
 GB = 1 << 30
 
@@ -31,21 +30,21 @@ def sample(at: float, used: float, *gpus: dict[str, Any]) -> bytes:
 
 def failed(view: PoolView, at: float, kind: str = "raised", rank: int = 1) -> None:
     outcome = Outcome(rank, rank, rank, kind, 5.0, error=ErrorInfo("RuntimeError", "CUDA error"))  # type: ignore[arg-type]
-    apply(view, ev.RankEnded(pool="p", run="r", outcome=outcome, at=at))
+    apply(view, events.RankEnded(pool="p", run="r", outcome=outcome, at=at))
 
 
 @pytest.fixture
 def view() -> PoolView:
     view = PoolView("p")
-    apply(view, ev.PoolOpened(pool="p", spec={"nodes": 2}, created_at=1000.0, at=1000.0))
-    apply(view, ev.RunOpened(pool="p", run="r", function="train", kind="broadcast", total=2, at=1000.0))
+    apply(view, events.PoolOpened(pool="p", spec={"nodes": 2}, created_at=1000.0, at=1000.0))
+    apply(view, events.RunOpened(pool="p", run="r", function="train", kind="broadcast", total=2, at=1000.0))
     view.machines = MachineBook()
     return view
 
 
 def end(view: PoolView) -> RunView:
     cause = RootCause(1, "raised", "RuntimeError", "CUDA error")
-    apply(view, ev.RunEnded(pool="p", run="r", state="failed", root_cause=cause, at=1012.0))
+    apply(view, events.RunEnded(pool="p", run="r", state="failed", root_cause=cause, at=1012.0))
     return view.runs["r"]
 
 
@@ -113,8 +112,8 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     for second in range(60):  # it failed at 26: what was in memory is free from then on
         at = began + second
         gpu = {"mem_used": 30, "mem_total": 80} | ({"xid": 48} if second >= 28 else {})
-        kept.put(entries.of_figures(at, 1, sample(at, 96 if second <= 26 else 2, gpu), 0.0))
-        kept.put(entries.of_figures(at, 0, sample(at, 1), 0.0))
+        kept.put(recorded_events.of_figures(at, 1, sample(at, 96 if second <= 26 else 2, gpu), 0.0))
+        kept.put(recorded_events.of_figures(at, 0, sample(at, 1), 0.0))
     kept.close()
     ledger.ended(row.token, Receipt("llama", 2, (0, 1), (), 1.0))
     yield ledger

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.node.agent.last_line import ENOUGH, last_line
+from skyward_core.node.agent.agent_state import ENOUGH, last_line
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import Cancelled, PoolGone, RunError
-from skyward_core.model.states import RunKind
-from skyward_core.pool.links import link as link_module
-from skyward_core.pool.pool_end import PoolEnd
+from skyward_core.model.outcomes import RunKind
+from skyward_core.pool import agent_link
+from skyward_core.pool.pool_context import PoolEnd
 from skyward_core.pool.runs.run import Run
-from skyward_core.views import events as ev
+from skyward_core.views import events
 from tests.support.staged_pool import Stage, large_task, said, staged, task
 from tests.support.waiting import until
 
@@ -23,7 +23,7 @@ from tests.support.waiting import until
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SKYWARD_HOME", str(tmp_path_factory.mktemp("home")))
-        patch.setattr(link_module, "BACKOFF", (0.001, 0.01))
+        patch.setattr(agent_link, "BACKOFF", (0.001, 0.01))
         yield
 
 
@@ -54,7 +54,7 @@ async def test_calls_leave_before_anything_else_is_done(
     async with staged(2, ranks=2) as stage:
         run = stage.launch.open(kind, [task(number) for number in range(tasks)])
         assert stage.placed == placed
-        (opened,) = stage.told(ev.RunOpened)
+        (opened,) = stage.told(events.RunOpened)
         assert stage.log[-1] is opened, "the nodes work while it is written down"
         assert (opened.run, opened.function, opened.kind, opened.total) == (run.id, "f", kind, len(placed))
         for node, index in placed:
@@ -127,7 +127,7 @@ async def test_a_pool_that_has_ended_takes_no_run_and_keeps_no_file(tmp_path: Pa
         stage.context.ending = PoolEnd("p", "somebody else", "", 0.0)
         with pytest.raises(PoolGone, match="somebody else"):
             stage.launch.open("single", [large_task(tmp_path / "args")])
-        assert (list(tmp_path.iterdir()), stage.book.runs, stage.told(ev.RunOpened)) == ([], {}, [])
+        assert (list(tmp_path.iterdir()), stage.book.runs, stage.told(events.RunOpened)) == ([], {}, [])
 
 
 # -- to one that lacks nodes -----------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ async def test_tasks_of_an_agent_without_a_gang_end_where_none_can_be_formed() -
         assert stage.nodes[1].calls == [1], "it was asked again"
         assert {index: outcome.kind for index, outcome in run.outcomes.items()} == {1: "lost"}
         assert "could not be formed anew: nobody knows the plugins" in said(run, 1)
-        assert "nobody knows the plugins" in stage.told(ev.PoolState)[-1].detail
+        assert "nobody knows the plugins" in stage.told(events.PoolState)[-1].detail
         stage.nodes[0].ends(run, 0)
         assert run.state == "failed"
 

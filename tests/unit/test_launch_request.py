@@ -17,17 +17,14 @@ import pytest
 from hypothesis import example, given, settings
 
 import skyward_core as sky
-from skyward_core.front.launch_options import OPTIONS
-from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.client.launch.launch_request import OPTIONS, LaunchRequest
 from skyward_core.model.errors import SkywardError, UsageError
-from skyward_core.model.setting import Setting
-from skyward_core.model.spec import PoolSpec
+from skyward_core.model.provider_settings import Setting
+from skyward_core.model.specs import PoolSpec
 from skyward_core.providers import DEFAULT, by_name, own_names
-from skyward_core.views.views import PoolView
-from skyward_tui.cli import cli
-from skyward_tui.form_of_request import form_of
-from skyward_tui.launch_form import Form, check, command_line, path_of, request_of
-from skyward_tui.packaged import FOLDER
+from skyward_core.views.pool_view import PoolView
+from skyward_tui.cli.main import cli
+from skyward_tui.launch_form.form import FOLDER, Form, check, command_line, form_of, path_of, request_of
 from tests.support.examples import examples
 from tests.support.launch_requests import HOSTILE, SECRET, USUAL, requests
 
@@ -95,7 +92,7 @@ def said(words: list[str]) -> LaunchRequest:
 
     run = cli.commands["run"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("skyward_tui.commands.run.run", execute)
+        patch.setattr("skyward_tui.cli.commands.run.run", execute)
         parent = click.Context(cli, **cli.context_settings)
         with run.make_context("run", list(words), parent=parent) as context:
             run.invoke(context)

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skyward_core.front import launches
-from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.launches import (
+from skyward_core.client.launch import launch_records
+from skyward_core.client.launch.launch_records import (  # fmt: skip
     MOST_CHANGED,
     MOST_DIFF,
     KeptLaunch,
@@ -24,12 +23,13 @@ from skyward_core.front.launches import (
     keep_before,
     kept,
     state_of,
-)  # fmt: skip
+)
+from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import SkywardError, UsageError
-from skyward_core.store.home import pool_dir, pool_path
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
-from skyward_tui.form_of_request import form_of
+from skyward_core.store.state_folder import pool_dir, pool_path
+from skyward_tui.launch_form.form import form_of
 from tests.support.examples import examples
 
 REQUEST = LaunchRequest(
@@ -298,7 +298,7 @@ def test_git_that_does_not_answer_holds_nothing_up(tmp_path: Path, monkeypatch: 
     (tmp_path / "git").chmod(0o700)
     (tmp_path / "t.py").write_text("")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(launches, "PATIENCE", 0.1)
+    monkeypatch.setattr(launch_records, "PATIENCE", 0.1)
     found = ScriptState.of(tmp_path / "t.py")
     assert found.commit == "" and found.script
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from skyward_core.node.agent.lease import Lease
+from skyward_core.node.agent.agent_state import Lease
 
 
 class Clock:

@@ -16,13 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.model.errors import LedgerError, PoolExistsError
-from skyward_core.model.hint import Hint
-from skyward_core.model.machine import Machine
-from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.model.errors import Hint, LedgerError, PoolExistsError
+from skyward_core.model.machines import Machine
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.store import ledger as module
-from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_file import MIGRATIONS, VERSION
+from skyward_core.store.ledger import MIGRATIONS, VERSION, Ledger
 from skyward_core.store.ledger_rows import PoolRow, Receipt
 from tests.support.child import child
 from tests.support.ledgers import LOCAL, SPEC, all_closed
@@ -368,9 +366,9 @@ def test_a_migration_that_fails_leaves_the_old_ledger_as_it_was(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Ledger(path).intend("t1", "fit", LOCAL, SPEC)
-    monkeypatch.setattr("skyward_core.store.ledger_file.VERSION", VERSION + 1)
+    monkeypatch.setattr("skyward_core.store.ledger.VERSION", VERSION + 1)
     monkeypatch.setattr(
-        "skyward_core.store.ledger_file.MIGRATIONS", (*MIGRATIONS, "CREATE TABLE a (x); CREATE NONSENSE;")
+        "skyward_core.store.ledger.MIGRATIONS", (*MIGRATIONS, "CREATE TABLE a (x); CREATE NONSENSE;")
     )
     with pytest.raises(LedgerError, match="cannot be opened"):
         Ledger(path)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from skyward_core.model.errors import LedgerError
-from skyward_core.model.machine import Machine
-from skyward_core.store.history import outline
+from skyward_core.model.machines import Machine
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Kept, Receipt
+from skyward_core.store.past_pools import outline
 from tests.support.child import child
 from tests.support.ledgers import LOCAL, SPEC, all_closed
 

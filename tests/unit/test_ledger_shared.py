@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.model.errors import LedgerError
-from skyward_core.model.machine import Machine
+from skyward_core.model.machines import Machine
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 from tests.support.child import Child, child
@@ -42,7 +42,7 @@ INSERT_MANY = """
 import sys
 from pathlib import Path
 from skyward_core.store.ledger import Ledger
-from skyward_core.model.outcome import Outcome
+from skyward_core.model.outcomes import Outcome
 name, count = sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from skyward_core.front.session import Session
+from skyward_core.client.session import Session
 from skyward_core.model.errors import LedgerError
 from skyward_core.store.ledger import Ledger
-from skyward_tui.app_face import settled
+from skyward_tui.ui.app_interface import settled
 from tests.support.waiting import wait_until
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from skyward_core import providers
-from skyward_core.front import sweeping
-from skyward_core.front.api.ending import down
+from skyward_core.api.operators import down
+from skyward_core.client import leftover_cleanup
 from skyward_core.model.errors import PoolError
-from skyward_core.model.leftover import Inventory, Leftover
+from skyward_core.model.machines import Inventory, Leftover
 from skyward_core.pool import leftovers
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
@@ -129,10 +129,10 @@ class SilentAccount(SweptAccount):
 async def test_an_account_that_does_not_answer_hides_no_other(
     account: type[SweptAccount], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.providers.told.ANSWER", 0.05)
+    monkeypatch.setattr("skyward_core.providers.provider.ANSWER", 0.05)
     account.holds = lambda: Inventory((OURS,))  # type: ignore[misc,assignment]
     with closing(Ledger()) as ledger:
-        found = await sweeping.look(ledger, [SilentAccount(), account(), SilentAccount()])
+        found = await leftover_cleanup.look(ledger, [SilentAccount(), account(), SilentAccount()])
     assert [(each.thing.id, each.verdict, each.account) for each in found.left] == [("i-1", "left", 1)]
     assert dict(found.unknown) == {
         "mute": "no answer within 60 s",

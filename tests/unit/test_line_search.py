@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.front import line_search
-from skyward_core.front.line_search import FoundInLogs, LogSearch, having
-from skyward_core.front.past_runs import RunSearch, past_runs
-from skyward_core.model.outcome import ErrorInfo
+from skyward_core.client import run_history
+from skyward_core.client.run_history import FoundInLogs, LogSearch, RunSearch, having, past_runs
+from skyward_core.model.outcomes import ErrorInfo
 from skyward_core.store.ledger import Ledger
-from skyward_core.views import weave
-from skyward_tui.cli import cli
+from skyward_core.views import output_merge
+from skyward_tui.cli.main import cli
 from tests.support.stored_runs import stored_run
 
 NOW = time.time()
@@ -112,7 +111,7 @@ def test_bytes_that_are_no_text_do_no_harm(ledger: Ledger) -> None:
 def test_of_a_long_line_the_part_with_the_word_is_told(ledger: Ledger) -> None:
     stored_run(ledger, "r1", {0: b"x" * 5_000 + b" nan " + b"y" * 900_000 + b"\nend\n"}, opened_at=NOW)
     line = found(ledger, "nan")["r1"].line
-    assert line.startswith("… x") and " nan y" in line and len(line) <= line_search.SHOWN + 2
+    assert line.startswith("… x") and " nan y" in line and len(line) <= run_history.SHOWN + 2
     assert found(ledger, "end")["r1"].number == 1
     here = found(ledger, "y", "nan", "x")["r1"]
     assert here.line.startswith("xxx") and here.words == ("x", "nan", "y"), "from the first of them on"
@@ -121,7 +120,7 @@ def test_of_a_long_line_the_part_with_the_word_is_told(ledger: Ledger) -> None:
 def test_it_goes_on_in_steps_of_one_piece_at_least_and_newest_first(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weave.weave, "__defaults__", (64,))
+    monkeypatch.setattr(output_merge.weave, "__defaults__", (64,))
     for age in range(3):
         stored_run(ledger, f"r{age}", {0: b"step\n" * 100 + b"nan\n" * 100}, opened_at=NOW - age)
     looking = search(ledger, "nan")
@@ -171,9 +170,9 @@ def test_one_that_is_cancelled_ends_at_the_next_row_of_the_ledger(
 def test_one_that_is_cancelled_ends_at_its_next_piece(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weave.weave, "__defaults__", (64,))
+    monkeypatch.setattr(output_merge.weave, "__defaults__", (64,))
     stored_run(ledger, "r1", {0: b"nan\n" * 1_000}, opened_at=NOW)
-    looking, had, looked = search(ledger, "nan"), line_search.having, 0
+    looking, had, looked = search(ledger, "nan"), run_history.having, 0
 
     def counted(*asked: Any) -> list[int]:
         nonlocal looked
@@ -182,7 +181,7 @@ def test_one_that_is_cancelled_ends_at_its_next_piece(
             looking.cancel()
         return had(*asked)
 
-    monkeypatch.setattr(line_search, "having", counted)
+    monkeypatch.setattr(run_history, "having", counted)
     assert looking.step(60)["r1"].lines < 100 and looked == 3 and not looking.done
 
 
@@ -199,8 +198,8 @@ def test_what_is_found_in_logs_stands_by_its_age_among_what_the_ledger_has(ledge
 
 
 def test_no_more_of_a_run_is_read_than_was_said(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_search, "MOST", 1_000)
-    monkeypatch.setattr(weave.weave, "__defaults__", (64,))
+    monkeypatch.setattr(run_history, "MOST", 1_000)
+    monkeypatch.setattr(output_merge.weave, "__defaults__", (64,))
     stored_run(ledger, "r1", {0: b"nan\n" * 1_000, 1: b"nan\n", 2: b"only here\n"}, opened_at=NOW)
     here = found(ledger, "nan")["r1"]
     assert 250 <= here.lines < 300 and not here.whole
@@ -232,7 +231,7 @@ def test_the_command_finds_them(ledger: Ledger, monkeypatch: pytest.MonkeyPatch)
     ]
     assert "in_log" not in json.loads(CliRunner().invoke(cli, ["history", "--json"]).stdout)["runs"][0]
     assert CliRunner().invoke(cli, ["history", "--in-logs"]).exit_code == 2
-    monkeypatch.setattr("skyward_tui.commands.history.PATIENCE", 0.0)
+    monkeypatch.setattr("skyward_tui.cli.commands.history.PATIENCE", 0.0)
     cut = CliRunner().invoke(cli, ["history", "nan", "--in-logs"])
     assert "the logs of 0 of 2 runs were looked through in 0 s: --all looks through all" in cut.stderr
     assert "r1 line 2" in CliRunner().invoke(cli, ["history", "nan", "--in-logs", "--all"]).stdout

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.views.line_store import ALL, LARGE, LEAST, LineStore, Room
+from skyward_core.views.log_buffer import ALL, LARGE, LEAST, LineStore, Room
 
 
 @given(

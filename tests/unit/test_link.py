@@ -14,13 +14,11 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import HostKeyError, PoolError, UsageError
-from skyward_core.pool.client_name import ourselves
-from skyward_core.pool.links import clock_steps
-from skyward_core.pool.links import link as module
-from skyward_core.pool.links.link import Link
-from skyward_core.tasks.task import SourceText
-from skyward_core.transport.incoming_result import Landing
-from skyward_core.wire.frames import INLINE, VERSION, Decoder, Header, WireError, frame
+from skyward_core.pool import agent_link
+from skyward_core.pool.agent_link import Link, ourselves
+from skyward_core.protocol.frame_codec import INLINE, VERSION, Decoder, Header, WireError, frame
+from skyward_core.tasks.pickled_call import SourceText
+from skyward_core.transport.downloads import Landing
 from tests.support.waiting import until
 
 WELCOME = {
@@ -111,8 +109,8 @@ class Listener:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BACKOFF", (0.001, 0.01))
-    monkeypatch.setattr(module, "ACK_DELAY", 0.001)
+    monkeypatch.setattr(agent_link, "BACKOFF", (0.001, 0.01))
+    monkeypatch.setattr(agent_link, "ACK_DELAY", 0.001)
 
 
 @pytest.fixture
@@ -193,7 +191,7 @@ async def test_times_of_the_node_are_ours_also_once_our_clock_was_set(
 ) -> None:
     """It greets once, and may be connected for weeks."""
     ahead = 1e6
-    monkeypatch.setattr(clock_steps.ClockSteps, "_now", staticmethod(lambda: ahead))
+    monkeypatch.setattr(agent_link.ClockSteps, "_now", staticmethod(lambda: ahead))
     link._greet({**WELCOME, "now": time.time() - 50})  # type: ignore[typeddict-item]
     assert link.by_our_clock(1000.0) == pytest.approx(1050, abs=5)
     ahead += 1.0  # it drifts
@@ -268,11 +266,11 @@ async def test_source_that_is_too_large_stays_here_and_few_are_kept(link: Link) 
     transport.pipe.sent.clear()
     link.bring((SourceText("0", "train.py", "/train.py", random.Random(1).randbytes(INLINE + 1)),))
     assert transport.pipe.sent == []
-    link.bring(text(f"c{number}") for number in range(module.SOURCES + 1))
+    link.bring(text(f"c{number}") for number in range(agent_link.SOURCES + 1))
     transport.pipe.on_lost(None)
     await until(lambda: link.up)
     again = [header["hash"] for header, _ in transport.pipe.sent if header["t"] == "source"]
-    assert again == [f"c{number}" for number in range(1, module.SOURCES + 1)]
+    assert again == [f"c{number}" for number in range(1, agent_link.SOURCES + 1)]
 
 
 async def test_acknowledgements_are_gathered_and_outlive_a_drop(link: Link) -> None:
@@ -451,7 +449,7 @@ async def test_a_drop_fails_what_waits(link: Link) -> None:
     ],
 )
 def test_an_outcome_without_the_value_it_must_have_is_only_news(header: Any, body: bytes, news: bool) -> None:
-    assert module.is_news(header, body) is news
+    assert agent_link.is_news(header, body) is news
 
 
 async def test_a_goodbye_is_no_loss(link: Link) -> None:

@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.written_file import WrittenFile
-from skyward_core.pool.outputs.fetching import Fetching
-from skyward_core.pool.outputs.listing import listing
-from skyward_core.pool.outputs.record import OutputRecord
+from skyward_core.model.outcomes import WrittenFile
+from skyward_core.pool.output_files import Fetching, OutputRecord, listing
 from tests.support.runs import home_for_runs
 from tests.support.staged_pool import Node, staged
 from tests.support.waiting import until

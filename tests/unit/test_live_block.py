@@ -11,10 +11,10 @@ import pyte
 import pytest
 from click.testing import CliRunner
 
-from skyward_tui.cli import cli
-from skyward_tui.commands import live
-from skyward_tui.commands.console import Console
-from skyward_tui.commands.live import LiveBlock, Row, rows
+from skyward_tui.cli import follow_run
+from skyward_tui.cli.console import Console
+from skyward_tui.cli.follow_run import LiveBlock, Row, rows
+from skyward_tui.cli.main import cli
 from tests.support.fake_session import FakeSession, failed_run, logged
 
 
@@ -59,7 +59,7 @@ def terminal_in_place(monkeypatch: pytest.MonkeyPatch) -> pyte.Screen:
 
     monkeypatch.setattr(sys, "stderr", Stderr())
     monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((40, 10)))
-    monkeypatch.setattr(live, "PERIOD", 0.0)
+    monkeypatch.setattr(follow_run, "PERIOD", 0.0)
     return terminal
 
 

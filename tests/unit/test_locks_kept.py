@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from skyward_core.pool.nodes.locks import Locks
-from skyward_core.wire.redact import Redactor
+from skyward_core.pool.startup import Locks
+from skyward_core.util.redaction import Redactor
 
 
 async def test_one_that_is_called_off_leaves_it_to_the_next(tmp_path: Path) -> None:

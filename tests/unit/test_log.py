@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.model.machine import Machine
-from skyward_core.providers.told import told
-from skyward_core.store import debug_log, loggers
+from skyward_core.model.machines import Machine
+from skyward_core.providers.provider import told
+from skyward_core.store import debug_log
 from skyward_core.store.debug_log import _File
 
 SECRET = "hf_kJ8sPq2Lm4Xz7Vb1"
@@ -49,7 +49,7 @@ def record(text: str) -> logging.LogRecord:
 def test_nothing_is_printed_unless_somebody_asks() -> None:
     code = """
 import logging
-from skyward_core.store.loggers import logger
+from skyward_core.store.debug_log import logger
 logger("link").error("from us")
 logging.basicConfig(format="%(name)s %(pool)s %(message)s")
 logger("link").error("from us, asked for")
@@ -64,7 +64,7 @@ def test_each_level_writes_what_is_as_grave(
 ) -> None:
     monkeypatch.setenv("SKYWARD_LOG", asked)
     assert debug_log.begin() == debug_log.begin() == ""
-    log = loggers.logger("test")
+    log = debug_log.logger("test")
     for level in debug_log.LEVELS:
         log.log(logging.getLevelName(level.upper()), "a word of %s", level)
     lines = (world / "debug" / "debug.log").read_text().splitlines()
@@ -76,7 +76,7 @@ def test_each_level_writes_what_is_as_grave(
 
 def test_nobody_asks_and_nothing_is_written(fresh: logging.Logger, world: Path) -> None:
     assert debug_log.begin() == ""
-    loggers.logger("test").error("a word")
+    debug_log.logger("test").error("a word")
     assert not world.exists()
 
 
@@ -94,7 +94,7 @@ def test_frames_do_not_reach_the_handlers_of_a_script(
 ) -> None:
     monkeypatch.setenv("SKYWARD_LOG", "debug")
     debug_log.begin()
-    loggers.logger("test").debug("a frame")
+    debug_log.logger("test").debug("a frame")
     assert not caplog.records
 
 
@@ -106,10 +106,10 @@ def test_a_file_that_cannot_be_written_is_told_of_once(
     (world / "debug").write_text("in the way")
     assert debug_log.begin().startswith("the log cannot be written: ")
     assert debug_log.begin() == ""
-    loggers.logger("test").error("a word")
+    debug_log.logger("test").error("a word")
     assert capfd.readouterr() == ("", "")
     (world / "debug").unlink()
-    loggers.logger("test").error("another")
+    debug_log.logger("test").error("another")
     assert (world / "debug" / "debug.log").read_text().endswith("another\n"), "it is tried again"
 
 
@@ -157,13 +157,13 @@ def test_two_processes_share_files_of_bounded_size(world: Path, monkeypatch: pyt
 
 def told_by(log: str, caplog: pytest.LogCaptureFixture, *arguments: object) -> logging.LogRecord:
     with caplog.at_level(logging.DEBUG, "skyward"):
-        loggers.logger("test").info(log, *arguments)
+        debug_log.logger("test").info(log, *arguments)
     return caplog.records[-1]
 
 
 def test_secrets_are_blanked_for_every_listener(caplog: pytest.LogCaptureFixture) -> None:
     assert SECRET in told_by("with %s in it", caplog, SECRET).getMessage()
-    loggers.blank([SECRET, "line one of it\nline two of it"])
+    debug_log.blank([SECRET, "line one of it\nline two of it"])
     assert told_by("with %s in it", caplog, SECRET).getMessage() == f"with {'*' * len(SECRET)} in it"
     shown = told_by("a line one of it\nline two of it", caplog).getMessage()
     assert "line one" not in shown and "line two" not in shown
@@ -175,7 +175,7 @@ def test_hostile_text_stays_within_its_line(caplog: pytest.LogCaptureFixture) ->
     shown = told_by("a\nb\r\x1b[2J\x1b]52;c;aGk=\x07\u202ec%s", caplog, "\x00")
     assert shown.getMessage().isprintable()
     assert shown.getMessage().startswith("a↵b↵")
-    assert len(told_by("x" * 100_000, caplog).getMessage()) < loggers.LONGEST + 50
+    assert len(told_by("x" * 100_000, caplog).getMessage()) < debug_log.LONGEST + 50
 
 
 async def test_calls_of_providers_are_told_of(caplog: pytest.LogCaptureFixture) -> None:

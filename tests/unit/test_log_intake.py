@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.pool import log_intake
-from skyward_core.pool.log_intake import Intake
-from skyward_core.store.archive import Archive
+from skyward_core.pool import rank_output
+from skyward_core.pool.rank_output import Intake
+from skyward_core.store.pool_folder import Archive
 from tests.support.examples import examples
 
 NAME = "r000.out"
@@ -78,7 +78,7 @@ async def test_what_the_disk_did_not_take_is_asked_for_and_not_shown_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(log_intake, "AGAIN", 0.001)
+    monkeypatch.setattr(rank_output, "AGAIN", 0.001)
     shown = Shown()
     write = shown.archive.write
 

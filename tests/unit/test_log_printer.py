@@ -9,8 +9,8 @@ from typing import Any
 import pyte
 import pytest
 
-from skyward_core.views.live_lines import LiveLines
-from skyward_tui.commands.console import LogPrinter
+from skyward_core.views.log_collapsing import LiveLines
+from skyward_tui.cli.console import LogPrinter
 
 
 def printed(*chunks: tuple[int, str, bytes], **options: Any) -> bytes:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.node.boot import bootstrap, incoming
-from skyward_core.transport.ssh import command_channel, transport
-from skyward_core.transport.upload.bundle import bundle
+from skyward_core.node.bootstrap import bootstrap, receive_file
+from skyward_core.transport.bundle_builder import bundle
+from skyward_core.transport.ssh import bootstrap_channel, ssh_transport
 
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "tcsh", "fish")
 
@@ -36,8 +36,8 @@ def run(shell: str, command: str, given: bytes, home: Path) -> bytes:
 def test_the_first_command(shell: str, tmp_path: Path) -> None:
     major, minor = sys.version_info[:2]
     words = [f"{major}.{minor}", f"{major},{minor}", "", "/odd 'path'/python", "word"]
-    command = f"exec sh -c '{command_channel._SHELL}' skyward {shlex.join(words)}"
-    code = command_channel._sent_code()
+    command = f"exec sh -c '{bootstrap_channel._SHELL}' skyward {shlex.join(words)}"
+    code = bootstrap_channel._sent_code()
     asked = json.dumps({"word": "word", "folder": "p.0", "bundles": ["0", "1"]}).encode()
     said = run(shell, command, b"word%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
     facts = json.loads(said.strip().removeprefix(b"word "))
@@ -136,7 +136,7 @@ def test_the_clients_path_is_not_run_below_tmp(interpreter: Path, tmp_path: Path
 def _is_tried(python: Path, home: Path) -> bool:
     words = ["3.0", "3,0", "", str(python), "word", "p"]  # of that version is no other
     done = subprocess.run(
-        ["sh", "-c", f"exec sh -c '{command_channel._SHELL}' skyward {shlex.join(words)}"],
+        ["sh", "-c", f"exec sh -c '{bootstrap_channel._SHELL}' skyward {shlex.join(words)}"],
         env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -157,8 +157,8 @@ def test_a_client_that_leaves_before_it_starts_an_agent_leaves_no_process(
     major, minor = sys.version_info[:2]
     folder = f"p.{tmp_path.name}"
     words = [f"{major}.{minor}", f"{major},{minor}", "", sys.executable, "word", folder]
-    command = f"exec sh -c '{command_channel._SHELL}' skyward {shlex.join(words)}"
-    code = command_channel._sent_code()
+    command = f"exec sh -c '{bootstrap_channel._SHELL}' skyward {shlex.join(words)}"
+    code = bootstrap_channel._sent_code()
     asked = json.dumps(
         {"word": "word", "folder": folder, "bundles": [made.name, made.name], "starts": True}
     ).encode()
@@ -176,7 +176,9 @@ def test_putting_a_file(shell: str, tmp_path: Path) -> None:
         words = (str(folder), "name", "3", attempts, "word")
         return run(
             shell,
-            transport.module_command(sys.executable, str(Path(incoming.__file__).parent), "incoming", *words),
+            ssh_transport.module_command(
+                sys.executable, str(Path(receive_file.__file__).parent), "receive_file", *words
+            ),
             data,
             tmp_path,
         )
@@ -191,5 +193,5 @@ def test_putting_a_file(shell: str, tmp_path: Path) -> None:
 
 
 def test_command_lines_need_no_quoting_beyond_single_quotes() -> None:
-    assert not set(command_channel._SHELL) & set("'!\\\n")
-    assert not set(transport._MODULE) & set("'!\\\n")
+    assert not set(bootstrap_channel._SHELL) & set("'!\\\n")
+    assert not set(ssh_transport._MODULE) & set("'!\\\n")

@@ -11,8 +11,17 @@ from typing import Any
 
 import pytest
 
-from skyward_core.views.logs import LINE_LIMIT, RUNS_KEPT, About, Line, Lines, LogBook, LogRing, prefix_of
-from skyward_core.wire.safe_text import colored
+from skyward_core.util.terminal_safe_text import colored
+from skyward_core.views.log_buffer import (
+    LINE_LIMIT,
+    RUNS_KEPT,
+    About,
+    Line,
+    Lines,
+    LogBook,
+    LogRing,
+    prefix_of,
+)
 
 
 def shown(line: bytes) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from skyward_core.pool import edited_modules
 from skyward_core.pool.edited_modules import WATCHED, EditedModules
-from skyward_core.transport.upload.working_folder import name_of
+from skyward_core.transport.working_folder_upload import name_of
 
 MANY = WATCHED + 5
 
@@ -92,7 +92,7 @@ def test_an_edit_of_what_nobody_has_loaded_is_seen_by_the_next_run(
 def test_where_the_kernel_tells_nothing_files_are_looked_at(
     project: Project, looks: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.pool.folder_watch.MOST", 0)
+    monkeypatch.setattr("skyward_core.pool.edited_modules.MOST", 0)
     for _ in range(MANY):
         assert not project.modules.to_renew
     project.files[1].write_text("other one")

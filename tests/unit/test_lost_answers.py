@@ -8,9 +8,9 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
 from skyward_core.model.errors import CredentialsRefused, Unreachable
-from skyward_core.providers.aws import calls as module
-from skyward_core.providers.aws.calls import Account, Calls
-from skyward_core.providers.aws.failures import CallFailed, CapacityRefused
+from skyward_core.providers.aws import boto_calls
+from skyward_core.providers.aws.boto_calls import Account, Calls
+from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused
 
 LOST = ReadTimeoutError(endpoint_url="http://ec2")
 NOT_SENT = EndpointConnectionError(endpoint_url="http://ec2")
@@ -33,9 +33,9 @@ class Scripted(Calls):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(module, "LONGEST_PAUSE", 0.001)
-    monkeypatch.setattr(module, "PATIENCE", 0.05)
+    monkeypatch.setattr(boto_calls, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(boto_calls, "LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr(boto_calls, "PATIENCE", 0.05)
 
 
 async def buys(*said: Exception) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.model.outcome import ErrorInfo, Outcome
-from skyward_core.store.home import pool_dir
+from skyward_core.model.outcomes import ErrorInfo, Outcome
+from skyward_core.protocol.output_order_marks import AFTER, BEFORE, encode
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.run_logs import RunLogs
-from skyward_core.wire.marks import AFTER, BEFORE, encode
+from skyward_core.store.state_folder import pool_dir
 from tests.support.ledgers import LOCAL, SPEC
 
 RUN, OTHER = "1661b65609", "2661b65609"

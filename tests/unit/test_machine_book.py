@@ -14,13 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.model.curves import Curve, Curves, curve_json
 from skyward_core.model.errors import UsageError
-from skyward_core.model.figures import GPU, NODE
-from skyward_core.views.curves import curves_of
-from skyward_core.views.machines import POINTS, MachineBook, Track
-from skyward_core.views.metrics import MetricBook
+from skyward_core.model.metric_series import GPU, NODE, Curve, Curves, curve_json
+from skyward_core.views.machine_metrics import POINTS, MachineBook, Track
+from skyward_core.views.metric_curves import curves_of
 from skyward_core.views.prometheus import text_of
+from skyward_core.views.rank_metrics import MetricBook
 from tests.support.prometheus_parser import parsed
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from skyward_core.views.machines import MachineBook
-from skyward_tui.machine_cells import HEAD, amiss, odd_ones, quantity, rows, share
-from skyward_tui.widgets.machine_grid import _UNITS, NODE_COLUMNS
+from skyward_core.views.machine_metrics import MachineBook
+from skyward_tui.panels.machine_metrics import _UNITS, NODE_COLUMNS
+from skyward_tui.text.hardware_cells import HEAD, amiss, odd_ones, quantity, rows, share
 
 
 def gang(nodes: int, gpus: int, slow: tuple[int, int] | None = None) -> MachineBook:

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.model.figures import GPU, NODE, throttle_words
-from skyward_core.node.machine_metrics import amd, dcgm, host, kernel_log
-from skyward_core.node.machine_metrics.record import Samples
-from skyward_core.wire.sample_files import sample_files
+from skyward_core.model.metric_series import GPU, NODE, throttle_words
+from skyward_core.node.machine_metrics import gpu_metrics, sampler
+from skyward_core.node.machine_metrics.sampler import Samples
+from skyward_core.protocol.node_paths import sample_files
 from tests.support.fake_driver import compiled, needs_compiler
 from tests.support.processes import exists
 from tests.support.waiting import wait_until
@@ -28,10 +28,10 @@ from tests.support.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 RUN = """
 import os, sys
-from skyward_core.node.machine_metrics import gpus, kernel_log
+from skyward_core.node.machine_metrics import gpu_metrics
 from skyward_core.node.machine_metrics.sampler import main
-gpus.PATIENCE = 0.5
-gpus.XidLog = lambda: kernel_log.XidLog(os.environ.get("FAKE_KMSG", kernel_log.PATH))
+gpu_metrics.PATIENCE, log = 0.5, gpu_metrics.XidLog
+gpu_metrics.XidLog = lambda: log(os.environ.get("FAKE_KMSG", gpu_metrics.PATH))
 main(*sys.argv[1:3], "0.02")
 """
 
@@ -70,7 +70,7 @@ def test_a_machines_figures_and_its_rates_since_the_last_reading(tmp_path: Path)
             "sys/block/sda/device": "",
         },
     )
-    machine = host.Host(str(tmp_path), str(root))
+    machine = sampler.Host(str(tmp_path), str(root))
     first = machine.read(10.0)
     room = first.pop("spool_free")
     assert first == {"memory_used": 600 * 1024, "memory_total": 1000 * 1024, "memory_pressure": 12.5}
@@ -93,13 +93,13 @@ def test_a_machines_figures_and_its_rates_since_the_last_reading(tmp_path: Path)
 def test_a_figure_that_cannot_be_had_is_absent(tmp_path: Path, text: str) -> None:
     names = ("stat", "meminfo", "net/dev", "diskstats", "pressure/cpu")
     root = tree(tmp_path, {f"proc/{name}": text for name in names})
-    machine = host.Host(str(tmp_path), str(root))
+    machine = sampler.Host(str(tmp_path), str(root))
     assert [set(machine.read(at)) for at in (1.0, 2.0)] == [{"spool_free"}] * 2
-    assert host.Host(str(tmp_path / "nowhere"), str(tmp_path / "nowhere")).read(1.0) == {}
+    assert sampler.Host(str(tmp_path / "nowhere"), str(tmp_path / "nowhere")).read(1.0) == {}
 
 
 def test_this_machine_is_measured() -> None:
-    machine = host.Host("/")
+    machine = sampler.Host("/")
     machine.read(0.0)
     found = machine.read(1.0)
     assert {"memory_used", "memory_total", "spool_free"} <= found.keys() <= NODE.keys()
@@ -153,32 +153,32 @@ def test_a_line_that_was_cut_off_spoils_no_other(tmp_path: Path) -> None:
     ],
 )
 def test_of_the_kernels_log_only_the_place_and_the_number_are_taken(line: str, error: object) -> None:
-    assert kernel_log.xid_of(line) == error
+    assert gpu_metrics.xid_of(line) == error
 
 
 @given(st.text())
 def test_any_line_of_the_kernels_log(text: str) -> None:
-    told = kernel_log.xid_of(text)
+    told = gpu_metrics.xid_of(text)
     assert told is None or (len(told[0]) < 20 and 0 <= told[1] < 10_000)
-    assert kernel_log.xid_of(f"NVRM: Xid (PCI:0000:01:00): 7, {text}") == ("0000:01:00", 7)
+    assert gpu_metrics.xid_of(f"NVRM: Xid (PCI:0000:01:00): 7, {text}") == ("0000:01:00", 7)
 
 
 def test_a_place_on_the_bus_is_one_however_it_is_written() -> None:
-    assert {kernel_log.place(each) for each in ("0000:3b:00", "00000000:3B:00.0", "0000:3b:00.0")} == {
+    assert {gpu_metrics.place(each) for each in ("0000:3b:00", "00000000:3B:00.0", "0000:3b:00.0")} == {
         "0000:3b:00"
     }
 
 
 def test_errors_since_the_last_look(tmp_path: Path) -> None:
     os.mkfifo(log := tmp_path / "kmsg")
-    found = kernel_log.XidLog(str(log))
+    found = gpu_metrics.XidLog(str(log))
     with open(log, "wb", buffering=0) as kernel:
         kernel.write(
             b"4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 31, x\n4,2,2,-;NVRM: Xid (PCI:0000:3b:00): 79, x\n"
         )
         assert found.read() == {"0000:3b:00": 79}
         assert found.read() == {}
-    assert kernel_log.XidLog(str(tmp_path / "none")).read() == {}
+    assert gpu_metrics.XidLog(str(tmp_path / "none")).read() == {}
 
 
 # -- other drivers -------------------------------------------------------------------------------------------
@@ -199,12 +199,12 @@ def test_errors_since_the_last_look(tmp_path: Path) -> None:
     ],
 )
 def test_what_dcgmi_prints_is_looked_at(line: str, told: object) -> None:
-    assert dcgm.figures_of(line) == told
+    assert gpu_metrics.figures_of(line) == told
 
 
 @given(st.text())
 def test_dcgmi_may_print_anything(text: str) -> None:
-    told = dcgm.figures_of(text)
+    told = gpu_metrics.figures_of(text)
     assert told is None or all(0 <= share <= 100 for share in told[1].values())
 
 
@@ -214,14 +214,14 @@ def test_one_dcgmi_is_started_and_never_waited_for(tmp_path: Path) -> None:
         f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\necho "GPU 0 0.5 0.25"\necho noise\nexec sleep 100\n'
     )
     program.chmod(0o755)
-    found = dcgm.Dcgm(f"relative:{tmp_path}")
+    found = gpu_metrics.Dcgm(f"relative:{tmp_path}")
     try:
         wait_until(lambda: found.read(5.0) == {"0": {"sm_active": 50.0, "tensor_active": 25.0}})
-        assert found.read(5.0 + dcgm.OLD) == {}  # it hangs: what it said is old
+        assert found.read(5.0 + gpu_metrics.OLD) == {}  # it hangs: what it said is old
         assert (tmp_path / "asked").read_text() == "dmon -e 1002,1004 -d 1000\n"
     finally:
         found.close()
-    assert dcgm.Dcgm(str(tmp_path / "none")).read(1.0) == {}
+    assert gpu_metrics.Dcgm(str(tmp_path / "none")).read(1.0) == {}
 
 
 def test_amd_by_the_files_of_its_driver(tmp_path: Path) -> None:
@@ -235,10 +235,10 @@ def test_amd_by_the_files_of_its_driver(tmp_path: Path) -> None:
             "sys/class/drm/card1-DP-1/device/vendor": "0x1002\n",
         },
     )  # fmt: skip
-    found = amd.Amd(str(root))
+    found = gpu_metrics.Amd(str(root))
     assert [each["id"] for each in found.devices] == ["abc"]
     assert found.read(0.0) == [{"util": 97, "mem_used": 1024, "power": 250}]
-    assert amd.Amd(str(tmp_path / "none")).devices == []
+    assert gpu_metrics.Amd(str(tmp_path / "none")).devices == []
 
 
 def test_reasons_to_run_slower_in_words() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.front.api.maps import WAITING, Mapped, Sizes
+from skyward_core.api.map_and_stream import WAITING, Mapped, Sizes
 from skyward_core.model.function import PendingFunction
 from tests.support.waiting import wait_until
 

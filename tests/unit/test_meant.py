@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import UsageError
-from skyward_core.model.machine import Machine
+from skyward_core.model.machines import Machine
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Kept, PoolRow, Receipt
-from skyward_tui.commands.reach import meant, up, with_kept
+from skyward_tui.cli.pool_and_run_lookup import meant, up, with_kept
 
 POOLS = {"t1": "train", "t2": "train", "t3": "tune", "t4": "idle"}
 RUNS = {"aa11": "t1", "aa22": "t1", "ab33": "t2", "7e44": "t3", "tr55": "t3"}

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.wire import admission, messages, value_checks
-from skyward_core.wire.admission import from_agent, from_client
-from skyward_core.wire.frames import CHUNK, INLINE, VERSION, Decoder, WireError, frame
-from skyward_core.wire.messages import FROM_AGENT, FROM_CLIENT, FROM_WORKER
+from skyward_core.protocol import frame_schema, validators
+from skyward_core.protocol.frame_codec import CHUNK, INLINE, VERSION, Decoder, WireError, frame
+from skyward_core.protocol.frame_schema import FROM_AGENT, FROM_CLIENT, FROM_WORKER, from_agent, from_client
 from tests.support.any_text import CHARACTERS
 from tests.support.sample_frames import BEGAN, LOG, OUTCOME, RECORD, SUMMARY, WELCOME
 
@@ -83,7 +82,7 @@ def test_what_ranks_wrote_is_named_below_their_folder(path: Any) -> None:
         "now": 2.5,
     }
     with pytest.raises(WireError):
-        admission.answer("written", told)
+        frame_schema.answer("written", told)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +111,7 @@ def test_who_asks_for_a_listener_brings_certificates_and_nobody_repeats_secrets(
         "apps": False,
     }
     with pytest.raises(WireError, match="cannot be a dict") as said:
-        admission.answer("setup", env)
+        frame_schema.answer("setup", env)
     assert "hf_" not in str(said.value)
 
 
@@ -156,9 +155,9 @@ FORMS = {
     "agent": FROM_AGENT,
     "client": FROM_CLIENT,
     "worker": FROM_WORKER,
-    "to worker": messages.TO_WORKER,
-    "files": messages.OF_FILES,
-    "peers": messages.OF_PEERS,
+    "to worker": frame_schema.TO_WORKER,
+    "files": frame_schema.OF_FILES,
+    "peers": frame_schema.OF_PEERS,
 }
 ASKED, PAPERS = {"id": 1}, {"authority": "", "certificate": "", "key": ""}
 PHASE = {"rank": 0, "phase": "importing", "age": 0.5}
@@ -214,7 +213,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
     "to worker": {
         "setup": {"info": {}}, "place": {"info": {}, "own": {}}, "credit": ONE | {"next": 1}, "exit": {},
         "fed": ONE | FEED,
-        "call": {key: CALL[key] for key in messages.TO_WORKER["call"].needs},
+        "call": {key: CALL[key] for key in frame_schema.TO_WORKER["call"].needs},
     },
 }  # fmt: skip
 NONSENSE: list[Any] = [{"\x1b[2J": [-7.5]}, [{"../x": None}], -7.5]
@@ -225,7 +224,7 @@ NONSENSE: list[Any] = [{"\x1b[2J": [-7.5]}, [{"../x": None}], -7.5]
 )
 def test_of_every_kind_of_frame_each_key_is_looked_at(who: str, kind: str) -> None:
     form, good = FORMS[who][kind], GOOD[who][kind] | {"t": kind}
-    admit = partial(admission.admit, FORMS[who])
+    admit = partial(frame_schema.admit, FORMS[who])
     assert not refused(admit, good, form.body)
     assert refused(admit, good, form.body + 1)
     assert {
@@ -234,13 +233,13 @@ def test_of_every_kind_of_frame_each_key_is_looked_at(who: str, kind: str) -> No
     passed = [
         key
         for key, check in form.checks.items()
-        if check is not value_checks.is_any
+        if check is not validators.is_any
         and not any(refused(admit, good | {key: value}) for value in NONSENSE)
     ]
     assert passed == []
 
 
-@pytest.mark.parametrize("asked", sorted(messages.ANSWERS))
+@pytest.mark.parametrize("asked", sorted(frame_schema.ANSWERS))
 def test_of_every_answer_each_key_is_looked_at(asked: str) -> None:
     answers: dict[str, dict[str, Any]] = {
         "claim": {"calls": [0]}, "ports": {"ports": [7], "accelerators": 1, "line": 7}, "peers": {"port": 7},
@@ -256,11 +255,11 @@ def test_of_every_answer_each_key_is_looked_at(asked: str) -> None:
         },
     }  # fmt: skip
     good = answers[asked] | {"t": "known", "id": 1}
-    admission.answer(asked, good)
-    for key in messages.ANSWERS[asked]:
+    frame_schema.answer(asked, good)
+    for key in frame_schema.ANSWERS[asked]:
         for value in NONSENSE:
             with pytest.raises(WireError, match=key):
-                admission.answer(asked, good | {key: value})
+                frame_schema.answer(asked, good | {key: value})
 
 
 values = st.recursive(
@@ -282,7 +281,7 @@ def test_no_frame_raises_anything_but_that_it_is_none(data: st.DataObject) -> No
         [None, 0, 1, "r", "r000.out", OUTCOME, RECORD, SUMMARY, ERROR, [0, 1], {"r000.out": [0, 1]}]
     )
     header = data.draw(st.dictionaries(st.sampled_from(keys or ["x"]), known | values)) | {"t": kind}
-    decoder = Decoder(lambda *frame: admission.admit(forms, *frame))
+    decoder = Decoder(lambda *frame: frame_schema.admit(forms, *frame))
     try:
         list(decoder.feed(frame(header, b"body")))
     except WireError:

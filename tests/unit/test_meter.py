@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.node.agent import meter as module
+from skyward_core.node.agent import sampler_process
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.gpus import per_gpu
-from skyward_core.node.agent.meter import Meter
-from skyward_core.node.boot.host import members
-from skyward_core.node.machine_metrics.record import Samples
-from skyward_core.wire.frames import Header
+from skyward_core.node.agent.gpu_list import per_gpu
+from skyward_core.node.agent.sampler_process import Meter
+from skyward_core.node.bootstrap.host_inspection import members
+from skyward_core.node.machine_metrics.sampler import Samples
+from skyward_core.protocol.frame_codec import Header
 from tests.support.agent_parts import Node, Speaker
 from tests.support.waiting import until
 
@@ -51,9 +51,9 @@ class Metered(Node):
 
 @pytest.fixture
 async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Metered]:
-    monkeypatch.setattr(module, "PERIOD", 0.01)
-    monkeypatch.setattr(module, "LOOK", 0.5)
-    monkeypatch.setattr(module, "PAUSES", (0.01, 0.02))
+    monkeypatch.setattr(sampler_process, "PERIOD", 0.01)
+    monkeypatch.setattr(sampler_process, "LOOK", 0.5)
+    monkeypatch.setattr(sampler_process, "PAUSES", (0.01, 0.02))
     found = Metered(tmp_path)
     yield found
     found.meter.end()
@@ -133,7 +133,7 @@ async def test_nothing_is_measured_before_somebody_asks(node: Metered) -> None:
 async def test_a_folder_of_packages_may_have_a_colon_in_its_name(
     node: Metered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = Path(module.__file__).parents[2]
+    ours = Path(sampler_process.__file__).parents[2]
     folder = tmp_path / "14:55"
     folder.mkdir()
     (folder / ours.name).symlink_to(ours)

@@ -4,11 +4,10 @@ import itertools
 import json
 import random
 
-from skyward_core.model.outcome import Summary
-from skyward_core.views import events as ev
-from skyward_core.views.metrics import NAMES, POINTS, RUNS, MetricBook, numbers_line
-from skyward_core.views.signs import PACE
-from skyward_core.views.views import PoolView, apply
+from skyward_core.model.outcomes import Summary
+from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView, apply
+from skyward_core.views.rank_metrics import NAMES, PACE, POINTS, RUNS, MetricBook, numbers_line
 
 
 def line(run: str, at: float, **values: float) -> bytes:
@@ -51,11 +50,13 @@ def test_names_and_runs_are_bounded():
 
 def test_dicts_of_numbers_that_a_generator_yields_are_numbers_too():
     view = PoolView("p")
-    apply(view, ev.PoolOpened(pool="p", spec={"nodes": 2, "worker": {"ranks_per_node": 1}}, created_at=0.0))
-    apply(view, ev.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=2, at=0.0))
+    apply(
+        view, events.PoolOpened(pool="p", spec={"nodes": 2, "worker": {"ranks_per_node": 1}}, created_at=0.0)
+    )
+    apply(view, events.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=2, at=0.0))
     for seq, value in enumerate([{"epoch": 1, "loss": 0.5, "name": "a", "ok": True}, {"epoch": 2}, 7]):
         told = Summary(type=type(value).__name__, text="", json=value, is_json=True, size=1)
-        apply(view, ev.ItemYielded(pool="p", run="r", index=1, rank=1, seq=seq, summary=told))
+        apply(view, events.ItemYielded(pool="p", run="r", index=1, rank=1, seq=seq, summary=told))
     assert view.metrics.latest("r", 1) == {"epoch": 2, "loss": 0.5}
     assert view.metrics.ranks("r") == [1]
 

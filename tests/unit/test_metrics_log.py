@@ -10,27 +10,27 @@ import numpy as np
 import pytest
 
 import skyward_core as sky
-from skyward_core.runtime import metrics
-from skyward_core.runtime.info import InstanceInfo, using
+from skyward_core.runtime import metric_logging
+from skyward_core.runtime.instance_info import InstanceInfo, using
 
 
 @pytest.fixture
 def spool(tmp_path, monkeypatch):
     """A writer without its thread: lines are written when a test asks for it."""
     path = tmp_path / "r000.metrics"
-    flush = metrics.start(str(path))
-    monkeypatch.setattr(metrics._writer, "_thread", threading.current_thread())
+    flush = metric_logging.start(str(path))
+    monkeypatch.setattr(metric_logging._writer, "_thread", threading.current_thread())
 
     def lines():
         flush()
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     yield lines
-    metrics._writer = None
+    metric_logging._writer = None
 
 
 def test_off_a_pool_it_does_nothing():
-    assert metrics._writer is None
+    assert metric_logging._writer is None
     sky.log(step=1, loss=0.5)
 
 
@@ -85,7 +85,7 @@ def test_a_tensor_of_several_is_no_number(spool):
 
 def test_a_thread_writes_without_being_asked(tmp_path):
     path = tmp_path / "m"
-    metrics.start(str(path))
+    metric_logging.start(str(path))
     try:
         sky.log(step=1)
         deadline = time.monotonic() + 10
@@ -93,7 +93,7 @@ def test_a_thread_writes_without_being_asked(tmp_path):
             threading.Event().wait(0.01)
         assert json.loads(path.read_text())["values"] == {"step": 1}
     finally:
-        metrics._writer = None
+        metric_logging._writer = None
 
 
 def test_a_full_disk_is_told_once_and_harms_nothing(spool, capsys, monkeypatch):
@@ -103,6 +103,6 @@ def test_a_full_disk_is_told_once_and_harms_nothing(spool, capsys, monkeypatch):
     monkeypatch.setattr(os, "write", full)
     for step in range(3):
         sky.log(step=step)
-        assert metrics._writer is not None
-        metrics._writer.flush()
+        assert metric_logging._writer is not None
+        metric_logging._writer.flush()
     assert capsys.readouterr().err.count("No space left") == 1

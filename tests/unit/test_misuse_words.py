@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import skyward_core
-from skyward_core.front.api import older_names
-from skyward_core.model.misuse_words import meant
+from skyward_core.api import older_api_names
+from skyward_core.model.older_api_arguments import meant
 from skyward_core.plugins import available, factory
-from skyward_core.plugins.base import Plugin
-from skyward_core.store import home
+from skyward_core.plugins.plugin import Plugin
+from skyward_core.store import state_folder
 
 sky: Any = skyward_core  # checkers know what is wrong here
 
@@ -57,7 +57,7 @@ REFUSED = [
 @pytest.mark.parametrize(("make", "said"), REFUSED, ids=[said for _, said in REFUSED])
 @pytest.mark.filterwarnings("ignore:sky.ComputePool:FutureWarning")
 def test_an_unknown_argument(make: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(older_names, "_warned", set())  # others have their own first time
+    monkeypatch.setattr(older_api_names, "_warned", set())  # others have their own first time
     with pytest.raises(TypeError) as raised:
         make()
     assert str(raised.value) == said
@@ -76,7 +76,7 @@ def test_an_unknown_argument(make: Any, said: str, monkeypatch: pytest.MonkeyPat
 def test_a_value_of_another_kind(
     make: Any, said: str, override: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(home, "provider_override", override)
+    monkeypatch.setattr(state_folder, "provider_override", override)
     with pytest.raises(sky.UsageError) as raised:
         make()
     assert said in str(raised.value)

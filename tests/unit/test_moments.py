@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_tui.editor import NoEditor, command, here
-from skyward_tui.moments import moment
+from skyward_tui.external_editor import NoEditor, command, here
+from skyward_tui.panels.log import moment
 
 NEWEST = datetime(2026, 11, 24, 0, 30, 10).timestamp()
 

@@ -9,9 +9,9 @@ from typing import Any, TypeGuard
 import pytest
 
 import skyward_core
-from skyward_core.wire import node_paths
-from skyward_core.wire.node_paths import ERR, MARKS, METRICS, OUT, NodePaths, log_stem
-from skyward_core.wire.value_checks import is_log
+from skyward_core.protocol import node_paths
+from skyward_core.protocol.node_paths import ERR, MARKS, METRICS, OUT, NodePaths, log_stem
+from skyward_core.protocol.validators import is_log
 from tests.support.sources import nodes_of
 
 ROOT = Path(skyward_core.__file__).parent

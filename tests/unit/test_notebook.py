@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from skyward_core.front.api import html
-from skyward_core.front.api.notebook import ComingUp, asked_by, coming_line
-from skyward_core.model.outcome import RootCause
-from skyward_core.model.spec import made_up_name
-from skyward_core.views.views import NodeView, PoolView, RunView, TaskView
+from skyward_core.api import notebook_html
+from skyward_core.api.notebook_display import ComingUp, asked_by, coming_line
+from skyward_core.model.outcomes import RootCause
+from skyward_core.model.specs import made_up_name
+from skyward_core.views.pool_view import NodeView, PoolView, RunView, TaskView
 
 EVIL = "<script>alert(1)</script>&\x1b]0;owned\x07\u202etxt.exe\n<img src=x onerror=alert(2)>"
 
@@ -97,21 +97,21 @@ def test_text_of_ranks_and_hosts_is_text_of_html() -> None:
         EVIL, provider=EVIL, nodes=[NodeView(0, "gone", detail=EVIL, address=EVIL)], runs={"r1": run}
     )
     for shown in (
-        html.of_run(run),
-        html.of_pool(pool),
-        html.of_unseen("pool", EVIL, EVIL),
-        html.of_table(EVIL, [EVIL], [[EVIL]]),
+        notebook_html.of_run(run),
+        notebook_html.of_pool(pool),
+        notebook_html.of_unseen("pool", EVIL, EVIL),
+        notebook_html.of_table(EVIL, [EVIL], [[EVIL]]),
     ):
         assert "&lt;script&gt;alert(1)" in shown
         assert "<script" not in shown and "<img" not in shown and "onerror=alert(2)>" not in shown
         assert not set(shown) & {"\x1b", "\x07", "\u202e"} and "owned" not in shown
-    assert "1 raised, 1 running" in html.of_run(run) and "2.0 s" in html.of_run(run)
+    assert "1 raised, 1 running" in notebook_html.of_run(run) and "2.0 s" in notebook_html.of_run(run)
 
 
 def test_a_large_table_is_cut_and_says_so() -> None:
-    shown = html.of_table("trials", ["#"], [[str(row)] for row in range(html.ROWS + 5)])
-    assert shown.count("<tr>") == html.ROWS + 1 and "and 5 more" in shown
-    assert "x" * 400 not in html.of_table("", ["a"], [["x" * 400]])
+    shown = notebook_html.of_table("trials", ["#"], [[str(row)] for row in range(notebook_html.ROWS + 5)])
+    assert shown.count("<tr>") == notebook_html.ROWS + 1 and "and 5 more" in shown
+    assert "x" * 400 not in notebook_html.of_table("", ["a"], [["x" * 400]])
 
 
 def test_nothing_of_it_is_loaded_by_scripts(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import notice_source
-from skyward_core.node.agent.notice_desk import NoticeDesk
-from skyward_core.node.agent.process import Process
-from skyward_core.runtime import preempt
-from skyward_core.runtime.preempt import Notice, on_preempt
+from skyward_core.node.agent import preemption_notices
+from skyward_core.node.agent.preemption_notices import NoticeDesk
+from skyward_core.node.agent.worker_processes import Process
+from skyward_core.runtime import preemption
+from skyward_core.runtime.preemption import Notice, on_preempt
 from tests.support.agent_parts import Node
 from tests.support.waiting import until
 
@@ -66,7 +66,7 @@ async def test_only_what_is_a_notice_is_told_and_once(tmp_path: Path) -> None:
 async def test_a_program_that_ends_or_never_stops_talking_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notice_source, "PAUSES", (0.01, 0.02))
+    monkeypatch.setattr(preemption_notices, "PAUSES", (0.01, 0.02))
     starts = tmp_path / "starts"
     for number, text in enumerate(("raise SystemExit(3)", "while True: print('x' * 9999, end='')")):
         folder = tmp_path / str(number)
@@ -141,17 +141,17 @@ async def test_an_agent_that_died_before_it_sent_the_signal_has_the_next_one_do_
 def told(tmp_path: Path) -> Iterator[Any]:
     """Writes notices for this process, as its node's agent does."""
     file = tmp_path / "notices.json"
-    before = signal.getsignal(preempt.NEWS)
+    before = signal.getsignal(preemption.NEWS)
 
     def write(*notices: Notice) -> None:
         file.write_text(json.dumps([each.to_json() for each in notices]))
 
-    preempt.hear(str(file))
-    preempt.begin(in_gang=True)
+    preemption.hear(str(file))
+    preemption.begin(in_gang=True)
     yield write
-    signal.signal(preempt.NEWS, before)
-    preempt._file, preempt._registered[:], preempt._kept = "", [], 0
-    preempt._signalled.clear()
+    signal.signal(preemption.NEWS, before)
+    preemption._file, preemption._registered[:], preemption._kept = "", [], 0
+    preemption._signalled.clear()
 
 
 def here(node: int = 0, ends: float | None = None, *, mine: bool = True) -> Notice:
@@ -171,24 +171,24 @@ def test_callbacks_are_called_in_order_with_what_they_require(told: Any, capfd: 
     on_preempt(lambda seconds, node: heard.append(node))
     one = here(3, mine=False)
     told(one)
-    os.kill(os.getpid(), preempt.NEWS)
+    os.kill(os.getpid(), preemption.NEWS)
     assert heard == [3], "in this order: the third has cleared what the first two have said"
-    os.kill(os.getpid(), preempt.NEWS)
+    os.kill(os.getpid(), preemption.NEWS)
     told(one, here(4, ends=monotonic() - 60, mine=False))  # its time is over
-    assert preempt.tell() and heard == [3], "once each"
-    preempt.begin(in_gang=False)
+    assert preemption.tell() and heard == [3], "once each"
+    preemption.begin(in_gang=False)
     told(one, here(5, mine=False))
-    assert preempt.tell() and heard == [3], "other nodes' machines are of no interest to a single task"
+    assert preemption.tell() and heard == [3], "other nodes' machines are of no interest to a single task"
     told(one, here(0))
-    assert preempt.tell() and heard == [0]
+    assert preemption.tell() and heard == [0]
 
 
 @pytest.mark.parametrize("callback", [lambda a, b, c: None, lambda *, into: None, "save"], ids=range(3))
 def test_what_cannot_be_called_is_refused(callback: Any) -> None:
-    before = list(preempt._registered)
+    before = list(preemption._registered)
     with pytest.raises(TypeError, match="on_preempt"):
         on_preempt(callback)
-    assert preempt._registered == before
+    assert preemption._registered == before
 
 
 def test_what_a_callback_raises_stops_no_other(told: Any, capfd: Any) -> None:
@@ -201,39 +201,41 @@ def test_what_a_callback_raises_stops_no_other(told: Any, capfd: Any) -> None:
 
     assert "save, a callback of on_preempt, failed" in (said := capfd.readouterr().err)
     assert "OSError: the disk is full" in said
-    preempt._registered[:] = []
+    preemption._registered[:] = []
     told()
     for callback in (save, lambda: os._exit if heard else exit(7), lambda: heard.append(1)):
         on_preempt(callback)
     told(here(ends=monotonic() + 90))
     with pytest.raises(SystemExit) as left:
-        preempt.tell()
+        preemption.tell()
     assert (left.value.code, heard) == (7, [1])
 
 
 def test_the_first_sigterm_that_was_announced_is_the_notice_s(told: Any) -> None:
-    assert not preempt.comes_with_notice() and not preempt.is_awaited()
+    assert not preemption.comes_with_notice() and not preemption.is_awaited()
     told(here(2, mine=False), Notice(0, True, monotonic() + 60, (1,)))
-    assert not preempt.comes_with_notice() and not preempt.announced_here(), "it was started since"
+    assert not preemption.comes_with_notice() and not preemption.announced_here(), "it was started since"
     told(here())
-    assert preempt.is_awaited() and preempt.announced_here()
-    assert preempt.comes_with_notice() and not preempt.comes_with_notice() and not preempt.is_awaited()
+    assert preemption.is_awaited() and preemption.announced_here()
+    assert (
+        preemption.comes_with_notice() and not preemption.comes_with_notice() and not preemption.is_awaited()
+    )
 
 
 def test_callbacks_of_a_call_end_with_it_and_those_of_plugins_stay(told: Any) -> None:
     heard: list[str] = []
     on_preempt(lambda: heard.append("plugin"))
-    preempt.keep()
+    preemption.keep()
     on_preempt(lambda: heard.append("call"))
-    preempt.forget()
+    preemption.forget()
     told(here())
-    assert preempt.tell() and heard == ["plugin"]
+    assert preemption.tell() and heard == ["plugin"]
 
 
 def test_garbage_is_no_notice(told: Any, tmp_path: Path) -> None:
     for text in ("", "[", "7", "[7]", '[{"a": 1}]', "[[1, 2]]", "[[0, true, 1, 7, false]]"):
         (tmp_path / "notices.json").write_text(text)
-        assert preempt.pending() == []
+        assert preemption.pending() == []
 
 
 async def test_nothing_is_started_where_nobody_takes_machines_back(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front import notify_command
-from skyward_core.front.notify_command import run_command, settle
-from skyward_core.front.settings import Notify
-from skyward_core.views import events as ev
-from skyward_core.views.notifications import Notification, NotificationWatch
+from skyward_core.client import notify_command
+from skyward_core.client.notify_command import run_command, settle
+from skyward_core.client.settings import Notify
+from skyward_core.views import events
+from skyward_core.views.notification_rules import Notification, NotificationWatch
 from skyward_tui.notifications import Notifier, is_news, message, osc9, variables
 from tests.support.fake_session import FakeSession, failed_run
 from tests.support.waiting import wait_until
@@ -67,7 +67,7 @@ def test_a_run_that_vanishes_with_its_pool_is_followed_no_more(session: FakeSess
     run = session.open_run(view)
     watch = NotificationWatch()
     watch.look(session.pools(), session.now)
-    session.emit(view, ev.PoolState(pool="llama-ft", state="gone"))
+    session.emit(view, events.PoolState(pool="llama-ft", state="gone"))
     assert watch.look(session.pools(), session.now) == []
     session.end_run(view, run)
     assert watch.look(session.pools(), session.now) == []
@@ -78,10 +78,10 @@ def test_a_start_that_fails_a_budget_and_a_breakpoint_are_told_once(session: Fak
     view = session.pool("llama-ft", price=1.0)
     watch = NotificationWatch()
     assert watch.look(session.pools(), session.now) == []
-    session.emit(starting, ev.PoolState(pool="fresh", state="failed", detail="no machine to be had"))
-    session.emit(view, ev.BudgetNews(pool="llama-ft", budget=2.0, state="asked", ends_at=session.now + 9))
+    session.emit(starting, events.PoolState(pool="fresh", state="failed", detail="no machine to be had"))
+    session.emit(view, events.BudgetNews(pool="llama-ft", budget=2.0, state="asked", ends_at=session.now + 9))
     for rank in (2, 1):
-        session.emit(view, ev.RankPhase(pool="llama-ft", rank=rank, phase="paused"))
+        session.emit(view, events.RankPhase(pool="llama-ft", rank=rank, phase="paused"))
     told = watch.look(session.pools(), session.now)
     assert {(each.kind, each.pool) for each in told} == {
         ("failed", "fresh"), ("budget", "llama-ft"), ("breakpoint", "llama-ft"),
@@ -92,9 +92,9 @@ def test_a_start_that_fails_a_budget_and_a_breakpoint_are_told_once(session: Fak
         "the start on fresh failed after 1:04: no machine to be had",
     ]
     assert watch.look(session.pools(), session.now) == []
-    session.emit(view, ev.RankPhase(pool="llama-ft", rank=1, phase="running"))
+    session.emit(view, events.RankPhase(pool="llama-ft", rank=1, phase="running"))
     assert watch.look(session.pools(), session.now) == []
-    session.emit(view, ev.RankPhase(pool="llama-ft", rank=1, phase="paused"))
+    session.emit(view, events.RankPhase(pool="llama-ft", rank=1, phase="paused"))
     assert len(watch.look(session.pools(), session.now)) == 1, "it stops once more"
 
 

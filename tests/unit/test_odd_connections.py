@@ -24,17 +24,14 @@ import pytest
 from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 
 from skyward_core.model.errors import SkywardError
-from skyward_core.model.node_range import Nodes
-from skyward_core.model.spec import PoolSpec
-from skyward_core.providers import agents_over_ssh
+from skyward_core.model.specs import Nodes, PoolSpec
+from skyward_core.providers import ssh_machines
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.transport.ssh import connect as connecting
-from skyward_core.transport.ssh import route
-from skyward_core.transport.ssh.dial import Dials
-from skyward_core.transport.ssh.keepalive import ANSWER_TIMEOUT
-from skyward_core.transport.ssh.route import Route
-from skyward_core.transport.ssh.target import Target
-from skyward_core.transport.ssh.transport import SSHTransport
+from skyward_core.transport.ssh import connection, effective_ssh_config
+from skyward_core.transport.ssh.connection import ANSWER_TIMEOUT
+from skyward_core.transport.ssh.effective_ssh_config import Dials, Route
+from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
 BAD, HOSTS = "gpu1", ["gpu0", "gpu1", "gpu2"]
 RAISED = [
@@ -126,7 +123,7 @@ class Connection:
 @pytest.fixture
 def fault(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fault]:
     fault = Fault(*request.param)
-    resolve = route.resolve
+    resolve = effective_ssh_config.resolve
 
     async def resolved(target: Target) -> Route:
         fault.check(target.host, "resolve")
@@ -138,11 +135,11 @@ def fault(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fault]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
-        patch.setattr(connecting, "resolve", resolved)
+        patch.setattr(connection, "resolve", resolved)
         patch.setattr(asyncssh, "connect", connect)
         patch.setattr(asyncssh, "get_server_host_key", connect)
-        patch.setattr(connecting, "FIRST_PAUSE", 0.001)
-        patch.setattr(agents_over_ssh, "CHECK_PATIENCE", 0.0)
+        patch.setattr(connection, "FIRST_PAUSE", 0.001)
+        patch.setattr(ssh_machines, "CHECK_PATIENCE", 0.0)
         patch.setattr("skyward_core.providers.ssh.provider.CHECK_PATIENCE", 0.0)
         yield fault
 
@@ -205,20 +202,20 @@ async def test_an_agent_out_of_reach_is_a_connection_error(
 @pytest.mark.parametrize("fault", [(at, each) for each in SOME for at in AWAITS[:2]], indirect=True, ids=_id)
 async def test_a_key_that_cannot_be_fetched_is_a_verdict(fault: Fault) -> None:
     with pytest.raises(SkywardError):
-        await connecting.fetch_host_key(Target(BAD, config=False))
+        await connection.fetch_host_key(Target(BAD, config=False))
 
 
 @pytest.mark.parametrize("fault", [(at, each) for each in SOME for at in AWAITS[:2]], indirect=True, ids=_id)
 async def test_a_login_that_was_begun_early_is_tried_again_by_who_needs_it(fault: Fault) -> None:
-    async def begin(link: connecting.HostConnection) -> None:
+    async def begin(link: connection.HostConnection) -> None:
         pytest.fail("there is no login")
 
     target = Target(BAD, config=False)
-    await connecting.open_early([target], Dials([]), begin)
+    await connection.open_early([target], Dials([]), begin)
     with pytest.raises(SkywardError):
-        await connecting.connect(target, patience=0)
+        await connection.connect(target, patience=0)
     assert fault.raised == 2
-    await connecting.close_early([target])
+    await connection.close_early([target])
 
 
 @pytest.mark.parametrize("fault", [("", OSError())], indirect=True)

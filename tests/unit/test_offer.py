@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core.model.accelerators import Accelerator
-from skyward_core.model.offer import ALLOCATIONS, Offer, Wish, in_order, why_not
+from skyward_core.model.offers import ALLOCATIONS, Offer, Wish, in_order, why_not
 
 T4 = Offer(
     provider="aws", instance_type="g4dn.12xlarge", region="us-east-1", zone="us-east-1a", accelerator="T4", count=4,

@@ -10,14 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.api import active_pool
-from skyward_core.providers import by_name
-from skyward_core.providers.elsewhere import names
-from skyward_core.providers.elsewhere.stand_in import StandIn
-from skyward_core.store import home
+from skyward_core.api import active_pool
+from skyward_core.providers import by_name, unsupported_providers
+from skyward_core.providers.unsupported_providers import StandIn
+from skyward_core.store import state_folder
 
 STAND_INS = [
-    name for name, kind in vars(names).items() if isinstance(kind, type) and issubclass(kind, StandIn)
+    name for name, kind in vars(unsupported_providers).items() if isinstance(kind, type) and issubclass(kind, StandIn)
     and kind is not StandIn
 ]  # fmt: skip
 
@@ -40,7 +39,7 @@ def test_a_provider_of_elsewhere_keeps_what_it_is_given_and_says_who_serves(name
             sky.Compute(provider=provider)
         with pytest.raises(sky.UsageError, match=f"sky.{name} names machines of"):
             sky.Compute(provider=getattr(sky, name))
-    monkeypatch.setattr(home, "provider_override", "local")
+    monkeypatch.setattr(state_folder, "provider_override", "local")
     compute = sky.Compute(provider=provider, region="r", allocation="spot", disk_gb=50, nodes=2)
     assert isinstance(compute.spec.provider, sky.Local)
     assert compute.spec.nodes == 2
@@ -304,14 +303,14 @@ def test_a_name_alone_is_a_table_of_the_settings(tmp_path, monkeypatch):
     assert (rented.provider.region, rented.wish.max_hourly) == (("us-east-1",), 3.0)
     with pytest.raises(sky.UsageError, match="machines of RunPod"):
         sky.Compute(name="my_cheap")
-    monkeypatch.setattr(home, "provider_override", "local")
-    monkeypatch.setattr(home, "provider_settings", {"hosts": "a,b"})
+    monkeypatch.setattr(state_folder, "provider_override", "local")
+    monkeypatch.setattr(state_folder, "provider_settings", {"hosts": "a,b"})
     with pytest.raises(sky.UsageError, match="provider local has no setting 'hosts'"):
         sky.Compute(name="my_cheap")
-    monkeypatch.setattr(home, "provider_override", "ssh")
+    monkeypatch.setattr(state_folder, "provider_override", "ssh")
     assert sky.Compute(name="my_cheap").spec.provider.hosts == ("a", "b")
-    monkeypatch.setattr(home, "provider_override", "local")
-    monkeypatch.setattr(home, "provider_settings", {})
+    monkeypatch.setattr(state_folder, "provider_override", "local")
+    monkeypatch.setattr(state_folder, "provider_settings", {})
     cheap = sky.Compute(name="my_cheap")
     assert (cheap.spec.name, str(cheap.spec.accelerator)) == ("my-cheap", "A100:8")
     assert "in place of sky.RunPod(cloud_type='secure')" in cheap._said[0]

@@ -11,7 +11,7 @@ import pytest
 
 CHILD = """
 import resource, sys
-from skyward_core.pool.open_files import make_room
+from skyward_core.pool.pool import make_room
 soft, hard, nodes, least = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 make_room(nodes, 1, least)

@@ -12,17 +12,16 @@ from typing import Any
 
 import pytest
 
-from skyward_core.front.looking_only import LookingOnly
-from skyward_core.front.session import Session
+from skyward_core.client.session import LookingOnly, Session
 from skyward_core.model.errors import PoolError
-from skyward_core.model.outcome import RootCause
-from skyward_core.pool.links import link as link_module
-from skyward_core.pool.outputs.listing import listing
-from skyward_core.pool.pool_end import PoolEnd
-from skyward_core.pool.runs import book as runs_module
+from skyward_core.model.outcomes import RootCause
+from skyward_core.pool import agent_link
+from skyward_core.pool.output_files import listing
+from skyward_core.pool.pool_context import PoolEnd
+from skyward_core.pool.runs import run_registry
+from skyward_core.protocol.frame_codec import Header
 from skyward_core.store.ledger_rows import PoolRow, RunRow
-from skyward_core.views import events as ev
-from skyward_core.wire.frames import Header
+from skyward_core.views import events
 from tests.support.pool_parts import TOKEN, Client, Pipe, World, attached, intended
 from tests.support.waiting import until
 
@@ -35,7 +34,7 @@ class Watcher:
 
     def __init__(self, world: World, client: Client) -> None:
         self.world, self.client = world, client
-        self.events: list[ev.Event] = []
+        self.events: list[events.Event] = []
         client.news.subscribe(self.events.append, None)
 
     def say(self, node: int, header: Header, body: bytes = b"") -> None:
@@ -48,7 +47,7 @@ class Watcher:
         await until(lambda: self.client.greeted.count(node) > heard)
         assert self.world.pipes[f"m{node}"] is not before
 
-    def told(self, kind: type[ev.Event]) -> list[Any]:
+    def told(self, kind: type[events.Event]) -> list[Any]:
         return [event for event in self.events if type(event) is kind]
 
     @property
@@ -66,7 +65,7 @@ Come = Callable[[], Awaitable[Watcher]]
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(link_module, "BACKOFF", (0.001, 0.01))
+    monkeypatch.setattr(agent_link, "BACKOFF", (0.001, 0.01))
     return World()
 
 
@@ -128,7 +127,7 @@ async def test_who_comes_later_knows_on_how_many_ranks_each_task_runs(world: Wor
     watcher = await come()
     watcher.say(0, {"t": "run"} | opened("sweep", 4) | {"width": 2})
     watcher.say(1, {"t": "run"} | opened("sweep", 4) | {"width": 2})
-    assert watcher.run.width == 2 and len(watcher.told(ev.RunOpened)) == 1
+    assert watcher.run.width == 2 and len(watcher.told(events.RunOpened)) == 1
 
 
 @pytest.mark.parametrize("who", ["gone", "new"])
@@ -166,9 +165,9 @@ async def test_a_run_that_ends_while_we_look(
         watcher.say(node, {"t": "run"} | opened())
     assert watcher.run.state == "running"
     watcher.say(1, outcome(1, 1, kind, **more))
-    assert watcher.told(ev.RunEnded) == [], "one rank is not the run"
+    assert watcher.told(events.RunEnded) == [], "one rank is not the run"
     watcher.say(0, outcome(0, 0))
-    (ended,) = watcher.told(ev.RunEnded)
+    (ended,) = watcher.told(events.RunEnded)
     assert (ended.state, ended.at) == (state, 1011.0), "when the last outcome was, not when it was heard of"
     assert (ended.root_cause and ended.root_cause.message) == cause
     assert watcher.written().state == state
@@ -182,12 +181,16 @@ async def test_what_comes_twice_is_told_once(world: World, come: Come) -> None:
         watcher.say(0, outcome(0, 0, "raised", error=BOOM))
     watcher.say(0, outcome(0, 0))  # of the same call; the first word stands
     watcher.say(0, outcome(2, 0))  # there is no such call
-    assert watcher.told(ev.RunEnded) == []
+    assert watcher.told(events.RunEnded) == []
     watcher.say(1, outcome(1, 1))
     world.remembers["m0"] = [record(opened(), outcome(0, 0, "raised", error=BOOM))]
     await watcher.reconnect(0)
-    assert [len(watcher.told(kind)) for kind in (ev.RunOpened, ev.RankEnded, ev.RunEnded)] == [1, 2, 1]
-    assert [event.outcome.kind for event in watcher.told(ev.RankEnded)] == ["raised", "returned"]
+    assert [len(watcher.told(kind)) for kind in (events.RunOpened, events.RankEnded, events.RunEnded)] == [
+        1,
+        2,
+        1,
+    ]
+    assert [event.outcome.kind for event in watcher.told(events.RankEnded)] == ["raised", "returned"]
 
 
 async def test_tasks_that_returned_before_we_came_are_counted_by_node(world: World, come: Come) -> None:
@@ -210,15 +213,15 @@ async def test_a_run_that_we_took_over_is_told_of_by_it_alone(world: World, come
     world.remembers["m0"] = [record(opened(), outcome(0, 0))]
     await watcher.reconnect(0)
     watcher.client.background.catch_up()
-    assert watcher.told(ev.RankEnded) == [], "its value is still to come"
+    assert watcher.told(events.RankEnded) == [], "its value is still to come"
     watcher.say(0, outcome(0, 0), b"value")
     watcher.say(0, outcome(0, 0), b"value")  # asked for once more, as the claim is
     watcher.say(1, outcome(1, 1), b"value")
-    await until(lambda: watcher.told(ev.RunEnded))
+    await until(lambda: watcher.told(events.RunEnded))
     watcher.client.background.catch_up()
     assert run.state == watcher.run.state == "done"
-    assert len(watcher.told(ev.RunEnded)) == 1
-    assert sorted(event.outcome.index for event in watcher.told(ev.RankEnded)) == [0, 1]
+    assert len(watcher.told(events.RunEnded)) == 1
+    assert sorted(event.outcome.index for event in watcher.told(events.RankEnded)) == [0, 1]
     assert ("m1", "claim") in world.questions
 
 
@@ -229,7 +232,7 @@ async def test_a_run_of_ours_that_is_over_is_not_told_of_again(world: World, com
     run = await watcher.client.book.claim(RUN)
     watcher.say(0, outcome(0, 0, "lost", error=BOOM))
     watcher.say(1, outcome(1, 1), b"value")
-    await until(lambda: watcher.told(ev.RunEnded))
+    await until(lambda: watcher.told(events.RunEnded))
     before = watcher.written(), watcher.client.ledger.outcomes(RUN)
     watcher.say(0, outcome(0, 0), b"value")
     world.remembers["m1"] = [record(opened(), outcome(0, 0), outcome(1, 1), began=[began(1, 1)])]
@@ -239,7 +242,7 @@ async def test_a_run_of_ours_that_is_over_is_not_told_of_again(world: World, com
         "failed",
         {"lost": 1, "returned": 1},
     )
-    kinds = [ev.RunOpened, ev.RankBegan, ev.RankEnded, ev.RunEnded]
+    kinds = [events.RunOpened, events.RankBegan, events.RankEnded, events.RunEnded]
     assert [len(watcher.told(kind)) for kind in kinds] == [0, 0, 2, 1]
     assert (watcher.written(), watcher.client.ledger.outcomes(RUN)) == before
 
@@ -251,9 +254,9 @@ async def test_what_ranks_came_to_is_told_after_the_pool_was_ended_under_a_run(
     watcher = await come()
     run = await watcher.client.book.claim(RUN)
     run.pool_ended(PoolEnd("p", "somebody else", "", 0.0))
-    await until(lambda: watcher.told(ev.RunEnded))
+    await until(lambda: watcher.told(events.RunEnded))
     watcher.say(1, outcome(1, 1, "collateral", error={"type": "Stopped", "message": "the pool is torn down"}))
-    assert [event.outcome.kind for event in watcher.told(ev.RankEnded)] == ["collateral"]
+    assert [event.outcome.kind for event in watcher.told(events.RankEnded)] == ["collateral"]
 
 
 async def test_a_run_of_which_results_are_missing_is_not_taken_over(world: World, come: Come) -> None:
@@ -297,12 +300,12 @@ async def test_tasks_that_we_saw_return_are_not_counted_again_after_a_drop(
     world.remembers["m0"] = [record(gather, returned=4)]  # one more returned while we were away
     await watcher.reconnect(0)
     watcher.say(0, outcome(4, 0))
-    assert watcher.told(ev.RunEnded) == [], "one is still at work"
+    assert watcher.told(events.RunEnded) == [], "one is still at work"
     assert watcher.written() is not None, "whether the ledger has the run is no matter of time"
     world.remembers["m0"] = [record(gather, returned=0)]  # another agent, that has never heard of those
     await watcher.reconnect(0)
     watcher.say(0, outcome(5, 0))
-    assert [event.state for event in watcher.told(ev.RunEnded)] == ["done"]
+    assert [event.state for event in watcher.told(events.RunEnded)] == ["done"]
 
 
 async def test_what_is_written_of_a_run_that_is_over_stays(world: World, come: Come) -> None:
@@ -419,7 +422,7 @@ async def test_who_saw_the_node_go_stops_the_peers_though_it_only_looks(
     context, book = watcher.client.context, watcher.client.book
     context.observer, book.only_looks = True, how == "reads only"
     if how == "has a client":
-        monkeypatch.setattr(runs_module, "AGAIN", 0.01)
+        monkeypatch.setattr(run_registry, "AGAIN", 0.01)
         monkeypatch.setattr(RunRow, "has_client", True)
     context.links[1].lose("its machine is gone")
     book.saw_loss()
@@ -450,7 +453,7 @@ async def test_the_ledger_is_asked_again_after_a_loss_while_a_run_goes_on_and_ev
         ask(ours)
 
     async def waited(seconds: float) -> None:
-        if seconds >= runs_module.AGAIN:
+        if seconds >= run_registry.AGAIN:
             pauses.append(seconds)
         await sleep(min(seconds, 0.001))
 

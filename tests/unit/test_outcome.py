@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
-from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary, plain, signal_name
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary, plain, signal_name
 
 WHOLE = Outcome(
     3, 1, 0, "raised", 1.5, Summary("dict", "{…}", {"a": [1, None]}, True, 40), ErrorInfo("E", "m", "t"), 2, 9

@@ -9,8 +9,8 @@ import cloudpickle
 import pytest
 
 from skyward_core.model.function import function
-from skyward_core.runtime.info import InstanceInfo, using
-from skyward_core.runtime.output import silent, stderr, stdout
+from skyward_core.runtime.instance_info import InstanceInfo, using
+from skyward_core.runtime.output_decorators import silent, stderr, stdout
 
 
 def speakers(fn, capsys, world_size=3):
@@ -199,7 +199,7 @@ def test_a_wrong_choice_is_refused(only, error):
 
 def test_a_process_without_streams():
     code = (
-        "import sys; sys.stdout = None; from skyward_core.runtime.output import silent; "
+        "import sys; sys.stdout = None; from skyward_core.runtime.output_decorators import silent; "
         "sys.exit(silent(lambda: 7)())"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 7

@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyward_core.model.errors import SpecError
-from skyward_core.model.spec import Image
-from skyward_core.node.agent import outputs
-from skyward_core.node.agent.output_file import OutputFile, version_of
-from skyward_core.node.agent.outputs import written
-from skyward_core.node.boot.working_copy import Item, to_json
-from skyward_core.wire.output_names import CHANGED, matches, may_hold, pattern
-from skyward_core.wire.value_checks import is_below
+from skyward_core.model.specs import Image
+from skyward_core.node.agent import output_files
+from skyward_core.node.agent.output_files import OutputFile, version_of, written
+from skyward_core.node.bootstrap.receive_working_folder import Item, to_json
+from skyward_core.protocol.output_file_patterns import CHANGED, matches, may_hold, pattern
+from skyward_core.protocol.validators import is_below
 from tests.support.examples import examples
 
 NAMES = st.text("ab.*?[]!-~ \n\x1b\\é\udcff", min_size=1, max_size=6) | st.sampled_from(
@@ -132,7 +131,7 @@ def test_all_files_are_named_one_answer_after_the_other(paths: set[str], pattern
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).touch()
         meant = sorted(path for path in files if matches(path, patterns))
-        patch.setattr(outputs, "NAMED", 2)
+        patch.setattr(output_files, "NAMED", 2)
         named: list[str] = []
         while True:
             rows, more = written(str(folder), patterns, 0.0, float("inf"), named[-1] if named else "")
@@ -142,7 +141,7 @@ def test_all_files_are_named_one_answer_after_the_other(paths: set[str], pattern
                 break
         assert named == meant
         # Where there is too much to look at, that is told.
-        patch.setattr(outputs, "LOOKED_AT", 3)
+        patch.setattr(output_files, "LOOKED_AT", 3)
         rows, more = written(str(folder), patterns, 0.0, float("inf"))
         assert [row["path"] for row in rows] == meant[:2] or more
 

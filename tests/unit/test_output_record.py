@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.written_file import WrittenFile
-from skyward_core.pool.outputs import record as record_module
-from skyward_core.pool.outputs.record import OutputRecord
+from skyward_core.model.outcomes import WrittenFile
+from skyward_core.pool import output_files
+from skyward_core.pool.output_files import OutputRecord
 
 
 def test_a_line_that_was_cut_short_takes_no_other_with_it(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_threads_that_read_the_record_together_skip_no_line(
 
     record.add(files[0], tmp_path / files[0].path)
     with monkeypatch.context() as patch, ThreadPoolExecutor(2) as threads:
-        patch.setattr(record_module, "open", open_together, raising=False)
+        patch.setattr(output_files, "open", open_together, raising=False)
         list(threads.map(record.of, files[:2]))
     for file in files[1:]:
         record.add(file, tmp_path / file.path)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from skyward_core.model.errors import PoolError
-from skyward_core.providers.aws import own_host_key
-from skyward_core.providers.aws.own_host_key import MAKE, TAKE, OwnHostKey
+from skyward_core.providers.aws import instance_ssh
+from skyward_core.providers.aws.instance_ssh import MAKE, TAKE, OwnHostKey
 
 FIRST, OWN = "ssh-ed25519 AAAAfirst", "ssh-ed25519 AAAAown"
 
@@ -71,7 +71,7 @@ async def test_what_is_no_key_is_not_believed(tmp_path: Path) -> None:
 async def test_a_server_that_goes_on_with_the_first_key_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_host_key, "PATIENCE", 0.0)
+    monkeypatch.setattr(instance_ssh, "PATIENCE", 0.0)
     machine = Machine(tmp_path / "known")
 
     async def first() -> str:

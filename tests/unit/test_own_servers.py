@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from skyward_core.model.errors import PoolError
-from skyward_core.plugins.support.own_servers import check_free, variables
+from skyward_core.plugins.server_ports_and_certificates import check_free, variables
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.store.own_settings import Notify, OwnSettings, read_own
+from skyward_core.store.user_settings import Notify, OwnSettings, read_own
 
 
 @pytest.fixture

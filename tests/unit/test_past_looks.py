@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from skyward_core.front import past_looks
-from skyward_core.front.past_looks import last_lines, numbers, past_look
-from skyward_core.front.past_runs import RunSearch, past_runs
-from skyward_core.store import kept_trials
-from skyward_core.store.home import pool_dir
+from skyward_core.client import run_history
+from skyward_core.client.run_history import RunSearch, last_lines, numbers, past_look, past_runs
+from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.run_logs import Part
-from skyward_core.views.trial_sheet import TrialSheet
+from skyward_core.store.state_folder import pool_dir
+from skyward_core.views.pool_view import TrialSheet
 
 
 def test_of_a_long_log_the_end_is_read_of_this_run_alone(tmp_path: Path) -> None:
@@ -26,8 +25,8 @@ def test_of_a_long_log_the_end_is_read_of_this_run_alone(tmp_path: Path) -> None
     (tmp_path / "r000.err").write_bytes(b"")
     part = Part("r000", (len(before), 0), (len(before) + len(own), 0))
     logs: Any = SimpleNamespace(folder=tmp_path, parts={0: [part]})
-    assert len(own) > past_looks.SHORT
-    assert last_lines(logs, 0) == lines[-past_looks.LINES :]
+    assert len(own) > run_history.SHORT
+    assert last_lines(logs, 0) == lines[-run_history.LINES :]
 
 
 def test_no_more_of_numbers_is_read_than_was_said(tmp_path: Path) -> None:
@@ -53,7 +52,7 @@ def test_of_a_sweep_the_trials_are_told_and_counted(tmp_path: Path, monkeypatch:
         row = ledger.intend("a", "grid", {"provider": "local"}, {"provider": "local"})
         pool_dir(row.key)
         ledger.record(opened=[("a", "s1", "fit", "sweep", 2, 1.0), ("a", "b1", "fit", "broadcast", 2, 2.0)])
-        kept_trials.keep(row.key, "s1", TrialSheet.new(("lr",), [("0.1",), ("0.2",)]))
+        pool_folder.save_trials(row.key, "s1", TrialSheet.new(("lr",), [("0.1",), ("0.2",)]))
         seen, other = past_look(ledger, "s1"), past_look(ledger, "b1")
         assert seen.trials is not None and [each.arguments for each in seen.trials.rows] == [
             ("0.1",),

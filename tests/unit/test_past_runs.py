@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.front.past_runs import COLUMNS, PastRuns, RunSearch, past_runs, sorted_runs
-from skyward_core.model.machine import Machine
-from skyward_core.model.outcome import RootCause
-from skyward_core.store import kept_launches
-from skyward_core.store.home import pool_dir
+from skyward_core.client.run_history import COLUMNS, PastRuns, RunSearch, past_runs, sorted_runs
+from skyward_core.model.machines import Machine
+from skyward_core.model.outcomes import RootCause
+from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt, bills_of
-from skyward_core.views.views import PoolView, RunView
-from skyward_tui.cli import cli
+from skyward_core.store.state_folder import pool_dir
+from skyward_core.views.pool_view import PoolView, RunView
+from skyward_tui.cli.main import cli
 
 HOUR = 3600.0
 
@@ -49,7 +49,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
             ends=[(f"r{number}", state, began + HOUR / 2, cause)],
         )
         asked = {"script": f"/home/me/train_{number}.py", "arguments": [f"lr=0.{number}"]}
-        kept_launches.keep(row.key, f"r{number}", {"request": asked})
+        pool_folder.keep(row.key, f"r{number}", {"request": asked})
     bills = bills_of(ledger.pool("a"), machines, {"m": now - HOUR}, None)
     ledger.ended("a", Receipt("llama", 1, (0,), (), 1.0, bills=bills))
     ledger.intend("b", "here", {"provider": "local"}, {"provider": "local"})

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from skyward_core.model.errors import NotPicklableError
 from skyward_core.model.function import function
-from skyward_core.node.worker import answers
-from skyward_core.tasks import payload
-from skyward_core.tasks.payload import make_task, make_tasks
-from skyward_core.tasks.task import Task, read_tasks, write_tasks
-from skyward_core.wire.content_name import name_of
-from skyward_core.wire.frames import INLINE
+from skyward_core.node.worker import result_pickler
+from skyward_core.protocol.frame_codec import INLINE
+from skyward_core.tasks import function_pickling
+from skyward_core.tasks.function_pickling import make_task, make_tasks
+from skyward_core.tasks.pickled_call import Task, read_tasks, write_tasks
+from skyward_core.util.content_hash import name_of
 from tests.support.any_text import CHARACTERS
 
 LOCK = threading.Lock()
@@ -66,7 +66,9 @@ def test_a_call_travels(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("pickled", [payload.dumps, answers.dumps], ids=["a call", "an answer"])
+@pytest.mark.parametrize(
+    "pickled", [function_pickling.dumps, result_pickler.dumps], ids=["a call", "an answer"]
+)
 def test_what_goes_by_value_keeps_its_file_whatever_cloudpickle_thinks_of_it(pickled: Any) -> None:
     def outer() -> Any:
         return lambda: 1

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from skyward_core.node.agent.blob_server import PAUSE, STRANGERS, Peers
-from skyward_core.transport.direct.certificates import Authority, Papers, node_name
-from skyward_core.wire import tls_stream
-from skyward_core.wire.content_name import name_of
+from skyward_core.protocol import tls_stream
+from skyward_core.transport.certificates import Authority, Papers, node_name
+from skyward_core.util.content_hash import name_of
 from tests.support.waiting import wait_until
 
 DATA = b"payload" * 300_000

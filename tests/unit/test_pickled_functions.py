@@ -15,7 +15,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from skyward_core.tasks.pickled_functions import PickledFunctions
+from skyward_core.tasks.function_pickling import PickledFunctions
 
 SCRIPT = """
 import json
@@ -225,7 +225,7 @@ def test_a_thread_that_imports_at_this_moment_spoils_no_call(
 
     pickles = Pickles()
     fake = types.SimpleNamespace(modules=Changing(sys.modules), argv=[""])
-    monkeypatch.setattr("skyward_core.tasks.pickled_functions.sys", fake)
+    monkeypatch.setattr("skyward_core.tasks.function_pickling.sys", fake)
     assert pickle.loads(pickles.of(script["work"]))(2.5) == 2 + 3 * 2
 
 

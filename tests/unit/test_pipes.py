@@ -7,9 +7,9 @@ import socket
 
 import pytest
 
-from skyward_core.transport.local.transport import SocketPipe
-from skyward_core.transport.ssh.command_channel import CommandOutput
-from skyward_core.transport.ssh.pipes import Forwarded, Relayed
+from skyward_core.transport.local_transport import SocketPipe
+from skyward_core.transport.ssh.bootstrap_channel import CommandOutput
+from skyward_core.transport.ssh.ssh_transport import Forwarded, Relayed
 
 
 class FakeChannel:
@@ -79,8 +79,8 @@ async def test_a_host_that_only_makes_noise_is_hung_up_on() -> None:
 
 
 async def test_a_line_without_an_end_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skyward_core.transport.ssh.command_channel.LONGEST", 1000)
-    monkeypatch.setattr("skyward_core.transport.ssh.command_channel.MOST_LINES", 10)
+    monkeypatch.setattr("skyward_core.transport.ssh.bootstrap_channel.LONGEST", 1000)
+    monkeypatch.setattr("skyward_core.transport.ssh.bootstrap_channel.MOST_LINES", 10)
     for flood in (b"x" * 600, b"\n" * 6):
         lines, channel = CommandOutput(), FakeChannel()
         lines.connection_made(channel)  # type: ignore[arg-type]

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.worker.attempts import describe_error
-from skyward_core.runtime import placed_files
-from skyward_core.tasks.job_files.mounts import placing
+from skyward_core.node.worker.returned_exceptions import describe_error
+from skyward_core.runtime import shell_and_scripts
+from skyward_core.tasks.job_files.job import placing
 
 
 @pytest.fixture(autouse=True)
 def in_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        placed_files, "instance_info", lambda: SimpleNamespace(local_rank=0, node=3, hostname="n3")
+        shell_and_scripts, "instance_info", lambda: SimpleNamespace(local_rank=0, node=3, hostname="n3")
     )
 
 

@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 
-from skyward_core.front.playback import BEFORE_FAILURE, Playback
-from skyward_core.front.replay import Replay, opened
-from skyward_core.front.sweeping import Sweep
+from skyward_core.client.leftover_cleanup import Sweep
+from skyward_core.client.replay_session import BEFORE_FAILURE, Playback, Replay, opened
 from skyward_core.model.errors import UsageError
-from skyward_core.model.outcome import ErrorInfo, Outcome
-from skyward_core.store.record_file import RecordWriter
-from skyward_core.views import events as ev
-from skyward_core.views import record_entries as entries
-from skyward_core.views.views import PoolView
+from skyward_core.model.outcomes import ErrorInfo, Outcome
+from skyward_core.store.recording_file import RecordWriter
+from skyward_core.views import events, recorded_events
+from skyward_core.views.pool_view import PoolView
 from tests.support.waiting import wait_until
 
 START = 1_700_000_000.0
@@ -39,16 +37,18 @@ def lines(second: int) -> bytes:
 def path(tmp_path: Path) -> Path:
     """Two minutes of a pool: one line a second and rank, and a failure after 90."""
     writer = RecordWriter(tmp_path / "a.skyrec", {"pool": "p", "note": "of \x1b[2Jyesterday"})
-    opened = ev.PoolOpened(pool="p", at=START, spec=SPEC, created_at=START)
-    run = ev.RunOpened(pool="p", at=START + 1, run="r1", function="train", kind="broadcast", total=2)
-    for event in (opened, ev.PoolState(pool="p", at=START + 0.5, state="up"), run):
-        writer.put(entries.of_event(event))
+    opened = events.PoolOpened(pool="p", at=START, spec=SPEC, created_at=START)
+    run = events.RunOpened(pool="p", at=START + 1, run="r1", function="train", kind="broadcast", total=2)
+    for event in (opened, events.PoolState(pool="p", at=START + 0.5, state="up"), run):
+        writer.put(recorded_events.of_event(event))
     for second in range(2, 120):
         for rank in range(2):
-            writer.put(entries.of_log(START + second, f"r00{rank}", "out", "r1", lines(second)))
+            writer.put(recorded_events.of_log(START + second, f"r00{rank}", "out", "r1", lines(second)))
         if second == 90:
             outcome = Outcome(1, 1, 0, "raised", 88.0, error=ErrorInfo("ValueError", "no"))
-            writer.put(entries.of_event(ev.RankEnded(pool="p", at=START + 90, run="r1", outcome=outcome)))
+            writer.put(
+                recorded_events.of_event(events.RankEnded(pool="p", at=START + 90, run="r1", outcome=outcome))
+            )
     writer.put({"at": START + 120, "k": "of the future"})
     writer.close()
     return tmp_path / "a.skyrec"
@@ -129,7 +129,7 @@ def test_it_stops_shortly_before_the_failure(playback: Playback) -> None:
 
 def test_where_nothing_failed_it_says_so(tmp_path: Path) -> None:
     writer = RecordWriter(tmp_path / "b", {"pool": "p"})
-    writer.put(entries.of_event(ev.PoolState(pool="p", at=START, state="up")))
+    writer.put(recorded_events.of_event(events.PoolState(pool="p", at=START, state="up")))
     writer.close()
     playback = Playback(opened(tmp_path / "b"))
     assert not playback.to_failure() and playback.state().failure is None
@@ -159,7 +159,9 @@ def test_the_view_follows_the_clock_by_itself(path: Path) -> None:
 def test_a_record_of_centuries_is_played_like_any_other(tmp_path: Path) -> None:
     writer = RecordWriter(tmp_path / "b", {"pool": "p"})
     for at in (1.0, 6e10):
-        writer.put(entries.of_event(ev.PoolState(pool="p", at=at, state="up" if at > 1 else "starting")))
+        writer.put(
+            recorded_events.of_event(events.PoolState(pool="p", at=at, state="up" if at > 1 else "starting"))
+        )
     writer.close()
     playback = Playback(opened(tmp_path / "b"))
     playback.begin()

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from skyward_core import plugins
-from skyward_core.front.plugins import available, by_name, parameter_fields, values_of
+from skyward_core.client.launch.discovery import available_plugins as available
+from skyward_core.client.launch.discovery import by_name, parameter_fields, values_of
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins import Plugin
 
@@ -35,7 +36,7 @@ class Mine(Plugin):
 @pytest.fixture
 def mine(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = plugins.factory
-    for module in ("skyward_core.plugins", "skyward_core.front.plugins"):
+    for module in ("skyward_core.plugins", "skyward_core.client.launch.discovery"):
         monkeypatch.setattr(f"{module}.factory", lambda name: Mine if name == "mine" else usual(name))
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from skyward_core import plugins
 from skyward_core.model.errors import UsageError
-from skyward_core.model.spec import Image, PipIndex, PoolSpec
-from skyward_core.plugins.base import (
+from skyward_core.model.specs import Image, PipIndex, PoolSpec
+from skyward_core.plugins.plugin import (
     Plugin,
     PluginError,
     bootstrap_steps,
@@ -22,10 +22,12 @@ from skyward_core.plugins.base import (
     enter_app,
     enter_client,
     enter_process,
+    requirement,
     transform_image,
+    with_env,
+    with_pip,
 )
-from skyward_core.plugins.support.requirements import requirement, with_env, with_pip
-from skyward_core.runtime.info import InstanceInfo
+from skyward_core.runtime.instance_info import InstanceInfo
 
 SPEC = PoolSpec(name="p", provider=None)
 
@@ -247,7 +249,7 @@ def test_importing_a_plugins_module_does_not_hide_the_plugin():
 def test_workers_import_plugins_without_the_clients_libraries():
     code = (
         "import sys, pickle; from skyward_core import plugins; "
-        "[getattr(plugins, i.name) for i in plugins.available()]; import skyward_core.plugins.base; "
+        "[getattr(plugins, i.name) for i in plugins.available()]; import skyward_core.plugins.plugin; "
         "print(sorted({'torch', 'jax', 'numpy', 'pydantic', 'textual', 'asyncssh'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,9 +11,9 @@ import pytest
 
 from skyward_core import plugins
 from skyward_core.model.accelerators import parse
-from skyward_core.model.spec import PoolSpec
-from skyward_core.plugins.base import bootstrap_steps
+from skyward_core.model.specs import PoolSpec
 from skyward_core.plugins.built_in.mig import slices_per_gpu
+from skyward_core.plugins.plugin import bootstrap_steps
 from tests.support.plugin_gang import PRELUDE, places
 
 COMPILER = shutil.which("cc")

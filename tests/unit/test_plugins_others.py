@@ -13,10 +13,10 @@ import pytest
 
 from skyward_core import plugins
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.model.spec import Image, PoolSpec
+from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins.built_in.tensorflow import tf_config
-from skyward_core.runtime.info import InstanceInfo, Peer
-from skyward_core.runtime.network import claim_port
+from skyward_core.runtime.instance_info import InstanceInfo, Peer
+from skyward_core.runtime.rendezvous import claim_port
 from tests.support.plugin_gang import places, run_gang
 
 NOT_INSTALLED = "sklearn pandas IPython torch._dynamo"  # optional in keras, and loaded where they are
@@ -139,7 +139,7 @@ def test_plugins_join_nothing_in_a_world_of_one_rank():
     made = ", ".join(f"[plugins.{make}]" for make in JOINING.values())
     (report,) = run_gang(
         f"""
-        from skyward_core.runtime.info import InstanceInfo
+        from skyward_core.runtime.instance_info import InstanceInfo
         words = ("RANK", "SIZE", "MASTER_", "JAX_", "TF_CONFIG", "ACCELERATE_USE_CPU")
         told = []
         for each in [{made}]:

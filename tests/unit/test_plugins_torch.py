@@ -5,11 +5,11 @@ import os
 import pytest
 
 from skyward_core import plugins
-from skyward_core.model.spec import Image, PoolSpec
+from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins.built_in.torch import RECORDED
-from skyward_core.runtime import torchrun
-from skyward_core.runtime.info import InstanceInfo, Peer
-from skyward_core.runtime.network import interface_of, threads_per_rank
+from skyward_core.runtime import rendezvous
+from skyward_core.runtime.instance_info import InstanceInfo, Peer
+from skyward_core.runtime.rendezvous import interface_of, threads_per_rank
 from tests.support.plugin_gang import places, run_gang
 
 GPU = "A100:8"
@@ -62,7 +62,7 @@ def test_every_rank_is_told_its_place():
     ]
     seen = run_gang(
         f"""
-        from skyward_core.runtime.torchrun import set_for_good
+        from skyward_core.runtime.rendezvous import set_for_good
         set_for_good(info)
         print(json.dumps([[os.environ[k] for k in {names}], os.environ["GLOO_SOCKET_IFNAME"]]))
         """,
@@ -93,7 +93,7 @@ def test_nothing_on_one_rank():
 def test_what_the_person_set_stays():
     (report,) = run_gang(
         """
-        from skyward_core.runtime.torchrun import set_for_good
+        from skyward_core.runtime.rendezvous import set_for_good
         set_for_good(info)
         print(json.dumps([os.environ[k] for k in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "MASTER_ADDR")]))
         """,
@@ -131,6 +131,6 @@ def test_collectives_are_remembered_unless_the_person_says_otherwise(given, set_
     # The plugin sets a rank's variables for good, and this process goes on with other tests.
     kept = {name: value for name, value in os.environ.items() if name not in RECORDED}
     monkeypatch.setattr(os, "environ", kept | given)
-    monkeypatch.setattr(torchrun, "_by_plugin", {})
+    monkeypatch.setattr(rendezvous, "_by_plugin", {})
     with plugins.torch(init=False).around_process(places(2, 1)[0]):
         assert {name: os.environ[name] for name in RECORDED if name in os.environ} == set_to

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.pool.gang.gang import GangKeeper
-from skyward_core.pool.gang.standalone import Standalone
+from skyward_core.pool.gang_setup import GangKeeper, Standalone
 from tests.support.waiting import until
 
 Header = dict[str, Any]

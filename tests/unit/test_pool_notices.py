@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from skyward_core.pool.nodes.notices import Notices
-from skyward_core.views import events as ev
-from skyward_core.views.views import PoolView, apply
+from skyward_core.pool.node_roster import Notices
+from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView, apply
 
 
 class Stage:
@@ -18,7 +18,7 @@ class Stage:
 
     def __init__(self, *, observer: bool = False, alone: bool = False) -> None:
         self.view = PoolView("p")
-        apply(self.view, ev.PoolOpened(pool="p", spec={"nodes": 4}, created_at=0.0))
+        apply(self.view, events.PoolOpened(pool="p", spec={"nodes": 4}, created_at=0.0))
         self.warned: list[tuple[int, int, int]] = []
         self.said: list[str] = []
         self.links = [self.link(node) for node in range(4)]

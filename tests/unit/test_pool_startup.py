@@ -15,14 +15,13 @@ from skyward_core.model.errors import (
     PoolError,
     Unreachable,
 )
-from skyward_core.model.machine import Machine
-from skyward_core.model.node_range import Nodes
-from skyward_core.model.spec import Image, Options, PoolSpec
-from skyward_core.model.states import MachineStatus
-from skyward_core.pool.links import link as link_module
+from skyward_core.model.machines import Machine
+from skyward_core.model.outcomes import MachineStatus
+from skyward_core.model.specs import Image, Nodes, Options, PoolSpec
+from skyward_core.pool import agent_link
 from skyward_core.pool.pool import Pool
+from skyward_core.protocol.frame_codec import WireError
 from skyward_core.store.ledger import Ledger
-from skyward_core.wire.frames import WireError
 from tests.support.pool_parts import TOKEN, Client, World, dead_process, intended, machine
 from tests.support.waiting import until
 
@@ -32,7 +31,7 @@ Come = Callable[..., Awaitable[Client]]
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(link_module, "BACKOFF", (0.001, 0.01))
+    monkeypatch.setattr(agent_link, "BACKOFF", (0.001, 0.01))
     return World()
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.presets import Preset, delete, presets, save, without_unknown
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.launch.presets import Preset, delete, presets, save, without_unknown
 from skyward_core.model.errors import UsageError
 
 SCRIPT = """

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.node.agent import processes
-from skyward_core.node.boot import host as on_host
+from skyward_core.node.agent import worker_processes
+from skyward_core.node.bootstrap import host_inspection
 from tests.support.processes import descendants, exists
 from tests.support.waiting import wait_until
 
@@ -45,7 +45,7 @@ def family() -> Iterator[tuple[subprocess.Popen[str], int, int]]:
     assert leader.stdout is not None
     inside, outside = map(int, leader.stdout.readline().split())
     yield leader, inside, outside
-    processes.kill_all([leader.pid, inside, outside])
+    worker_processes.kill_all([leader.pid, inside, outside])
     leader.communicate()
 
 
@@ -60,20 +60,21 @@ def test_a_signal_reaches_the_whole_group_and_nobody_else(
     family: tuple[subprocess.Popen[str], int, int],
 ) -> None:
     leader, inside, outside = family
-    assert processes.signal_group(leader.pid, signal.SIGKILL)
+    assert worker_processes.signal_group(leader.pid, signal.SIGKILL)
     wait_until(lambda: not exists(inside), what="its child is in the group")
     assert leader.wait() == -signal.SIGKILL
     assert exists(outside)
     wait_until(
-        lambda: not processes.signal_group(leader.pid, signal.SIGKILL), what="nothing of the group is left"
+        lambda: not worker_processes.signal_group(leader.pid, signal.SIGKILL),
+        what="nothing of the group is left",
     )
-    processes.kill_all([outside, outside, leader.pid])
+    worker_processes.kill_all([outside, outside, leader.pid])
     wait_until(lambda: not exists(outside), what="killed")
 
 
 REAPER = """
 import os, sys, time
-from skyward_core.node.agent.processes import become_reaper, kill_all, reap
+from skyward_core.node.agent.worker_processes import become_reaper, kill_all, reap
 from tests.support.processes import descendants
 assert become_reaper()
 if os.fork() == 0:          # a rank ...
@@ -128,41 +129,41 @@ def test_who_writes_into_a_folder_is_found_also_when_it_is_gone(tmp_path: Path) 
         child = subprocess.Popen(["sleep", "600"], stderr=errors)
     try:
         shutil.rmtree(folder)
-        assert on_host.members(str(folder)) == [child.pid]
-        assert on_host.members(str(tmp_path / "node")) == []
+        assert host_inspection.members(str(folder)) == [child.pid]
+        assert host_inspection.members(str(tmp_path / "node")) == []
     finally:
         child.kill()
         child.wait()
-    assert on_host.members(str(folder)) == []
+    assert host_inspection.members(str(folder)) == []
 
 
 def test_who_has_a_node_s_mark_is_found_with_all_below(tmp_path: Path) -> None:
     folder, outer = str(tmp_path / "node:0"), str(tmp_path / "a-node-it-runs-in")
     code = "import os, subprocess\nprint(subprocess.Popen(['sleep', '600'], env={}).pid, flush=True)\ninput()"
-    marks = {on_host.MARK: f"{outer}:{folder}"}
+    marks = {host_inspection.MARK: f"{outer}:{folder}"}
     child = subprocess.Popen(
         [sys.executable, "-c", code], env=marks, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert child.stdout is not None
     below = int(child.stdout.readline())
     try:
-        assert on_host.members(folder) == sorted([child.pid, below])
-        assert on_host.members(outer) == sorted([child.pid, below])
-        assert on_host.members("/of/a/node") == on_host.members(str(tmp_path)) == []
+        assert host_inspection.members(folder) == sorted([child.pid, below])
+        assert host_inspection.members(outer) == sorted([child.pid, below])
+        assert host_inspection.members("/of/a/node") == host_inspection.members(str(tmp_path)) == []
     finally:
-        processes.kill_all([child.pid, below])
+        worker_processes.kill_all([child.pid, below])
         child.communicate()
 
 
 def test_a_process_is_known_by_when_it_started() -> None:
     child = subprocess.Popen(["sleep", "600"])
-    when = processes.started(child.pid)
-    assert int(when) >= int(processes.started(os.getpid()))
+    when = worker_processes.started(child.pid)
+    assert int(when) >= int(worker_processes.started(os.getpid()))
     child.kill()
     wait_until(lambda: not exists(child.pid), what="killed")
-    assert processes.started(child.pid) == "", "it has ended, reaped or not"
+    assert worker_processes.started(child.pid) == "", "it has ended, reaped or not"
     child.wait()
-    assert processes.started(child.pid) == ""
+    assert worker_processes.started(child.pid) == ""
 
 
 def test_a_group_is_killed_by_any_of_it_and_our_own_is_not(
@@ -170,7 +171,7 @@ def test_a_group_is_killed_by_any_of_it_and_our_own_is_not(
 ) -> None:
     leader, inside, outside = family
     ours = subprocess.Popen(["sleep", "600"])
-    processes.kill_groups([inside, ours.pid])
+    worker_processes.kill_groups([inside, ours.pid])
     assert leader.wait() == ours.wait() == -signal.SIGKILL
     wait_until(lambda: not exists(inside), what="it was named")
     assert exists(outside)

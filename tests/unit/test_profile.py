@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.node.stacks import py_spy
-from skyward_core.views.profile import as_json, flame_graph, hottest, parsed, speedscope, table
+from skyward_core.node import stack_sampling
+from skyward_core.views.stack_groups import as_json, flame_graph, hottest, parsed, speedscope, table
 from tests.support.examples import examples
 from tests.support.hostile_text import Acts
 
@@ -74,8 +74,11 @@ def test_whatever_a_rank_is_made_of_the_files_can_be_read(raw: str, name: str) -
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (b"Error: Permission Denied: Try running again with elevated permissions by going 'sudo !!'", py_spy.REFUSED),
-        (b"Error: Failed to suspend process\nReason: EPERM: Operation not permitted", py_spy.REFUSED),
+        (
+            b"Error: Permission Denied: Try running again with elevated permissions by going 'sudo !!'",
+            stack_sampling.REFUSED,
+        ),
+        (b"Error: Failed to suspend process\nReason: EPERM: Operation not permitted", stack_sampling.REFUSED),
         (b"Error: No such file or directory (os error 2)\n", "py-spy said: No such file or directory (os error 2)"),
         (b"", "py-spy ended and wrote nothing: the rank may have ended meanwhile"),
         (
@@ -85,4 +88,4 @@ def test_whatever_a_rank_is_made_of_the_files_can_be_read(raw: str, name: str) -
     ],
 )  # fmt: skip
 def test_why_py_spy_cannot_read_is_said_in_words(said: bytes, why: str) -> None:
-    assert py_spy.in_words(said) == why
+    assert stack_sampling.in_words(said) == why

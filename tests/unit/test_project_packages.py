@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import SpecError
-from skyward_core.model.spec import Image
-from skyward_core.tasks.packages import asked as packages
-from skyward_core.tasks.packages.kept_lock import lock_text
-from skyward_core.tasks.packages.local_packages import LocalPackage, local_packages, travelling
+from skyward_core.model.specs import Image
+from skyward_core.tasks.packages import image_packages as packages
+from skyward_core.tasks.packages.lock_files import lock_text
+from skyward_core.tasks.packages.package_specs import LocalPackage, local_packages, travelling
 
 SHA = "sha256:" + "a" * 64
 OTHER = "sha256:" + "b" * 64

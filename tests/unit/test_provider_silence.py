@@ -11,12 +11,12 @@ from typing import Any, cast
 import pytest
 
 from skyward_core.model.errors import PoolError
-from skyward_core.model.machine import Machine
-from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.model.machines import Machine
+from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
-from skyward_core.pool.nodes.reconcile import close_if_gone
 from skyward_core.pool.pool import Pool
-from skyward_core.providers import told
+from skyward_core.pool.reconciliation import close_if_gone
+from skyward_core.providers import provider
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 from tests.support.pool_parts import Client, World, intended
@@ -50,7 +50,7 @@ class Silent(World):
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Silent:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(told, "ANSWER", 0.05)
+    monkeypatch.setattr(provider, "ANSWER", 0.05)
     monkeypatch.setattr(teardown, "RENTED", 0.2)
     return Silent()
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from skyward_core.model.errors import LedgerError
-from skyward_core.model.machine import Machine
-from skyward_core.model.outcome import Outcome
-from skyward_core.node.boot.environment import MADE
-from skyward_core.store.home import ENVIRONMENTS, PRUNED, home, pool_dir
+from skyward_core.model.machines import Machine
+from skyward_core.model.outcomes import Outcome
+from skyward_core.node.bootstrap.image_environment import MADE
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Kept, Receipt
-from skyward_core.store.prune import prune, prune_environments, prune_when_due
+from skyward_core.store.pruning import prune, prune_environments, prune_when_due
+from skyward_core.store.state_folder import ENVIRONMENTS, PRUNED, home, pool_dir
 
 DAY = 86400.0
 

@@ -9,8 +9,8 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import NoCapacity, TooFewHosts
-from skyward_core.model.spec import PoolSpec
-from skyward_core.providers.told import hearing
+from skyward_core.model.specs import PoolSpec
+from skyward_core.providers.provider import hearing
 
 HOSTS = ["a", "b", "c", "d"]
 

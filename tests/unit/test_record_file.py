@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skyward_core.model.errors import UsageError
-from skyward_core.store import record_file
-from skyward_core.store.record_file import RecordFile, RecordWriter
+from skyward_core.store import recording_file
+from skyward_core.store.recording_file import RecordFile, RecordWriter
 from tests.support.examples import examples
 
 PLAIN = st.recursive(
@@ -91,7 +91,9 @@ def test_one_of_a_newer_release_is_refused_and_says_so(tmp_path: Path) -> None:
 def block(lines: bytes, raw: int | None = None) -> bytes:
     packed = zlib.compress(lines, 9)
     return (
-        record_file._HEAD.pack(b"blk1", len(packed), len(lines) if raw is None else raw, zlib.crc32(packed))
+        recording_file._HEAD.pack(
+            b"blk1", len(packed), len(lines) if raw is None else raw, zlib.crc32(packed)
+        )
         + packed
     )
 
@@ -106,9 +108,9 @@ def test_what_unpacks_to_more_than_it_says_is_left_out() -> None:
 
 
 def test_a_large_block_and_many_blocks_are_refused_before_they_are_unpacked() -> None:
-    record = RecordFile(BEGIN + block(b"\n" * (record_file.RAW + 1)), "a")
+    record = RecordFile(BEGIN + block(b"\n" * (recording_file.RAW + 1)), "a")
     assert list(record.entries()) == [{"k": "about"}] and record.cut
-    many = block(b"\n" * record_file.RAW) * (record_file.ALL // record_file.RAW + 1)
+    many = block(b"\n" * recording_file.RAW) * (recording_file.ALL // recording_file.RAW + 1)
     with pytest.raises(UsageError, match="would unpack to more than 512 MB"):
         RecordFile(BEGIN + many, "a")
 

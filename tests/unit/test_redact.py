@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core.model.errors import SpecError
-from skyward_core.model.spec import Image, Options, PipIndex, PoolSpec, Worker
-from skyward_core.wire.redact import (
+from skyward_core.model.specs import Image, Options, PipIndex, PoolSpec, Worker
+from skyward_core.util.redaction import (
     SHORTEST,
     Redactor,
     Sieve,

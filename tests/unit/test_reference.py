@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.api.attach import Attached
-from skyward_core.providers.base import Provider
+from skyward_core.api.attach import Attached
+from skyward_core.providers.provider import Provider
 
 SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):")
 ITEM = re.compile(r" {4}(\*{0,2}[\w.]+(?:, [\w.]+)*): \S")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import SkywardError
-from skyward_core.providers import remembering as module
-from skyward_core.providers.aws.calls import Account, Calls
-from skyward_core.providers.remembering import RememberedAnswers, remembering
+from skyward_core.providers import provider
+from skyward_core.providers.aws.boto_calls import Account, Calls
+from skyward_core.providers.provider import RememberedAnswers, remembering
 
 
 class CountedCalls(Calls):
@@ -40,7 +40,7 @@ async def test_only_who_may_remember_is_answered_by_what_was_said(monkeypatch: p
     assert await number(calls) == 6, "a start asks anew"
     with remembering():
         assert await number(calls) == 6, "and what it was told counts from then on"
-        monkeypatch.setattr(module, "AGE", 0.0)
+        monkeypatch.setattr(provider, "AGE", 0.0)
         assert await number(calls) == 7
 
 
@@ -59,8 +59,8 @@ async def test_errors_and_other_accounts_are_not_remembered() -> None:
 
 def test_what_is_kept_is_bounded() -> None:
     kept = RememberedAnswers()
-    for question in range(2 * module.MOST):
+    for question in range(2 * provider.MOST):
         kept.keep(question, question + 1)
     with remembering():
-        assert kept.find(0) is None and kept.find(2 * module.MOST - 1) == 2 * module.MOST
-        assert len([each for each in range(2 * module.MOST) if kept.find(each)]) == module.MOST
+        assert kept.find(0) is None and kept.find(2 * provider.MOST - 1) == 2 * provider.MOST
+        assert len([each for each in range(2 * provider.MOST) if kept.find(each)]) == provider.MOST

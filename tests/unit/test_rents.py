@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.launch_plan import LaunchPlan
-from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.sweeping import Found
-from skyward_core.model.leftover import Leftover
-from skyward_core.model.spec import PoolSpec
-from skyward_core.providers.aws.calls import calls_of
-from skyward_core.views.views import PoolView
-from skyward_tui.as_json import pool_json
-from skyward_tui.launch_plan import rows
-from skyward_tui.leftovers import amount_of
-from skyward_tui.words import hourly
+from skyward_core.client.launch.launch_plan import LaunchPlan
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.leftover_cleanup import Found
+from skyward_core.model.machines import Leftover
+from skyward_core.model.specs import PoolSpec
+from skyward_core.providers.aws.boto_calls import calls_of
+from skyward_core.views.pool_view import PoolView
+from skyward_tui.launch_form.plan_text import rows
+from skyward_tui.text.json_output import pool_json
+from skyward_tui.text.number_format import hourly
+from skyward_tui.text.receipts_and_leftovers import amount_of
 
 
 def test_a_pool_of_rented_machines_is_precious_and_its_price_unknown() -> None:

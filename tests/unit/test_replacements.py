@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import LedgerError, NoCapacity, PoolError, RemoteError, UsageError
-from skyward_core.model.machine import Machine
-from skyward_core.pool.nodes import replace as module
+from skyward_core.model.machines import Machine
+from skyward_core.pool import node_recovery
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, Replacement
 from tests.support.pool_parts import TOKEN, Client, World, attached, dead_process, intended, machine
@@ -24,8 +24,8 @@ Come = Callable[..., Awaitable[Client]]
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(module, "PAUSES", (0.001, 0.001))
-    monkeypatch.setattr(module, "POLL", 0.001)
+    monkeypatch.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.001, 0.001))
+    monkeypatch.setattr(node_recovery, "POLL", 0.001)
 
 
 @pytest.fixture
@@ -374,7 +374,7 @@ async def test_a_useless_machine_whose_end_does_not_come_is_followed_by_another(
         if len(world.prepared) == 1:
             raise PoolError("no agent can run there")
 
-    monkeypatch.setattr(module, "ENDING", 0.001)
+    monkeypatch.setattr(node_recovery, "ENDING", 0.001)
     world.on_prepare, world.on_terminate = first_is_broken, Held()
     lose(client)
     await settled(client)
@@ -399,7 +399,7 @@ async def test_what_ends_the_search_at_once_is_not_told_as_the_end_of_its_time(
 async def test_who_cannot_ask_after_a_machine_of_another_client_goes_on_trying_to_reach_it(
     world: World, come: Come, trouble: Exception | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "GLANCE", 0.001)
+    monkeypatch.setattr(node_recovery, "MACHINE_STATE_TIMEOUT", 0.001)
     first, second = await come(), await come()
     lose(first)
     await settled(first)

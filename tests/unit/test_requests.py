@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent.fail_fast import FailFast
-from skyward_core.node.agent.gang import Epochs
-from skyward_core.node.agent.meter import Meter
-from skyward_core.node.agent.requests import Requests
-from skyward_core.wire.frames import VERSION, Header
+from skyward_core.node.agent.agent_state import Epochs
+from skyward_core.node.agent.client_requests import Requests
+from skyward_core.node.agent.gang_queue_and_fail_fast import FailFast
+from skyward_core.node.agent.sampler_process import Meter
+from skyward_core.protocol.frame_codec import VERSION, Header
 from tests.support.agent_parts import Node, Speaker
 from tests.support.waiting import until
 

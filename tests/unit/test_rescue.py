@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from skyward_core.model.machine import Machine
-from skyward_core.node.agent.deadman import LONGEST
-from skyward_core.pool import rescue
-from skyward_core.pool.nodes.reconcile import close_if_gone
-from skyward_core.providers.aws.launching import LEAST_DEADMAN
-from skyward_core.store.archive import Archive
+from skyward_core.model.machines import Machine
+from skyward_core.node.agent.agent import LONGEST
+from skyward_core.pool import fetch_retained_results
+from skyward_core.pool.reconciliation import close_if_gone
+from skyward_core.providers.aws.instance_launch import LEAST_DEADMAN
 from skyward_core.store.ledger import Ledger
+from skyward_core.store.pool_folder import Archive
 from skyward_core.views.events import UnfetchedNews
 
 A, B = "aa", "bb"  # runs
@@ -64,7 +64,7 @@ def holding(node: int, **runs: int) -> Machine:
 @pytest.fixture
 def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Gives a pool's context: of a provider, and of what each node said at its end."""
-    monkeypatch.setattr(rescue, "Visit", Visit)
+    monkeypatch.setattr(fetch_retained_results, "Visit", Visit)
     monkeypatch.setattr(Visit, "made", [])
 
     def make(provider: Any, *told: dict[str, int] | None, runs: int = 1) -> Any:
@@ -83,11 +83,11 @@ async def of(
     context: Any, machines: Sequence[Machine], *, give_up: bool = False, troubled: Any = (), said: Any = None
 ) -> Any:
     words: list[str] = [] if said is None else said
-    return await rescue.rescue(context, machines, troubled, words.append, give_up=give_up)
+    return await fetch_retained_results.rescue(context, machines, troubled, words.append, give_up=give_up)
 
 
 def test_the_machines_deadman_waits_for_it() -> None:
-    assert rescue.ASKING + rescue.PATIENCE + 2 * LONGEST < LEAST_DEADMAN * 60
+    assert fetch_retained_results.ASKING + fetch_retained_results.PATIENCE + 2 * LONGEST < LEAST_DEADMAN * 60
 
 
 async def test_machines_that_said_that_nothing_is_left_are_not_asked(pool: Any) -> None:
@@ -105,7 +105,7 @@ async def test_one_whose_end_was_not_clean_is_asked_all_the_same_and_once(pool: 
 
 
 async def test_what_does_not_come_is_named(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rescue, "MOST", 1000)
+    monkeypatch.setattr(fetch_retained_results, "MOST", 1000)
     away = replace(machine(1), state="unreachable", extra={"why": "no route"})
     provider = Provider(holding(0, aa=100, bb=5000), away, holding(9, aa=100))
     said: list[str] = []
@@ -126,7 +126,7 @@ async def test_what_takes_too_long_is_given_up_and_named(pool: Any, monkeypatch:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(Visit, "make", hangs)
-    monkeypatch.setattr(rescue, "PATIENCE", 0.01)
+    monkeypatch.setattr(fetch_retained_results, "PATIENCE", 0.01)
     _, lost = await of(pool(Provider(holding(0, aa=1)), {A: 1}), [machine(0)])
     assert lost == ["run aa (1 bytes) on node 0 (10.0.0.0): it was not here after 0.01 s"]
 
@@ -139,7 +139,7 @@ async def test_machines_that_take_too_long_to_answer_are_named(
             await asyncio.Event().wait()
             return []
 
-    monkeypatch.setattr(rescue, "ASKING", 0.01)
+    monkeypatch.setattr(fetch_retained_results, "ASKING", 0.01)
     _, lost = await of(pool(Silent(), {A: 1}), [machine(0)])
     assert lost == ["what nobody had fetched: node 0 (10.0.0.0) did not all answer within 0.01 s"]
 

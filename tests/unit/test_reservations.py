@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from skyward_core.front import capacity
+from skyward_core.client import offers
 from skyward_core.model.errors import NoCapacity, Unreachable
-from skyward_core.model.offer import Block, Offer, Reservation, Wish
-from skyward_core.providers.aws import reservations
-from skyward_core.providers.aws.calls import Account, Calls
+from skyward_core.model.offers import Block, Offer, Reservation, Wish
+from skyward_core.providers.aws import instance_launch
+from skyward_core.providers.aws.boto_calls import Account, Calls
 
 HELD = Reservation(
     id="cr-1", instance_type="p5.48xlarge", region="r", zone="ra", count=2, free=2, state="active", is_block=True,
@@ -38,14 +38,17 @@ async def test_what_cannot_be_had_now_lacks_capacity(
     async def find(*_: Any) -> Reservation:
         return replace(HELD, **change)
 
-    monkeypatch.setattr(reservations, "_find", find)
+    monkeypatch.setattr(instance_launch, "_find", find)
     with pytest.raises(NoCapacity, match=said):
-        await reservations.held(CALLS, ["r"], "cr-1", Wish(), 2)
+        await instance_launch.held(CALLS, ["r"], "cr-1", Wish(), 2)
 
 
 def test_machines_of_a_block_are_paid_and_others_are_not() -> None:
     offer = Offer(provider="aws", instance_type="p5.48xlarge", region="r", hourly=55.0, beside_hourly=0.5)
-    block, plain = reservations.Held(HELD), reservations.Held(replace(HELD, is_block=False, ends_at=None))
+    block, plain = (
+        instance_launch.Held(HELD),
+        instance_launch.Held(replace(HELD, is_block=False, ends_at=None)),
+    )
     assert (block.market, block.offer(offer).billed_hourly) == ("capacity-block", 0.5)
     assert (plain.market, plain.offer(offer).billed_hourly) == ("on-demand", 55.5)
     assert "EC2 ends them at" in block.note and "EC2 ends" not in plain.note
@@ -69,7 +72,7 @@ async def test_a_purchase_whose_answer_nobody_can_read_may_have_been_made(
 
     monkeypatch.setattr(Calls, "_call", call)
     with pytest.raises(Unreachable, match="half an answer"):
-        await reservations.buy(CALLS, block, "t")
+        await instance_launch.buy(CALLS, block, "t")
     assert asked == ["purchase_capacity_block"]
 
 
@@ -85,7 +88,7 @@ async def test_a_purchase_whose_answer_names_no_reservation_may_have_been_made(
         starts_at=1e9, upfront=10.0,
     )  # fmt: skip
     with pytest.raises(Unreachable, match="names no reservation"):
-        await reservations.buy(CALLS, block, "t")
+        await instance_launch.buy(CALLS, block, "t")
 
 
 def refused(code: str, status: int = 400) -> ClientError:
@@ -115,4 +118,4 @@ def test_a_price_that_is_no_number_is_nobodys(upfront: float, said: float) -> No
         provider="aws", id="cb-1", instance_type="p5.48xlarge", region="r", zone="ra", count=1, hours=24,
         starts_at=1e9, upfront=upfront,
     )  # fmt: skip
-    assert not capacity.same_price(block, said)
+    assert not offers.same_price(block, said)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from skyward_core.transport.ssh import rest_sending
-from skyward_core.transport.ssh.rest_sending import RestSending
-from skyward_core.transport.ssh.wanted_python import WantedPython
-from skyward_core.transport.upload.bundle import bundle
+from skyward_core.transport.bundle_builder import bundle
+from skyward_core.transport.ssh import ssh_transport
+from skyward_core.transport.ssh.host_address import WantedPython
+from skyward_core.transport.ssh.ssh_transport import RestSending
 from tests.support.waiting import until
 
 
@@ -46,7 +46,7 @@ class Host:
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rest_sending, "PAUSES", (3600.0, 0.01, 0.01))
+    monkeypatch.setattr(ssh_transport, "PAUSES", (3600.0, 0.01, 0.01))
 
 
 def sending(host: Host) -> RestSending:
@@ -74,7 +74,7 @@ async def test_one_that_came_meanwhile_is_not_sent_again() -> None:
 
 
 async def test_a_host_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rest_sending, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(ssh_transport, "PAUSES", (0.0, 0.0, 0.0))
     host = Host()
     host.fails = 2
     rest = sending(host)
@@ -85,7 +85,7 @@ async def test_a_host_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_a_host_that_takes_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rest_sending, "SETTLING", 0.05)
+    monkeypatch.setattr(ssh_transport, "SETTLING", 0.05)
     host = Host()
     host.hangs = True
     rest = sending(host)
@@ -115,7 +115,7 @@ async def test_it_is_packed_beside_the_loop_and_for_all_hosts_once(monkeypatch: 
             return b"rest"
 
     made = Packs()
-    monkeypatch.setattr(rest_sending, "bundle_for", lambda nvml, minor: made)
+    monkeypatch.setattr(ssh_transport, "bundle_for", lambda nvml, minor: made)
     hosts = [Host() for _ in range(8)]
     sent = [sending(host) for host in hosts]
     for each in sent:

@@ -21,10 +21,10 @@ import pytest
 
 import skyward_core
 from skyward_core.model.errors import NotPicklableError, RemoteError
-from skyward_core.model.outcome import Summary
-from skyward_core.node.worker.attempts import describe_error
-from skyward_core.node.worker.results import JSON_LIMIT, TEXT, pickle_result, summarise
-from skyward_core.wire.frames import FAILURE, INLINE
+from skyward_core.model.outcomes import Summary
+from skyward_core.node.worker.result_summaries import JSON_LIMIT, TEXT, pickle_result, summarise
+from skyward_core.node.worker.returned_exceptions import describe_error
+from skyward_core.protocol.frame_codec import FAILURE, INLINE
 
 
 class Trap:
@@ -468,7 +468,7 @@ def test_endless_messages_are_cut() -> None:
 
 
 def test_the_traceback_begins_with_user_code() -> None:
-    from skyward_core.runtime.output import stdout
+    from skyward_core.runtime.output_decorators import stdout
 
     @stdout(only="head")
     def body() -> None:
@@ -490,14 +490,14 @@ def test_the_traceback_begins_with_user_code() -> None:
 
 
 def test_frames_of_ours_below_the_users_are_kept() -> None:
-    from skyward_core.runtime.shard import shard
+    from skyward_core.runtime.sharding import shard
 
     try:
         shard([1, 2], [1])
     except ValueError as error:
         header, _ = describe_error(error)
     assert __file__ in header["traceback"]
-    assert "shard.py" in header["traceback"]
+    assert "sharding.py" in header["traceback"]
 
 
 def test_a_folder_whose_name_begins_like_ours_is_the_users() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skyward_core.pool.nodes.revivals import FAILURES, PAUSE, STARTS, WINDOW, Revivals
+from skyward_core.pool.node_recovery import FAILURES, PAUSE, STARTS, WINDOW, Revivals
 
 
 class Clock:

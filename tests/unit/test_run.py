@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyward_core.model.errors import RunError
-from skyward_core.pool.runs import sent_run as module
-from skyward_core.views import events as ev
+from skyward_core.pool.runs import run as module
+from skyward_core.views import events
 from tests.support.examples import examples
 from tests.support.runs import broadcast, gather, home_for_runs, kinds
 from tests.support.staged_pool import said, staged, task
@@ -219,11 +219,11 @@ async def test_what_no_node_tells_of_is_shown_and_written_down_too(how: str) -> 
                 stage.nodes[0].ends(run, 0)
         assert run.state != "running"
         stage.background.catch_up()
-        shown = {event.outcome.index: event.outcome for event in stage.told(ev.RankEnded)}
+        shown = {event.outcome.index: event.outcome for event in stage.told(events.RankEnded)}
         stage.news.records.flush()
         assert shown == run.outcomes
         assert {outcome.index: outcome for _, outcome in stage.ledger.outcomes} == run.outcomes
-        assert isinstance(stage.log[-1], ev.RunEnded), "of a run that is over nothing more is told"
+        assert isinstance(stage.log[-1], events.RunEnded), "of a run that is over nothing more is told"
 
 
 async def test_tasks_that_fail_together_are_written_down_in_one_go() -> None:
@@ -289,8 +289,8 @@ def test_any_order_and_repetition_gives_the_same_results(
                 assert set(run.outcomes) == ended
                 assert (run.state == "running") == (len(ended) < total)
             stage.background.catch_up()
-            assert sorted(event.outcome.index for event in stage.told(ev.RankEnded)) == list(range(total))
-            assert [event.state for event in stage.told(ev.RunEnded)] == [run.state]
+            assert sorted(event.outcome.index for event in stage.told(events.RankEnded)) == list(range(total))
+            assert [event.state for event in stage.told(events.RunEnded)] == [run.state]
             stage.news.records.flush()
             assert sorted(outcome.index for _, outcome in stage.ledger.outcomes) == list(range(total))
             assert stage.book.runs == {}

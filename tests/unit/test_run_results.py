@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import Cancelled, PoolError, PoolGone, RunError
-from skyward_core.pool.pool_end import PoolEnd
+from skyward_core.pool.pool_context import PoolEnd
 from skyward_core.pool.runs.run import Ending, Run
-from skyward_core.views import events as ev
+from skyward_core.views import events
 from tests.support.runs import broadcast, gather, home_for_runs
 from tests.support.staged_pool import Stage, staged, task
 from tests.support.waiting import until
@@ -45,7 +45,7 @@ async def test_without_a_reader_a_generator_may_go_on_after_every_value() -> Non
         for number in (0, 1, 0, 1, 2):
             node.yields(run, 0, number)
         assert credits(stage) == [1, 2, 2, 2, 3], "what came twice is taken once"
-        assert [event.seq for event in stage.told(ev.ItemYielded)] == [0, 1, 2]
+        assert [event.seq for event in stage.told(events.ItemYielded)] == [0, 1, 2]
         node.ends(run, 0, items=3)
         assert run.state == "done"
 
@@ -172,7 +172,7 @@ async def test_a_large_result_that_cannot_be_had_is_lost(trouble: str, why: str)
         with pytest.raises(RunError, match=rf"^f failed: task 0 was lost: [^\[]*{why}[^\[]*$"):
             run.results()
         stage.background.catch_up()
-        assert len(stage.told(ev.RankEnded)) == 1
+        assert len(stage.told(events.RankEnded)) == 1
 
 
 async def test_a_large_result_that_is_told_of_again_while_it_comes_is_fetched_once() -> None:
@@ -265,7 +265,7 @@ async def test_a_pool_that_has_ended_ends_its_runs_and_has_nothing_removed() -> 
         with pytest.raises(PoolGone, match="by somebody else"):
             run.results()
         assert (run.state, stage.nodes[0].of("stop"), stage.acknowledged()) == ("lost", [], [])
-        assert [event.state for event in stage.told(ev.RunEnded)] == ["lost", "lost"]
+        assert [event.state for event in stage.told(events.RunEnded)] == ["lost", "lost"]
 
 
 async def test_of_another_clients_run_every_node_is_told_that_it_is_not_needed() -> None:

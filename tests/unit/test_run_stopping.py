@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from skyward_core.front.api.streams import split
+from skyward_core.api.map_and_stream import split
 from skyward_core.model.errors import Cancelled
 from skyward_core.pool.runs import run as module
-from skyward_core.views import events as ev
+from skyward_core.views import events
 from tests.support.runs import broadcast, gather, home_for_runs, kinds
 from tests.support.staged_pool import said, staged, task
 from tests.support.waiting import until
@@ -157,7 +157,7 @@ async def test_a_broadcast_of_which_no_rank_began_is_begun_anew() -> None:
             stage.nodes[rank].ends(run, rank, value=rank)
         assert run.results() == [0, 1, 2]
         stage.background.catch_up()
-        assert [event.state for event in stage.told(ev.RunEnded)] == ["done"]
+        assert [event.state for event in stage.told(events.RunEnded)] == ["done"]
 
 
 async def test_a_generator_that_is_begun_anew_is_read_to_its_end() -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from skyward_core.views.logs import Lines
-from skyward_core.wire.safe_text import closed, colored, field, is_clean, paragraph, value
-from skyward_tui.commands.console import LogPrinter
+from skyward_core.util.terminal_safe_text import closed, colored, field, is_clean, paragraph, value
+from skyward_core.views.log_buffer import Lines
+from skyward_tui.cli.console import LogPrinter
 from tests.support.any_text import CHARACTERS
 from tests.support.examples import examples
 from tests.support.hostile_text import SGR, harm, is_harmful, through_pty

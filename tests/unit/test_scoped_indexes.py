@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.boot import environment
+from skyward_core.node.bootstrap import image_environment
 
 pytestmark = pytest.mark.slow
 
@@ -105,7 +105,7 @@ def env(
     request: pytest.FixtureRequest, world: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, str]:
     """Variables of a host on which everybody's index has a newer skytiny, of somebody else's."""
-    monkeypatch.setattr(environment, "EXTRA_PATH", ())
+    monkeypatch.setattr(image_environment, "EXTRA_PATH", ())
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
     public = "http://" + world.enter_context(
@@ -127,7 +127,9 @@ def installed(requirements: list[str], address: str, root: Path, env: dict[str, 
     """Versions of what an environment got where an index is kept to skytiny."""
     indexes = [{"url": f"http://me:hush@{address}", "packages": ["SkyTiny"]}]
     lines: list[str] = []
-    python = environment.ensure({"pip": requirements, "pip_indexes": indexes}, root, env, "", lines.append)
+    python = image_environment.ensure(
+        {"pip": requirements, "pip_indexes": indexes}, root, env, "", lines.append
+    )
     assert not [line for line in lines if "hush" in line]
     code = "import importlib.metadata as m; print(*(f'{d.name}={d.version}' for d in m.distributions()))"
     said = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
@@ -150,7 +152,7 @@ def test_where_it_cannot_be_reached_nothing_takes_its_place(
 ) -> None:
     with index() as gone:
         pass
-    with pytest.raises(environment.EnvironmentFailed, match="skytiny") as caught:
+    with pytest.raises(image_environment.EnvironmentFailed, match="skytiny") as caught:
         installed(["skytiny", "skyother"], gone, tmp_path, env)
     assert "hush" not in str(caught.value)
 
@@ -160,7 +162,7 @@ def test_where_it_lacks_the_package_nothing_takes_its_place(
     world: ExitStack, tmp_path: Path, env: dict[str, str]
 ) -> None:
     empty = world.enter_context(index())
-    with pytest.raises(environment.EnvironmentFailed, match="skytiny"):
+    with pytest.raises(image_environment.EnvironmentFailed, match="skytiny"):
         installed(["skytiny"], empty, tmp_path, env)
 
 
@@ -177,6 +179,6 @@ def test_one_that_is_asked_for_elsewhere_only_does_not_come(
 def test_one_that_another_needs_is_not_taken_from_elsewhere(
     private: str, tmp_path: Path, env: dict[str, str]
 ) -> None:
-    with pytest.raises(environment.EnvironmentFailed, match=r"name it in Image\(pip=") as caught:
+    with pytest.raises(image_environment.EnvironmentFailed, match=r"name it in Image\(pip=") as caught:
         installed(["skyapp"], private, tmp_path, env)
     assert "skytiny" in str(caught.value)

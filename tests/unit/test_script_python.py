@@ -10,13 +10,12 @@ from typing import ClassVar
 
 import pytest
 
-from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.script_python import script_python
-from skyward_core.front.scripts import imports_of
+from skyward_core.client.launch.discovery import imports_of
+from skyward_core.client.launch.launch_request import LaunchRequest, script_python
 from skyward_core.model.errors import ScriptError, SpecError
-from skyward_core.model.spec import Image, PoolSpec
+from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins import by_name as plugin
-from skyward_core.plugins.base import Plugin, transform_image
+from skyward_core.plugins.plugin import Plugin, transform_image
 from skyward_core.providers.local.provider import Local
 from skyward_core.tasks import missing_packages
 from skyward_core.tasks.missing_packages import FRAMEWORKS
@@ -119,7 +118,7 @@ def test_what_plugins_bring_loads_a_script_that_needs_it(
     script = project / "train.py"
     spec = PoolSpec(name="p", provider=Local(), plugins=[Brings()])
     assert not script_python(script, None, spec)[0].chosen, "nobody knows what that module is"
-    monkeypatch.setattr("skyward_core.front.scripts.FRAMEWORKS", ("nowhere_to_be_found",))
+    monkeypatch.setattr("skyward_core.client.launch.discovery.FRAMEWORKS", ("nowhere_to_be_found",))
     found, packages = script_python(script, None, spec)
     assert packages is None and found.source == "plugins of the pool: brings"
     assert found.environment["pip"] == ["nowhere-to-be-found==1.0"] and found.version == OWN

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import ScriptError
-from skyward_tui.cli import cli
-from skyward_tui.commands import run as run_command
+from skyward_tui.cli.commands import run
+from skyward_tui.cli.main import cli
 
 SCRIPT = """
 import skyward_core as sky
@@ -45,8 +45,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
         found.append(request)
         return 0
 
-    monkeypatch.setattr(run_command, "run", execute)
-    monkeypatch.setattr("skyward_tui.commands.console.Console.note", lambda self, text: notes.append(text))
+    monkeypatch.setattr(run, "run", execute)
+    monkeypatch.setattr("skyward_tui.cli.console.Console.note", lambda self, text: notes.append(text))
 
     def ask(line: str) -> LaunchRequest | str:
         found.clear()
@@ -140,9 +140,9 @@ def test_a_module_is_run_as_python_runs_it(asked):
     assert "goes behind --" in asked("run -m package.train --epochs 3")
     assert "neither package/nothing.py nor" in asked("run -m package.nothing")
     with pytest.raises(ScriptError, match=r"no such script: package\.train; .* run -m package\.train"):
-        run_command._plan(LaunchRequest(script="package.train", script_args=()), launching=False)
+        run._plan(LaunchRequest(script="package.train", script_args=()), launching=False)
     with pytest.raises(ScriptError, match=r"is a folder; name a script in it$"):
-        run_command._plan(LaunchRequest(script="."), launching=False)
+        run._plan(LaunchRequest(script="."), launching=False)
 
 
 def test_torchruns_options(asked):

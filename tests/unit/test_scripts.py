@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from skyward_core.front.scripts import imports_of, missing_of
+from skyward_core.client.launch.discovery import imports_of, missing_of
 from skyward_core.model.errors import ScriptError, UsageError
-from skyward_core.store.working_folder import workdir, working_folder
-from skyward_core.tasks.arguments import Text
-from skyward_core.tasks.scripts import find_function, list_functions, parse_arguments, split_target
+from skyward_core.store.state_folder import workdir, working_folder
+from skyward_core.tasks.argument_parsing import Text
+from skyward_core.tasks.script_inspection import find_function, list_functions, parse_arguments, split_target
 
 
 @pytest.fixture

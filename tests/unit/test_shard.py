@@ -7,8 +7,8 @@ from collections import deque
 import numpy as np
 import pytest
 
-from skyward_core.runtime.info import InstanceInfo, using
-from skyward_core.runtime.shard import shard
+from skyward_core.runtime.instance_info import InstanceInfo, using
+from skyward_core.runtime.sharding import shard
 
 # What is slow to import is so when a test needs it: every process of a run collects this file.
 
@@ -175,7 +175,7 @@ def test_nothing_to_shard():
 
 def test_imports_no_array_library():
     code = (
-        "import sys; from skyward_core.runtime.shard import shard; assert shard([1]) == [1]; "
+        "import sys; from skyward_core.runtime.sharding import shard; assert shard([1]) == [1]; "
         "print(sorted({'numpy', 'torch', 'jax', 'pandas', 'pydantic'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

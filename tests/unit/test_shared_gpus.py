@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import NoCapacity, UsageError
-from skyward_core.model.gpu_use import FREE_BELOW, GpuProcess, GpuUse
-from skyward_core.model.spec import PoolSpec, Worker
+from skyward_core.model.machines import FREE_BELOW, GpuProcess, GpuUse
+from skyward_core.model.specs import PoolSpec, Worker
 from skyward_core.node import gpu_locks
-from skyward_core.providers.asked_pool import pool_spec
+from skyward_core.providers.pool_planning import pool_spec
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.providers.ssh.shared import HostLook, chosen, free_of, in_words
+from skyward_core.providers.ssh.shared_hosts import HostLook, chosen, free_of, in_words
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
 

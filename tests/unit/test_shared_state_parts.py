@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import skyward_core as sky
-from skyward_core.plugins.base import check_standalone
-from skyward_core.plugins.support import shared_server, shared_values
-from skyward_core.plugins.support.shared_asking import in_slices
-from skyward_core.plugins.support.shared_values import Key, pack_key, unpack_key
-from skyward_core.plugins.support.shared_way import private_folder
+from skyward_core.plugins import redis_collections
+from skyward_core.plugins.built_in import shared
+from skyward_core.plugins.plugin import check_standalone
+from skyward_core.plugins.redis_collections import Key, in_slices, pack_key, private_folder, unpack_key
 
 PLAIN = st.one_of(
     st.none(),
@@ -38,22 +37,22 @@ def test_what_is_no_plain_value_is_no_key(key: object) -> None:
 
 
 def test_a_value_that_the_server_would_break_off_at_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_values, "LARGEST", 1000)
-    assert shared_values.unpack(shared_values.pack(bytes(900))) == bytes(900)
+    monkeypatch.setattr(redis_collections, "LARGEST", 1000)
+    assert redis_collections.unpack(redis_collections.pack(bytes(900))) == bytes(900)
     with pytest.raises(
         sky.UsageError, match=r"a value of type bytes has 1.02 kB; one that is shared has at most 1 kB"
     ):
-        shared_values.pack(bytes(1000))
+        redis_collections.pack(bytes(1000))
 
 
 def test_a_head_without_a_server_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(shared_server, "ELSEWHERE", str(tmp_path))
+    monkeypatch.setattr(shared, "ELSEWHERE", str(tmp_path))
     with (
         pytest.raises(sky.PoolError, match=r"valkey-server or redis-server .* apt-get install redis-server"),
-        shared_server.server("token", ("", "", ""), "127.0.0.1", 19000),
+        shared.server("token", ("", "", ""), "127.0.0.1", 19000),
     ):
         pass
 
@@ -63,10 +62,10 @@ def test_a_server_that_ends_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "#!/bin/sh\ncat >/dev/null\necho starting\necho 'no such thing'\nexit 3\n"
     )
     program.chmod(0o700)
-    monkeypatch.setattr(shared_server, "_program", lambda: str(program))
+    monkeypatch.setattr(shared, "_program", lambda: str(program))
     with (
         pytest.raises(sky.PoolError, match="ended with status 3: no such thing"),
-        shared_server.server(f"token of {tmp_path}", ("", "", ""), "127.0.0.1", 19000),
+        shared.server(f"token of {tmp_path}", ("", "", ""), "127.0.0.1", 19000),
     ):
         pass
     assert not private_folder(f"token of {tmp_path}").exists()

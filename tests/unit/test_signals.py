@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from skyward_core.node.agent.signals import act_on
+from skyward_core.node.agent.worker_processes import act_on
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.pool.links.clock_steps import ClockSteps
-from skyward_core.views import events as ev
-from skyward_core.views.silence import FLOOR, RUNS, UNKNOWN, Clocks, Rhythms
+from skyward_core.pool.agent_link import ClockSteps
+from skyward_core.views import events
+from skyward_core.views.log_buffer import FLOOR, RUNS, Clocks, Rhythms
+from skyward_core.views.log_buffer import SILENCE_OF_NEW_RANKS as UNKNOWN
 from skyward_tui.widgets.rank_state import rank_states
 from tests.support.fake_session import FakeSession
 from tests.support.pool_parts import World, attached, intended
@@ -92,7 +93,7 @@ def test_a_quiet_rank_says_so_on_its_card() -> None:
     run = session.open_run(view, total=2)
     start = session.now
     for rank in (0, 1):
-        session.emit(view, ev.RankBegan(pool="p", run=run.id, index=rank, rank=rank, node=rank, at=start))
+        session.emit(view, events.RankBegan(pool="p", run=run.id, index=rank, rank=rank, node=rank, at=start))
     for step in range(10):
         session.now = start + 5 * step
         for rank in (0, 1):
@@ -118,16 +119,16 @@ def test_while_a_rank_stands_at_a_breakpoint_nobody_is_quiet_and_the_wait_is_not
         at += 5
         for rank in (0, 1):
             view.rhythms.heard(run.id, rank, at)
-    session.emit(view, ev.RankPhase(pool=view.name, rank=1, phase="paused", at=at))
+    session.emit(view, events.RankPhase(pool=view.name, rank=1, phase="paused", at=at))
     assert [view.rhythms.quiet(run.id, rank, BEGAN, at + 3600) for rank in (0, 1)] == [None, None]
     at += 3600
-    session.emit(view, ev.RankPhase(pool=view.name, rank=1, phase="running", at=at))
+    session.emit(view, events.RankPhase(pool=view.name, rank=1, phase="running", at=at))
     assert view.rhythms.quiet(run.id, 0, BEGAN, at + FLOOR - 1) is None
     for rank in (0, 1):
         view.rhythms.heard(run.id, rank, at + 5)
     assert [view.rhythms.quiet(run.id, rank, BEGAN, at + 6 + FLOOR) for rank in (0, 1)] == [FLOOR + 1] * 2
-    session.emit(view, ev.RankPhase(pool=view.name, rank=1, phase="paused", at=at + 6))
-    session.emit(view, ev.NodePhase(pool=view.name, node=1, phase="gone", at=at + 7))
+    session.emit(view, events.RankPhase(pool=view.name, rank=1, phase="paused", at=at + 6))
+    session.emit(view, events.NodePhase(pool=view.name, node=1, phase="gone", at=at + 7))
     assert view.rhythms.quiet(run.id, 0, BEGAN, at + 8 + FLOOR) == FLOOR + 1, "it stands nowhere any more"
     assert view.rank_phases == {}
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.node.agent.calls import Call
+from skyward_core.node.agent.agent_state import Gang
+from skyward_core.node.agent.call_journal import Call
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.gang import Gang
-from skyward_core.node.agent.process import Process, SharedLife
-from skyward_core.node.agent.slot import Step, decide
-from skyward_core.node.agent.team import RankBlock, Team
+from skyward_core.node.agent.partial_gangs import RankBlock, Team
+from skyward_core.node.agent.worker_processes import Process, SharedLife
+from skyward_core.node.agent.worker_slot import Step, decide
 
 CONNECTION = Connection(lambda *_: None, lambda _: None)
 

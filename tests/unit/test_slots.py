@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent.calls import Call
+from skyward_core.node.agent.agent_state import Gang
+from skyward_core.node.agent.call_journal import Call
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.gang import Gang
-from skyward_core.node.agent.process import Process
-from skyward_core.node.agent.slot import Slot
-from skyward_core.node.agent.tail import Tail
-from skyward_core.wire.frames import Header, WireError
+from skyward_core.node.agent.log_tailing import Tail
+from skyward_core.node.agent.worker_processes import Process
+from skyward_core.node.agent.worker_slot import Slot
+from skyward_core.protocol.frame_codec import Header, WireError
 from tests.support.agent_parts import Node, Peer, Speaker
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import slow_calls as module
-from skyward_core.node.agent.calls import Call
-from skyward_core.node.agent.slow_calls import SlowCalls
+from skyward_core.node.agent import call_outcomes
+from skyward_core.node.agent.call_journal import Call
+from skyward_core.node.agent.call_outcomes import SlowCalls
 
 ASKED: Any = {}
 RETURNED: Any = {"kind": "returned"}
@@ -43,7 +43,7 @@ def test_of_many_calls_those_that_still_run_are_told_of_once(monkeypatch: pytest
 
 
 def test_quick_calls_set_no_timer_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SLOW", 0.01)
+    monkeypatch.setattr(call_outcomes, "SLOW", 0.01)
     looks = 0
 
     class Counted(SlowCalls):

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from skyward_core.model.function import function
-from skyward_core.node.agent.source_store import keep
-from skyward_core.node.worker.source_files import SourceFiles
-from skyward_core.tasks.payload import make_task
-from skyward_core.tasks.source_texts import LARGEST, sources_of
-from skyward_core.tasks.task import SourceText, read_tasks, write_tasks
-from skyward_core.wire.content_name import name_of
-from skyward_core.wire.node_paths import NodePaths
+from skyward_core.node.agent.source_files import keep
+from skyward_core.node.worker.script_modules import SourceFiles
+from skyward_core.protocol.node_paths import NodePaths
+from skyward_core.tasks.function_pickling import LARGEST, make_task, sources_of
+from skyward_core.tasks.pickled_call import SourceText, read_tasks, write_tasks
+from skyward_core.util.content_hash import name_of
 
 TEXT = b"def f():\n    return 1\n"
 

@@ -12,7 +12,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import SpecError
-from skyward_core.model.spec import Image, Options, PipIndex, PoolSpec, Worker, made_up_name
+from skyward_core.model.specs import Image, Options, PipIndex, PoolSpec, Worker, made_up_name
 
 
 class Provider:

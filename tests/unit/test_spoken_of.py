@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.states import RunKind
-from skyward_core.pool.context import PoolContext
-from skyward_core.pool.runs.book import RunBook
+from skyward_core.model.outcomes import RunKind
+from skyward_core.pool.pool_context import PoolContext
 from skyward_core.pool.runs.run import Run
-from skyward_core.wire.frames import WireError
+from skyward_core.pool.runs.run_registry import RunBook
+from skyward_core.protocol.frame_codec import WireError
 
 
 def book_of() -> RunBook:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.views.spread import Trace, band, median, outliers
+from skyward_core.views.outliers import Trace, band, median, outliers
 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
 finite = st.floats(-1e300, 1e300, allow_subnormal=False)  # half of the least of those is 0

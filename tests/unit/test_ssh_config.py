@@ -14,16 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front.host_groups import new_group
-from skyward_core.front.hosts import shown_key
+from skyward_core.client.ssh_hosts import new_group, shown_key
 from skyward_core.model.errors import UsageError
 from skyward_core.providers.slurm.provider import Slurm
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.transport.ssh import openssh_config, route
+from skyward_core.transport.ssh import effective_ssh_config, ssh_config_export
 from skyward_core.transport.ssh.asyncssh_import import asyncssh
-from skyward_core.transport.ssh.connect import connect
-from skyward_core.transport.ssh.route import jump_target, resolve
-from skyward_core.transport.ssh.target import Target
+from skyward_core.transport.ssh.connection import connect
+from skyward_core.transport.ssh.effective_ssh_config import jump_target, resolve
+from skyward_core.transport.ssh.host_address import Target
 from tests.support.examples import examples
 from tests.support.processes import exists
 from tests.support.waiting import until
@@ -371,7 +370,7 @@ async def test_a_block_for_one_host_is_not_for_its_neighbour(home: Path, line: s
     assert [way.user for way in ways] == ["ann", "bob"]
 
 
-async def way_of(name: str) -> route.Route | None:
+async def way_of(name: str) -> effective_ssh_config.Route | None:
     try:
         return await resolve(Target(name))
     except UsageError:  # jump hosts that lead to themselves
@@ -387,7 +386,7 @@ async def test_an_ssh_that_gives_no_answer_is_ended(
     pids = home / "pids"
     Program(home / "bin", f"echo $$ >> {pids}\n{script.format(pids=pids)}")
     monkeypatch.setenv("PATH", f"{home}/bin:/bin:/usr/bin")
-    monkeypatch.setattr(route, "ANSWER", 0.3)
+    monkeypatch.setattr(effective_ssh_config, "ANSWER", 0.3)
     with pytest.raises(UsageError, match=r"~/\.ssh/config cannot be used for host \w+: `ssh -G` fails"):
         await resolve(Target("gpu1"))
     await until(lambda: not any(exists(int(pid)) for pid in pids.read_text().split()))
@@ -399,14 +398,14 @@ async def test_a_host_whose_match_exec_hangs_does_not_stop_the_others(
     script = f"case $* in *bad*) touch {home}/asked; exec sleep 60;; esac; echo hostname there"
     Program(home / "bin", script)
     monkeypatch.setenv("PATH", f"{home}/bin:/bin:/usr/bin")
-    monkeypatch.setattr(route, "FIRST", 0.1)
-    monkeypatch.setattr(route, "ANSWER", 60)
+    monkeypatch.setattr(effective_ssh_config, "FIRST", 0.1)
+    monkeypatch.setattr(effective_ssh_config, "ANSWER", 60)
     bad = [asyncio.create_task(resolve(Target(f"bad{number}"))) for number in range(3)]
     await until(lambda: (home / "asked").exists())
     async with asyncio.timeout(20):
         assert (await resolve(Target("good"))).host == "there"
     assert not any(each.done() for each in bad)
-    monkeypatch.setattr(route, "ANSWER", 0.3)
+    monkeypatch.setattr(effective_ssh_config, "ANSWER", 0.3)
     for host in "bad7", "bad8":  # each is asked itself, so that all end at the same time
         with pytest.raises(UsageError, match=f"host {host}: `ssh -G` fails: it gave no answer"):
             await resolve(Target(host))
@@ -485,7 +484,7 @@ async def test_openssh_understands_the_entries_of_a_pool(home: Path) -> None:
     )
     given = Target("10.0.0.2", user="me", port=2222, keys=(str(home / "a key"),))
     targets = [Target("box"), given, Target("run")]
-    whole = await openssh_config.write("train", targets)
+    whole = await ssh_config_export.write("train", targets)
 
     def said(name: str) -> dict[str, str]:
         done = subprocess.run(
@@ -510,11 +509,11 @@ async def test_openssh_understands_the_entries_of_a_pool(home: Path) -> None:
     assert third["proxycommand"] == "nc run run '100%%'"
     assert third["certificatefile"] == str(home / "signed") and third["identitiesonly"] == "yes"
     assert third["identityagent"] == "/agent" and third["identityfile"] == f"{home}/100%%/key"
-    openssh_config.remove("train")
+    ssh_config_export.remove("train")
     assert said("train-1")["hostname"] == "train-1"
 
 
 def test_the_include_line_is_added_once_at_the_top(home: Path) -> None:
     (home / ".ssh/config").write_text("Host box\n  Port 1\n")
-    assert openssh_config.add_include_line() and not openssh_config.add_include_line()
-    assert (home / ".ssh/config").read_text() == f"{openssh_config.include_line()}\n\nHost box\n  Port 1\n"
+    assert ssh_config_export.add_include_line() and not ssh_config_export.add_include_line()
+    assert (home / ".ssh/config").read_text() == f"{ssh_config_export.include_line()}\n\nHost box\n  Port 1\n"

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.front.stacks import as_json
-from skyward_core.model.stacks import RankStack, StackFrame, Stacks, ThreadStack
-from skyward_core.node.stacks.texts import FRAMES, THREADS, Places, bounded, of_faulthandler, of_py_spy
-from skyward_core.pool.stacks import _of_run
-from skyward_core.views.stacks import (
+from skyward_core.model.stack_values import RankStack, StackFrame, Stacks, ThreadStack
+from skyward_core.node.stack_sampling import FRAMES_PER_THREAD as FRAMES
+from skyward_core.node.stack_sampling import THREADS, Places, bounded, of_faulthandler, of_py_spy
+from skyward_core.pool.rank_inspection import _of_run
+from skyward_core.protocol.validators import is_stack_frame
+from skyward_core.views.pool_view import RunView
+from skyward_core.views.stack_groups import (
     as_text,
     collective_of,
     groups,
@@ -24,8 +26,7 @@ from skyward_core.views.stacks import (
     verdict,
     where,
 )
-from skyward_core.views.views import RunView
-from skyward_core.wire.value_checks import is_stack_frame
+from skyward_core.views.stack_groups import stack_as_json as as_json
 from tests.support.examples import examples
 from tests.support.hostile_text import Acts
 from tests.support.some_stacks import C10D, OURS, REDUCING, TORCH, WORKER, stack
@@ -196,7 +197,7 @@ IMPORTING = (
     ("_call_with_frames_removed", "<frozen importlib._bootstrap>", 241),
     ("_find_and_load", "<frozen importlib._bootstrap>", 1176),
     ("<module>", TORCH + "__init__.py", 2254),
-    ("_quieten.<locals>.load", "/b/all.zip/skyward_core/runtime/large_imports.py", 72),
+    ("_quieten.<locals>.load", "/b/all.zip/skyward_core/runtime/import_hooks.py", 72),
     ("_find_and_load", "<frozen importlib._bootstrap>", 1176),
 )
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from skyward_core.model.errors import UsageError
-from skyward_core.model.stacks import Stacks
-from skyward_tui.commands import stacks as command
-from skyward_tui.commands.console import Console
+from skyward_core.model.stack_values import Stacks
+from skyward_tui.cli.commands import debug as stacks
+from skyward_tui.cli.console import Console
 from tests.support.fake_session import NOW, FakeSession
 from tests.support.some_stacks import REDUCING, VALIDATING, stack
 
@@ -28,10 +28,8 @@ def session(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
     def opened(console: Console) -> Iterator[FakeSession]:
         yield made
 
-    monkeypatch.setattr(command, "opened", opened)
-    monkeypatch.setattr(
-        command, "live_run", lambda session, word: (SimpleNamespace(key="p.1", spec={}), "r1")
-    )
+    monkeypatch.setattr(stacks, "opened", opened)
+    monkeypatch.setattr(stacks, "live_run", lambda session, word: (SimpleNamespace(key="p.1", spec={}), "r1"))
     return made
 
 
@@ -64,7 +62,7 @@ def test_a_signal_needs_a_yes_or_the_option(
     monkeypatch.setattr(Console, "ask", ask)
     if signal and session.signalled is not None:
         session.taken = session.signalled
-    status = command.stacks("r1", Console(), signal=signal, threads=False)
+    status = stacks.stacks("r1", Console(), signal=signal, threads=False)
     out, err = capsys.readouterr()
     assert any(each[2] for each in session.asked_stacks) == sent
     assert status == (0 if sent else 1), "who is not known is no success"
@@ -80,7 +78,7 @@ def test_of_a_pool_that_is_over_there_are_none(session: FakeSession, monkeypatch
     def over(session: FakeSession, word: str) -> None:
         raise UsageError(f"pool {word} has ended, and its ranks with it")
 
-    monkeypatch.setattr(command, "live_run", over)
+    monkeypatch.setattr(stacks, "live_run", over)
     with pytest.raises(UsageError, match="pool p has ended"):
-        command.stacks("p", Console(), signal=True, threads=False)
+        stacks.stacks("p", Console(), signal=True, threads=False)
     assert not session.asked_stacks

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.node.agent import stand_still
-from skyward_core.node.agent.debug_desk import _Visit
-from skyward_core.node.agent.stand_still import ALL, StandStill
-from skyward_core.wire.redact import Redactor
+from skyward_core.node.agent import slot_dispatcher
+from skyward_core.node.agent.rank_inspection import _Visit
+from skyward_core.node.agent.slot_dispatcher import ALL, StandStill
+from skyward_core.util.redaction import Redactor
 
 SECRET = "sk-abcdefghijklmnop"
 
 
 def test_the_clock_runs_while_at_least_one_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(stand_still, "monotonic", lambda: now)
+    monkeypatch.setattr(slot_dispatcher, "monotonic", lambda: now)
     still = StandStill()
     still.tell("a", False)
     assert still.seconds(ALL) == 0

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.store import stored_lines
-from skyward_core.store.run_logs import Part
-from skyward_core.store.stored_lines import StoredLines, tail_of
-from skyward_core.views import weave
-from skyward_core.views.logs import LogRing
+from skyward_core.store import run_logs
+from skyward_core.store.run_logs import Part, StoredLines, tail_of
+from skyward_core.views import output_merge
+from skyward_core.views.log_buffer import LogRing
 from tests.support.examples import examples
 
 
@@ -49,8 +48,8 @@ def test_reading_from_any_place_gives_what_reading_it_all_does(
     folder = tmp_path_factory.mktemp("logs")
     data = b"".join(pieces)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stored_lines, "STRIDE", 1)
-        patch.setattr(weave, "PIECE", 3)
+        patch.setattr(run_logs, "STRIDE", 1)
+        patch.setattr(output_merge, "PIECE", 3)
         log = stored(folder, data, data[::-1], whole=whole)
         ring = LogRing()
         ring.feed(data)

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from skyward_core.node.agent.tail import PIECE, POLL, SILENT_POLL, Tail
-from skyward_core.wire.frames import CHUNK
-from skyward_core.wire.redact import Redactor
+from skyward_core.node.agent.log_tailing import PIECE, POLL, SILENT_POLL, Tail
+from skyward_core.protocol.frame_codec import CHUNK
+from skyward_core.util.redaction import Redactor
 from tests.support.waiting import until
 
 
@@ -96,8 +96,8 @@ async def test_after_a_pause_it_looks_for_new_logs_however_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flood is looked through once a moment; the moment is long here, and the first look is due."""
-    monkeypatch.setattr("skyward_core.node.agent.tail.POLL", asyncio.get_running_loop().time())
-    monkeypatch.setattr("skyward_core.node.agent.tail.IDLE_POLL", 1e6)  # only a wake ends the pause
+    monkeypatch.setattr("skyward_core.node.agent.log_tailing.POLL", asyncio.get_running_loop().time())
+    monkeypatch.setattr("skyward_core.node.agent.log_tailing.IDLE_POLL", 1e6)  # only a wake ends the pause
     connection = Slow()
     (tmp_path / "r000.out").write_bytes(b"first")
     follower = asyncio.create_task((tail := tail_of(tmp_path, connection, busy=False)).run())
@@ -114,14 +114,14 @@ async def test_busy_ranks_that_print_nothing_are_looked_at_more_rarely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look takes a processor from ranks; a line that comes has them looked at as often as ever."""
-    monkeypatch.setattr("skyward_core.node.agent.tail.SILENCE", 0.0)
+    monkeypatch.setattr("skyward_core.node.agent.log_tailing.SILENCE", 0.0)
     connection, pauses = Slow(), list[float]()
     tail = tail_of(tmp_path, connection)
 
     async def pause(busy: float) -> None:
         pauses.append(busy)
         connection.open = len(pauses) < 2
-        monkeypatch.setattr("skyward_core.node.agent.tail.SILENCE", 1e6)
+        monkeypatch.setattr("skyward_core.node.agent.log_tailing.SILENCE", 1e6)
         (tmp_path / "r000.out").write_bytes(b"a line")
 
     monkeypatch.setattr(tail, "_pause", pause)

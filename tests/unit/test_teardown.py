@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.spec import Options, PoolSpec
-from skyward_core.pool import teardown
-from skyward_core.pool.outputs import outputs
-from skyward_core.pool.outputs.listing import Listing
+from skyward_core.model.specs import Options, PoolSpec
+from skyward_core.pool import output_files, teardown
+from skyward_core.pool.output_files import Listing
 from skyward_core.pool.pool import Pool
 from skyward_core.store.ledger import Ledger
 from tests.support.pool_parts import World
@@ -61,7 +60,7 @@ async def test_a_pool_that_had_no_runs_has_lost_nothing_that_ranks_wrote(
         return Listing([], 0, {}, {0: "the link to node 0 is down"})
 
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    monkeypatch.setattr(outputs, "listing", nobody_says)
+    monkeypatch.setattr(output_files, "listing", nobody_says)
     world: Any = World()
     spec = PoolSpec(name="q", provider=world, nodes=1, options=Options(console=False, grace=0.1))
     ledger = Ledger()

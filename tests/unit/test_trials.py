@@ -8,19 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front.trials import board_of, missing_of
+from skyward_core.client.sweep_results import board_of, missing_of
 from skyward_core.model.errors import UsageError
-from skyward_core.model.outcome import ErrorInfo, Outcome, Summary
-from skyward_core.store import kept_trials
+from skyward_core.model.outcomes import ErrorInfo, Outcome, Summary
+from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
-from skyward_core.views.metrics import MetricBook
-from skyward_core.views.trial_sheet import TrialSheet
-from skyward_core.views.trials import TrialBoard, TrialTable
-from skyward_core.views.views import RunView, TaskView
-from skyward_tui.commands.console import Console
-from skyward_tui.commands.trials import TrialNotes, trial_cells
-from skyward_tui.saving import trials_csv
-from skyward_tui.widgets.trial_lines import TrialLines
+from skyward_core.views.pool_view import RunView, TaskView, TrialSheet
+from skyward_core.views.rank_metrics import MetricBook
+from skyward_core.views.sweep_trials import TrialBoard, TrialTable
+from skyward_tui.cli.commands.run import TrialNotes, trial_cells
+from skyward_tui.cli.console import Console
+from skyward_tui.file_export import trials_csv
+from skyward_tui.widgets.sweep_trials import TrialLines
 
 SHEET = TrialSheet.of_texts([("lr=0.1", "seed=10"), ("lr=0.1", "seed=9"), ("lr=0.01", "seed=x")])
 
@@ -127,15 +126,15 @@ def test_a_sheet_is_the_same_once_it_was_kept_and_one_that_was_tampered_with_is_
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     left = SHEET.missing("r", {0, 2})
     assert left.tasks == (1,) and left.before == {0: ("r", 0), 2: ("r", 2)}
-    kept_trials.keep("p.1", "s", left)
-    assert kept_trials.kept("p.1", "s") == left
-    assert kept_trials.kept("p.1", "other") is None
+    pool_folder.save_trials("p.1", "s", left)
+    assert pool_folder.read_trials("p.1", "s") == left
+    assert pool_folder.read_trials("p.1", "other") is None
     file = next(tmp_path.glob("pools/p.1/trials/*.json"))
     broken: object
     for broken in ({}, [], {**left.to_json(), "tasks": [7]}, {**left.to_json(), "rows": [["1"]]}):
         file.write_text(json.dumps(broken))
         with pytest.raises(ValueError, match="no sheet of trials"):
-            kept_trials.kept("p.1", "s")
+            pool_folder.read_trials("p.1", "s")
 
 
 def test_what_goes_on_with_a_sweep_knows_what_others_before_it_have(
@@ -146,7 +145,7 @@ def test_what_goes_on_with_a_sweep_knows_what_others_before_it_have(
     row = ledger.intend("t", "p", {"provider": "local"}, {})
     sheet = SHEET
     for run, ends in (("a", [returned(0, 1), raised(1), raised(2)]), ("b", [returned(0, 2), raised(1)])):
-        kept_trials.keep(row.key, run, sheet)
+        pool_folder.save_trials(row.key, run, sheet)
         opened = [("t", run, "train", "sweep", len(ends), 1.0)]
         ledger.record(
             opened=opened, outcomes=[(run, each, {}) for each in ends], ends=[(run, "failed", 2.0, None)]

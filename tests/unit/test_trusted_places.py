@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.node.boot import bootstrap
-from skyward_core.node.boot import host as on_host
+from skyward_core.node.bootstrap import bootstrap, host_inspection
 
 STRANGER = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
@@ -26,9 +25,9 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_what_only_we_can_write_is_believed(place: Path) -> None:
-    assert on_host.doubt(str(place)) == ""
-    assert on_host.doubt(str(place / "not" / "there")) == ""
-    assert on_host.doubt(f"{place}/../train.a.0/.") == ""
+    assert host_inspection.doubt(str(place)) == ""
+    assert host_inspection.doubt(str(place / "not" / "there")) == ""
+    assert host_inspection.doubt(f"{place}/../train.a.0/.") == ""
 
 
 @as_root
@@ -36,7 +35,7 @@ def test_what_only_we_can_write_is_believed(place: Path) -> None:
 def test_each_folder_on_the_way_counts(place: Path, up: int) -> None:
     theirs = (place, *place.parents)[up]
     os.chown(theirs, STRANGER, STRANGER)
-    assert on_host.doubt(str(place)) == f"{theirs} belongs to somebody else"
+    assert host_inspection.doubt(str(place)) == f"{theirs} belongs to somebody else"
 
 
 @pytest.mark.parametrize("up", range(4))
@@ -44,32 +43,32 @@ def test_each_folder_on_the_way_counts(place: Path, up: int) -> None:
 def test_each_folder_that_others_write_counts(place: Path, up: int, mode: int) -> None:
     open_to_all = (place, *place.parents)[up]
     open_to_all.chmod(mode)
-    assert on_host.doubt(str(place)) == f"{open_to_all} can be written by others"
+    assert host_inspection.doubt(str(place)) == f"{open_to_all} can be written by others"
 
 
 @as_root
 def test_a_group_may_write_where_it_is_the_owner_s_own(place: Path) -> None:
     place.parent.chmod(0o775)
-    assert on_host.doubt(str(place)) == ""
+    assert host_inspection.doubt(str(place)) == ""
     os.chown(place.parent, 0, 100)
-    assert on_host.doubt(str(place)) == f"{place.parent} can be written by others"
+    assert host_inspection.doubt(str(place)) == f"{place.parent} can be written by others"
 
 
 def test_a_folder_like_tmp_is_no_hindrance_but_no_place_either(place: Path) -> None:
     shared = place.parents[1]
     shared.chmod(0o1777)
-    assert on_host.doubt(str(place)) == ""
-    assert on_host.doubt(str(shared)) == f"{shared} can be written by others"
+    assert host_inspection.doubt(str(place)) == ""
+    assert host_inspection.doubt(str(shared)) == f"{shared} can be written by others"
 
 
 def test_links_are_followed(place: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(place.parent)
-    assert on_host.doubt(f"{link}/{place.name}") == ""
+    assert host_inspection.doubt(f"{link}/{place.name}") == ""
     place.parent.chmod(0o777)
-    assert on_host.doubt(f"{link}/{place.name}") == f"{place.parent} can be written by others"
+    assert host_inspection.doubt(f"{link}/{place.name}") == f"{place.parent} can be written by others"
     (tmp_path / "round").symlink_to("round")
-    assert "leads nowhere" in on_host.doubt(f"{tmp_path}/round/x")
+    assert "leads nowhere" in host_inspection.doubt(f"{tmp_path}/round/x")
 
 
 @as_root
@@ -77,14 +76,14 @@ def test_a_link_of_somebody_else_s_is_not_followed(place: Path, tmp_path: Path) 
     link = tmp_path / "link"
     link.symlink_to("cache/skyward")
     os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
-    assert on_host.doubt(f"{link}/pools") == f"{link} belongs to somebody else"
+    assert host_inspection.doubt(f"{link}/pools") == f"{link} belongs to somebody else"
 
 
 @pytest.fixture
 def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Two roots in place of the ones of this machine."""
     places = [tmp_path / "first", tmp_path / "second"]
-    monkeypatch.setattr(on_host, "ROOTS", tuple(map(str, places)))
+    monkeypatch.setattr(host_inspection, "ROOTS", tuple(map(str, places)))
     return places
 
 
@@ -102,9 +101,9 @@ def test_a_stranger_s_folder_with_the_pool_s_name_is_passed_over(roots: list[Pat
     for path in (roots[0], theirs.parent, theirs, theirs / "agent.json"):
         os.chown(path, STRANGER, STRANGER)
     ours = leave(roots[1], "train.a.0")
-    assert on_host.choose_root("train.a.0") == (str(roots[1]), [], "")
+    assert host_inspection.choose_root("train.a.0") == (str(roots[1]), [], "")
     (ours / "agent.json").unlink()
-    root, wrong, doubted = on_host.choose_root("train.a.0")
+    root, wrong, doubted = host_inspection.choose_root("train.a.0")
     assert (root, wrong, doubted) == (str(roots[1]), [f"{roots[0]}: {roots[0]} belongs to somebody else"], "")
 
 
@@ -112,17 +111,17 @@ def test_of_our_own_folder_that_others_can_write_nothing_is_said_to_be_gone(root
     place = leave(roots[0], "train.a.0")
     place.parent.chmod(0o777)
     why = f"{place.parent} can be written by others"
-    assert on_host.choose_root("train.a.0") == ("", [why], why)
+    assert host_inspection.choose_root("train.a.0") == ("", [why], why)
 
 
 def test_a_root_in_which_others_can_have_left_something_is_not_used(roots: list[Path]) -> None:
     (roots[0] / "work").mkdir(parents=True)
     roots[0].chmod(0o755)
     (roots[0] / "work").chmod(0o777)
-    root, wrong, _ = on_host.choose_root("")
+    root, wrong, _ = host_inspection.choose_root("")
     assert (root, wrong) == (str(roots[1]), [f"{roots[0]}: {roots[0]}/work can be written by others"])
     roots[0].chmod(0o700)  # nobody else can come that far
-    assert on_host.choose_root("")[0] == str(roots[0])
+    assert host_inspection.choose_root("")[0] == str(roots[0])
 
 
 @as_root

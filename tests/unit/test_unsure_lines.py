@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.outcome import Outcome
+from skyward_core.model.outcomes import Outcome
 from skyward_core.views.events import Event, QueuedRun, QueueNews, RankBegan, RankEnded
-from skyward_core.views.views import RunView
-from skyward_tui.commands.console import Console
-from skyward_tui.commands.run import Job
-from skyward_tui.commands.unsure_lines import UNSURE, BeforeAnswer, UnsureLines
+from skyward_core.views.pool_view import RunView
+from skyward_tui.cli.commands.run import Job
+from skyward_tui.cli.console import Console
+from skyward_tui.cli.follow_run import UNSURE, BeforeAnswer, UnsureLines
 
 
 def waits(*runs: str) -> QueueNews:

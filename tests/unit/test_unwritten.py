@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.capabilities import Finds
 from skyward_core.model.errors import Cancelled, CredentialsRefused, PoolError
-from skyward_core.model.machine import Machine
-from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.model.machines import Machine
+from skyward_core.model.provider_capabilities import Finds
+from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
-from skyward_core.pool.nodes.reconcile import close_if_gone
-from skyward_core.pool.nodes.unwritten import write_down
 from skyward_core.pool.pool import Pool
+from skyward_core.pool.reconciliation import close_if_gone, write_down
 from skyward_core.store.ledger import Ledger
 from tests.support.pool_parts import TOKEN, World, dead_process, intended, machine
 from tests.support.waiting import until

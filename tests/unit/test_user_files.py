@@ -13,18 +13,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from skyward_core.front import presets
-from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.launches import ScriptState
-from skyward_core.front.scripts import list_functions, packages_for
+from skyward_core.client.launch import presets
+from skyward_core.client.launch.discovery import list_functions, packages_for
+from skyward_core.client.launch.launch_records import ScriptState
+from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import JobFileError, ScriptError, SkywardError
-from skyward_core.store import dismissed, home, kept_launches, kept_trials, own_settings, user_files
-from skyward_core.store.user_files import UnusableFile
+from skyward_core.store import pool_folder, state_folder, user_settings
 from skyward_core.tasks.job_files.job import JobFile, variables_of
-from skyward_core.tasks.whole_script import script as whole_script
+from skyward_core.tasks.shell_and_script_calls import script as whole_script
 from skyward_core.transport.ssh import known_hosts
-from skyward_core.transport.upload.ignored_files import walk
-from skyward_tui import kept_state, recent
+from skyward_core.transport.working_folder_upload import walk
+from skyward_core.util import user_files
+from skyward_core.util.user_files import UnusableFile
+from skyward_tui.launch_form import recent_launches
+from skyward_tui.ui import saved_state
 from tests.support.examples import examples
 
 SCRIPT = "import skyward_core as sky\n\n\n@sky.function\ndef train(lr: float = 0.1) -> None: ...\n"
@@ -68,15 +70,15 @@ def plan(**asked: Any) -> None:
 
 
 def written(name: str, text: str) -> None:
-    (home.home() / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    (home.home() / name).write_text(text)
+    (state_folder.home() / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    (state_folder.home() / name).write_text(text)
 
 
 READERS: dict[str, tuple[str, Callable[[], Any]]] = {
     "script": ("train.py", lambda: list_functions(Path("train.py"))),
     "whole script": ("train.py", lambda: whole_script("train.py")),
     "presets": ("skyward.toml", presets.presets),
-    "hosts": ("skyward.toml", home.host_groups),
+    "hosts": ("skyward.toml", state_folder.host_groups),
     "requirements": ("requirements.txt", lambda: plan(requirements="requirements.txt")),
     "lock": ("uv.lock", lambda: plan(lock="uv.lock")),
     "pylock": ("pylock.toml", lambda: plan(lock="pylock.toml")),
@@ -106,9 +108,9 @@ QUIET: dict[str, tuple[str, Callable[[], Any]]] = {
     "offered lock": ("uv.lock", lambda: packages_for(Path("train.py"))),
     "an environment": (".venv/pyvenv.cfg", lambda: plan()),
     "setup.cfg": ("lib/setup.cfg", lambda: None),
-    "settings": ("../home/skyward.toml", own_settings.own_settings),
-    "recent launches": ("../home/recent.json", recent.recent),
-    "dismissed": ("../home/dismissed.json", dismissed.dismissed),
+    "settings": ("../home/skyward.toml", user_settings.own_settings),
+    "recent launches": ("../home/recent.json", recent_launches.recent),
+    "dismissed": ("../home/dismissed.json", pool_folder.dismissed),
 }
 
 
@@ -116,7 +118,7 @@ QUIET: dict[str, tuple[str, Callable[[], Any]]] = {
 @pytest.mark.parametrize("reader", QUIET)
 def test_what_is_read_in_passing_may_be_anything(reader: str, kind: str) -> None:
     name, read = QUIET[reader]
-    home.home()
+    state_folder.home()
     if name.startswith(".venv"):
         Path(".venv/bin").mkdir(parents=True)
         Path(".venv/bin/python").symlink_to("/bin/sh")
@@ -126,15 +128,18 @@ def test_what_is_read_in_passing_may_be_anything(reader: str, kind: str) -> None
 
 @pytest.mark.parametrize("kind", SENTENCES)
 def test_files_of_the_home_that_are_needed_say_why_they_are_not_read(kind: str) -> None:
-    (home.home() / "pools" / "p" / "launches").mkdir(parents=True)
-    (home.home() / "pools" / "p" / "trials").mkdir(parents=True)
-    for folder, read in (("launches", kept_launches.kept), (kept_trials.FOLDER, kept_trials.kept)):
-        put(home.home() / "pools" / "p" / folder / "r.json", kind)
+    (state_folder.home() / "pools" / "p" / "launches").mkdir(parents=True)
+    (state_folder.home() / "pools" / "p" / "trials").mkdir(parents=True)
+    for folder, read in (
+        ("launches", pool_folder.kept),
+        (pool_folder.TRIALS_FOLDER, pool_folder.read_trials),
+    ):
+        put(state_folder.home() / "pools" / "p" / folder / "r.json", kind)
         with pytest.raises(UnusableFile, match=SENTENCES[kind]):
             read("p", "r")
-    put(home.home() / "app.json", kind)
-    with pytest.raises(kept_state.Unusable, match=SENTENCES[kind]):
-        kept_state.kept_state()
+    put(state_folder.home() / "app.json", kind)
+    with pytest.raises(saved_state.Unusable, match=SENTENCES[kind]):
+        saved_state.kept_state()
     put(Path("known_hosts"), kind)
     with pytest.raises(UnusableFile, match=SENTENCES[kind]):
         known_hosts.entries(Path("known_hosts"))
@@ -149,7 +154,7 @@ def test_toml_is_refused_where_it_is_nested_too_deep(text: str) -> None:
         Path(name).write_text(text)
     for read in (
         presets.presets,
-        home.host_groups,
+        state_folder.host_groups,
         lambda: plan(lock="pylock.toml"),
         lambda: plan(project=True),
     ):
@@ -159,18 +164,18 @@ def test_toml_is_refused_where_it_is_nested_too_deep(text: str) -> None:
     with pytest.raises(ScriptError, match=DEEP):
         plan()
     written("skyward.toml", text)
-    assert DEEP in own_settings.own_settings().refused[0]
+    assert DEEP in user_settings.own_settings().refused[0]
 
 
 def test_json_of_the_home_is_refused_where_it_is_nested_too_deep() -> None:
     for text in ("[" * 100_000, "[" * 200 + "]" * 200):
         for name in ("recent.json", "dismissed.json", "app.json", "pools/p/launches/r.json"):
             written(name, text)
-        assert recent.recent() == [] and dismissed.dismissed() == []
+        assert recent_launches.recent() == [] and pool_folder.dismissed() == []
         with pytest.raises(ValueError, match=DEEP):
-            kept_launches.kept("p", "r")
-        with pytest.raises(kept_state.Unusable):
-            kept_state.kept_state()
+            pool_folder.kept("p", "r")
+        with pytest.raises(saved_state.Unusable):
+            saved_state.kept_state()
 
 
 @pytest.mark.parametrize(

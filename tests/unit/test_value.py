@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.model.value import Value, value
-from skyward_core.views import events as ev
+from skyward_core.util.light_dataclass import Value, value
+from skyward_core.views import events
 
 
 def test_an_event_is_shown_and_hashed_by_its_fields_alone() -> None:
-    event = ev.NodeLink(pool="p", at=1.0, node=3, up=True)
+    event = events.NodeLink(pool="p", at=1.0, node=3, up=True)
     assert repr(event) == "NodeLink(pool='p', at=1.0, node=3, up=True, detail='')"
-    assert len({event, ev.NodeLink(pool="p", at=1.0, node=3, up=True)}) == 1
-    assert event != ev.NodeLink(pool="p", at=1.0, node=4, up=True)
-    assert event != ev.PoolState(pool="p", at=1.0, state="up")
+    assert len({event, events.NodeLink(pool="p", at=1.0, node=3, up=True)}) == 1
+    assert event != events.NodeLink(pool="p", at=1.0, node=4, up=True)
+    assert event != events.PoolState(pool="p", at=1.0, state="up")
 
 
 def test_what_may_be_secret_is_not_shown() -> None:

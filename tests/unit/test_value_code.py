@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.tasks.value_code import repr_of, tried, words_of
+from skyward_core.tasks.guarded_user_code import repr_of, tried, words_of
 
 
 def raises(error: BaseException) -> Callable[[], Any]:

@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
-from skyward_core.model.states import NoticeKind
-from skyward_core.model.value import value
+from skyward_core.model.outcomes import ErrorInfo, NoticeKind, Outcome, RootCause, Summary
+from skyward_core.util.light_dataclass import value
 from skyward_core.views import events as ev
-from skyward_core.views import views
-from skyward_core.views.checked_events import event_of
-from skyward_core.views.logs import LogBook
-from skyward_core.views.metrics import MetricBook
-from skyward_core.views.views import NODE_LINES, PoolView, aggregate, apply
-from skyward_tui.words import number as shown
+from skyward_core.views import pool_view
+from skyward_core.views.log_buffer import LogBook
+from skyward_core.views.pool_view import NODE_LINES, PoolView, aggregate, apply
+from skyward_core.views.rank_metrics import MetricBook
+from skyward_core.views.recorded_events import event_of
+from skyward_tui.text.number_format import number as shown
 from tests.support.hostile_text import is_harmful
 
 LOGS, NUMBERS = LogBook(), MetricBook()
@@ -272,20 +271,20 @@ def test_a_journal_rebuilds_an_equal_view() -> None:
 
 def test_only_so_many_runs_are_kept_and_none_that_runs() -> None:
     view = view_of(OPENED, RUN)
-    for number in range(2 * views.RUNS_KEPT):
+    for number in range(2 * pool_view.RUNS_KEPT):
         opened = replace(RUN, run=f"x{number}")
         apply(view, opened)
         apply(view, ev.RunEnded(pool="p", run=opened.run, state="done"))
-    assert len(view.runs) == views.RUNS_KEPT
+    assert len(view.runs) == pool_view.RUNS_KEPT
     assert "r1" in view.runs
-    assert f"x{2 * views.RUNS_KEPT - 1}" in view.runs
+    assert f"x{2 * pool_view.RUNS_KEPT - 1}" in view.runs
     assert "x0" not in view.runs
 
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_the_newest_runs_are_kept_whichever_node_tells_first(at_once: bool) -> None:
     view = view_of(OPENED)
-    half = views.RUNS_KEPT
+    half = pool_view.RUNS_KEPT
     opened = [replace(RUN, run=f"x{number}", at=RUN.at + number) for number in range(2 * half)]
     ended = [ev.RunEnded(pool="p", run=each.run, state="done") for each in opened]
     told = [
@@ -300,17 +299,17 @@ def test_the_newest_runs_are_kept_whichever_node_tells_first(at_once: bool) -> N
 
 
 def test_only_so_many_outcomes_are_kept_and_every_failure() -> None:
-    total = views.TASKS_KEPT + 3000
+    total = pool_view.TASKS_KEPT + 3000
     view = view_of(OPENED, replace(RUN, kind="gather", total=total))
     run = view.runs["r1"]
-    failed = {5, views.TASKS_KEPT + 100, total - 1}
+    failed = {5, pool_view.TASKS_KEPT + 100, total - 1}
     for index in range(total):
         outcome = replace(KILLED, index=index) if index in failed else returned(index)
         apply(view, ev.RankBegan(pool="p", run="r1", index=index, rank=0, node=0))
         apply(view, ev.RankEnded(pool="p", run="r1", outcome=outcome))
     assert run.counts == {"returned": total - 3, "exited": 3}
     assert run.ended == total
-    assert views.TASKS_KEPT <= len(run.tasks) <= views.TASKS_KEPT + 3
+    assert pool_view.TASKS_KEPT <= len(run.tasks) <= pool_view.TASKS_KEPT + 3
     assert {o.index for o in run.outcomes() if o.kind == "exited"} == failed
 
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import LedgerError, PoolError
-from skyward_core.model.machine import Machine
-from skyward_core.model.states import MachineStatus
-from skyward_core.pool.nodes.revivals import FAILURES
-from skyward_core.pool.nodes.watch import Watch
+from skyward_core.model.machines import Machine
+from skyward_core.model.outcomes import MachineStatus
+from skyward_core.pool.node_recovery import FAILURES, Watch
 
 
 class Stage:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.model.interpreter import Interpreter
-from skyward_core.model.machine import Machine
+from skyward_core.model.machines import Machine
+from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.providers.aws.provider import AWS
 from skyward_core.providers.slurm.provider import Slurm
 from skyward_core.providers.ssh.provider import SSH

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.views.weave import STREAMS, Piece, Weaver, start_of_last, weave
-from skyward_core.wire.marks import AFTER, BEFORE, WIDTH, decode, encode, shifted
+from skyward_core.protocol.output_order_marks import AFTER, BEFORE, WIDTH, decode, encode, shifted
+from skyward_core.views.output_merge import STREAMS, Piece, Weaver, start_of_last, weave
 from tests.support.examples import examples
 
 WRITES = st.lists(st.tuples(st.sampled_from(STREAMS), st.binary(min_size=1, max_size=9)), max_size=40)

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.front import settings
-from skyward_core.store.whole_file import write_whole
+from skyward_core.client import settings
+from skyward_core.store.atomic_file import write_whole
 from tests.support.child import Child
 
 BEGIN = "import os, signal, sys, time\nfrom pathlib import Path\n"
 DIE = "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
 WRITE = (
-    "from skyward_core.store.whole_file import write_whole\nwrite_whole(Path(sys.argv[1]), b'new' * 1000)\n"
+    "from skyward_core.store.atomic_file import write_whole\nwrite_whole(Path(sys.argv[1]), b'new' * 1000)\n"
 )
-REMEMBER = "from skyward_core.front import settings\nsettings.remember('recent', 'new' * 1000)\n"
+REMEMBER = "from skyward_core.client import settings\nsettings.remember('recent', 'new' * 1000)\n"
 
 
 def names(folder: Path) -> set[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.wire.frames import CHUNK, INLINE, Decoder, WireError, frame
+from skyward_core.protocol.frame_codec import CHUNK, INLINE, Decoder, WireError, frame
 
 FRAMES: list[tuple[dict[str, Any], bytes]] = [
     ({"t": "hello"}, b""),

@@ -8,17 +8,30 @@
 
 Importing this loads no data: the catalogue is read when an accelerator is first asked for. The factories are
 made from it; ``__init__.pyi``, which editors and type checkers read, is written by
-``python -m skyward_core.model.accelerators.stubs``.
+``python -m tests.accelerator_stubs``.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 
-from ..errors import UsageError
-from .catalogue import CudaRange, Entry, Variant, nearest, search
-from .catalogue import entries as all
-from .model import Accelerator, Custom, Factory, factories, factory, find, parse, resolve
+from skyward_core.model.accelerators.catalog import (
+    Accelerator,
+    CudaRange,
+    Custom,
+    Entry,
+    Factory,
+    Variant,
+    factories,
+    factory,
+    nearest,
+    parse,
+    resolve,
+    search,
+)
+from skyward_core.model.accelerators.catalog import entries as all
+from skyward_core.model.accelerators.catalog import find_named as find
+from skyward_core.model.errors import UsageError
 
 __all__ = [
     "Accelerator",

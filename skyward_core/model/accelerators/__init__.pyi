@@ -1,20 +1,20 @@
-"""Generated from catalogue.json by ``python -m skyward_core.model.accelerators.stubs``; do not edit."""
+"""Generated from catalogue.json by ``python -m tests.accelerator_stubs``; do not edit."""
 
 from typing import Literal
 
-from .catalogue import CudaRange as CudaRange
-from .catalogue import Entry as Entry
-from .catalogue import Variant as Variant
-from .catalogue import find as find
-from .catalogue import nearest as nearest
-from .catalogue import search as search
-from .model import Accelerator as Accelerator
-from .model import Custom as Custom
-from .model import Factory as Factory
-from .model import factories as factories
-from .model import factory as factory
-from .model import parse as parse
-from .model import resolve as resolve
+from .catalog import Accelerator as Accelerator
+from .catalog import CudaRange as CudaRange
+from .catalog import Custom as Custom
+from .catalog import Entry as Entry
+from .catalog import Factory as Factory
+from .catalog import Variant as Variant
+from .catalog import factories as factories
+from .catalog import factory as factory
+from .catalog import find as find
+from .catalog import nearest as nearest
+from .catalog import parse as parse
+from .catalog import resolve as resolve
+from .catalog import search as search
 
 def all() -> tuple[Entry, ...]:
     """Every accelerator of the catalogue, in its order: by maker, segment, age."""

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from ...wire.node_paths import UMASK, NodePaths
-from .config import AgentConfig
+from skyward_core.node.agent.config import AgentConfig
+from skyward_core.protocol.node_paths import UMASK, NodePaths
 
 
 def main(wanted: Callable[[], bool] = lambda: True, before: str = "") -> None:
@@ -37,7 +37,7 @@ def attempt(request: dict[str, Any], wanted: Callable[[], bool] = lambda: True) 
     try:
         config = AgentConfig.from_json(request)
         if request.get("ranks_per_node") == "gpu" and not config.free_gpus:
-            from .gpus import per_gpu
+            from skyward_core.node.agent.gpu_list import per_gpu
 
             config = per_gpu(config)
         return start(config, wanted)
@@ -48,10 +48,10 @@ def attempt(request: dict[str, Any], wanted: Callable[[], bool] = lambda: True) 
 
 def preload() -> None:
     """Import what an agent needs."""
-    from ..put_off import import_asyncio
+    from skyward_core.node.deferred_imports import import_asyncio
 
     import_asyncio()
-    from . import agent  # noqa: F401
+    from skyward_core.node.agent import agent  # noqa: F401
 
 
 def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dic
             shutil.rmtree(folder, ignore_errors=True)
         return {"ok": False, "error": "the client has gone"}
     if config.free_gpus:
-        from .free_gpus import taken
+        from skyward_core.node.gpu_locks import taken_gpus as taken
 
         try:
             config = taken(config)
@@ -114,7 +114,7 @@ def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
     gc.enable()
     import asyncio
 
-    from .agent import Agent
+    from skyward_core.node.agent.agent import Agent
 
     def announce() -> None:
         state = {
@@ -161,7 +161,7 @@ def running(folder: Path) -> dict[str, Any]:
 
 
 def last_words(folder: Path) -> str:
-    from .last_line import last_line
+    from skyward_core.node.agent.agent_state import last_line
 
     try:
         line = last_line(Path(NodePaths(str(folder)).errors))

@@ -1,33 +1,138 @@
-"""The agent: owns a node's workers, spool and lease; serves any number of clients over a Unix socket."""
+"""Its life: lease, take-over, end."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...wire.frames import Header
-from ..boot.host import members
-from .audience import Audience
-from .call_desk import CallDesk
-from .config import AgentConfig
-from .deadman import Deadman
-from .fail_fast import FailFast
-from .node_state import NodeState
-from .phases import Phases
-from .processes import become_reaper, kill_all, reap
-from .requests import Requests
-from .signals import act_on
-from .slots import Slots
-from .take_over import take_over
+from skyward_core.node.agent.agent_state import NodeState
+from skyward_core.node.agent.call_journal import Call, Register
+from skyward_core.node.agent.call_outcomes import CallDesk
+from skyward_core.node.agent.client_requests import Requests
+from skyward_core.node.agent.config import AgentConfig
+from skyward_core.node.agent.connected_clients import Audience, Phases
+from skyward_core.node.agent.gang_queue_and_fail_fast import FailFast
+from skyward_core.node.agent.slot_dispatcher import Slots
+from skyward_core.node.agent.worker_processes import act_on, become_reaper, kill_all, left_behind, reap
+from skyward_core.node.agent.worker_slot import PLACE
+from skyward_core.node.bootstrap.host_inspection import members
+from skyward_core.protocol.frame_codec import Header
 
 if TYPE_CHECKING:
-    from .meter import Meter
-    from .notice_desk import NoticeDesk
+    from skyward_core.node.agent.preemption_notices import NoticeDesk
+    from skyward_core.node.agent.sampler_process import Meter
+    from skyward_core.protocol.frame_types import AgentOutcome
+
+
+PARTS = 5  # it is put off this often in the time after which it ends the machine
+LONGEST = 60.0  # seconds between two times
+
+
+class Deadman:
+    """The shutdown of one machine.
+
+    Args:
+        minutes: after which it comes, unless it is put off; 0 where there is none.
+    """
+
+    def __init__(self, minutes: int) -> None:
+        self._minutes = minutes
+        self._due = 0.0
+
+    def put_off(self) -> None:
+        """Have it come later, where it is time for that."""
+        now = time.monotonic()
+        if self._minutes and now >= self._due:
+            self._due = now + min(LONGEST, self._minutes * 60 / PARTS)
+            _shutdown(f"+{self._minutes}")
+
+    def end_now(self) -> None:
+        """Have it come at once."""
+        if self._minutes:
+            _shutdown("now")
+
+
+def _shutdown(when: str) -> None:
+    """Ask the system for it, as root where we are not, and wait for no answer: the next time comes soon."""
+    command = f"sudo -n shutdown --no-wall -P {when} || shutdown --no-wall -P {when}"
+    subprocess.Popen(
+        ["/bin/sh", "-c", command],
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # what ends with the agent does not end this
+    )
+
+
+SOON = 1.0  # seconds in which workers greet that are free to; it takes them a twentieth
+
+
+async def take_over(state: NodeState, slots: Slots, desk: CallDesk) -> None:
+    """Know what the other agent knew, and let its workers greet before any client is heard: they know of the gang, and
+    a client would form another."""
+    left = left_behind(state.config)
+    for slot in slots.all:
+        slot.logs.open()
+        if pid := left.get((slot.rank, slot.number)):
+            slot.adopt(pid)
+    if pid := left.get(PLACE):
+        slots.apps.adopt(pid)
+    _read_journal(state, desk)
+    for call in list(state.register.calls.values()):
+        if call.outcome is None and call.width > 1:
+            slots.blocks.adopt(call)
+        elif call.outcome is None:
+            next(s for s in slots.all if (s.rank, s.number) == (call.rank, call.slot)).adopt_call(call)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SOON):
+            while any(slot.process and not slot.process.connection for slot in slots.all):
+                slots.news.clear()
+                await slots.news.wait()
+    if slots.waits is not None:
+        slots.waits.adopted()
+
+
+def _read_journal(state: NodeState, desk: CallDesk) -> None:
+    register = state.register
+    for header, body in state.journal.read():
+        if header["t"] == "ack":
+            register.acknowledge(header["calls"])
+            continue
+        if header["t"] == "ended":
+            _read_part(register, header["outcome"], body)
+            continue
+        told = header["call"] if header["t"] == "given" else header
+        key = (told["run"], told["i"])
+        known = register.calls.get(key)
+        if header["t"] == "given" and known is not None and header["call"].get("width", 1) > 1:
+            part = Call(*key, header["call"], b"", None, rank=header["rank"], slot=header["slot"])
+            part.given_at, part.log_start = asyncio.get_running_loop().time(), header.get("log", {})
+            known.parts.append(part)
+        elif header["t"] == "given":
+            call = Call(*key, header["call"], b"", None, rank=header["rank"], slot=header["slot"])
+            call.given_at, call.log_start = asyncio.get_running_loop().time(), header.get("log", {})
+            register.add(call)
+            desk.open_yields(call)
+        elif known is not None and known.outcome is None:
+            known.result = body
+            register.end(known, header)
+
+
+def _read_part(register: Register, outcome: AgentOutcome, body: bytes) -> None:
+    """A part of a block's call has ended."""
+    whole = register.calls.get((outcome["run"], outcome["i"]))
+    for part in whole.parts if whole is not None else ():
+        if part.rank == outcome["rank"]:
+            part.outcome, part.result = outcome, body
+
 
 GREETING = 5.0  # seconds in which workers that another agent left have greeted
 LONG = 10  # looks at the lease, a second each, at which calls ran: somebody may want to know what the machine did
@@ -82,7 +187,7 @@ class Agent:
             os.umask(old)
         announce()
         if config.free_gpus:
-            from .. import gpu_locks
+            from skyward_core.node import gpu_locks
 
             gpu_locks.answer(loop, config.pool)
         self._look_for_gpus()
@@ -115,14 +220,14 @@ class Agent:
         if not state.config.may_have_gpus:
             known([], "")
             return
-        from .gpus import ask_meanwhile  # only where there may be some
+        from skyward_core.node.agent.gpu_list import ask_meanwhile  # only where there may be some
 
         ask_meanwhile(state.config, known)
 
     def _hear_of_the_end(self) -> None:
         """Ask whether the machine is about to be taken back, where that may be."""
         if self._state.config.notices:
-            from .notice_desk import NoticeDesk
+            from skyward_core.node.agent.preemption_notices import NoticeDesk
 
             self._notices = NoticeDesk(self._state, self._audience, self._desk, self._slots)
             self._notices.begin()
@@ -131,7 +236,7 @@ class Agent:
         """What a client that comes is told of that."""
         if not self._state.notices:
             return []
-        from .notice_desk import frame_of
+        from skyward_core.node.agent.preemption_notices import frame_of
 
         return [frame_of(*each) for each in self._state.notices.items()]
 
@@ -143,7 +248,7 @@ class Agent:
     def meter(self) -> Meter:
         """What measures the machine; made when somebody asks, or calls run for long."""
         if self._meter is None:
-            from .meter import Meter
+            from skyward_core.node.agent.sampler_process import Meter
 
             self._meter = Meter(self._state.config)
         return self._meter
@@ -233,7 +338,7 @@ class Agent:
 
     def _settle(self) -> None:
         """Leave nothing on this host but what nobody has fetched."""
-        from . import unfetched  # no agent needs it before
+        from skyward_core.node.agent import retained_results  # no agent needs it before
 
         state = self._state
         folder = Path(state.config.folder)
@@ -243,8 +348,8 @@ class Agent:
         if logs or state.register.calls:
             state.journal.shorten()
             if state.redactor:
-                unfetched.blank(state.config.spool, state.redactor.data, state.redactor.reach)
-        unfetched.settle(folder, max(state.config.keep_results, self._keep), logs)
+                retained_results.blank(state.config.spool, state.redactor.data, state.redactor.reach)
+        retained_results.settle(folder, max(state.config.keep_results, self._keep), logs)
 
     def _unsent_logs(self) -> dict[str, int]:
         """Runs of which log bytes have been sent to no client, and how many."""

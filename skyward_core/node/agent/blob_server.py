@@ -3,8 +3,8 @@
 Nodes get blobs from each other; the client puts blobs and gets results. The listener exists only after a client has
 brought certificates, on the node's private address, and gives out nothing but ``blobs/<name>`` and, to the client,
 results of the spool and what ranks wrote in their working folder. It lives in a process of its own, which the agent
-(:mod:`.blob_exchange`) starts when a client first asks: ssl takes an agent's memory again, and a large blob would make
-it wait.
+(``agent.client_requests``) starts when a client first asks: ssl doubles an agent's memory, and a large blob would
+delay it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,21 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...wire.content_name import NAME, Hash
-from ...wire.frames import Decoder, Header, frame
-from ...wire.tls_stream import CLIENT, TIMEOUT, CannotReach, LineError, RefusedByPeer, TlsLine, Whole, context
+from skyward_core.protocol.frame_codec import Decoder, Header, frame
+from skyward_core.protocol.tls_stream import (
+    CLIENT,
+    TIMEOUT,
+    CannotReach,
+    LineError,
+    RefusedByPeer,
+    TlsLine,
+    Whole,
+    context,
+)
+from skyward_core.util.content_hash import NAME, Hash
 
 if TYPE_CHECKING:
-    from ...wire.file_frame_types import FileAsked, FileComes
-    from ...wire.frame_types import PapersKeys
-    from ...wire.node_frame_types import HelperPeers, HelperPull
+    from skyward_core.protocol.frame_types import FileAsked, FileComes, HelperPeers, HelperPull, PapersKeys
 
 IDLE = 60.0  # seconds that a client may leave a line without a request; it ends it itself before that
 STRANGERS = 32  # connections that have not shown a certificate yet; the next one takes the oldest one's place
@@ -153,7 +160,7 @@ class Peers:
             os.close(file)
 
     def _give_output(self, line: TlsLine, path: str, version: str, at: int) -> None:
-        from .output_file import OutputFile
+        from skyward_core.node.agent.output_files import OutputFile
 
         with closing(OutputFile(self._work, path, version)) as file:
             line.say({"t": "comes", "size": file.size})
@@ -216,7 +223,7 @@ class Peers:
 
 
 class Arrival:
-    """A blob on its way here, as whoever hands it on sees it (see :class:`skyward_core.wire.tls_stream.Growing`).
+    """A blob on its way here, as whoever hands it on sees it (see :class:`skyward_core.protocol.tls_stream.Growing`).
 
     It is hashed as it comes, while it is in the processor's cache: a thread of its own for that is quicker only where
     the network outruns two cores, and elsewhere takes a sixth more time.

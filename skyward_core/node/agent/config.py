@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...wire.node_paths import NodePaths, for_workers
-from ..boot.host import NVIDIA
+from skyward_core.node.bootstrap.host_inspection import NVIDIA
+from skyward_core.protocol.node_paths import NodePaths, for_workers
 
 DRIVER = "libnvidia-ml.so.1"  # the library by which it is asked, where it is in no usual place
 
@@ -26,17 +26,17 @@ class AgentConfig:
         cwd: the ranks' working folder; the very last entry, unless others may write there.
         client_cwd: the client's folder that ``cwd`` is a copy of, "" where it has none; None where both see the same
             files.
-        idle_timeout, ttl: the lease, in seconds; see :mod:`.lease`.
+        idle_timeout, ttl: the lease, in seconds; see ``agent.agent_state``.
         deadman: minutes after which the machine ends itself unless this agent puts that off; 0 where it never does.
         log_limit: bytes that a rank may print during one run, to each of its streams; 0 for no limit.
         keep_results: seconds that what nobody has fetched stays on the host after this agent's end; see
-            :mod:`.unfetched`.
+            ``agent.retained_results``.
         accelerators: how many GPUs the node has; None until that is known.
         accelerator: their model, or models.
         devices: for each rank of this node the device that it sees, as ``CUDA_VISIBLE_DEVICES`` has it; empty
             where ranks see all there are.
         free_gpus: which devices the node may take, as ``of``, and how many it takes, as ``count``, where it shares its
-            machine's with others; see :mod:`.free_gpus`. Empty where it takes none.
+            machine's with others; see ``node.gpu_locks``. Empty where it takes none.
         rendezvous: whether ranks of a gang get the variables that torchrun sets.
         grace: seconds between SIGTERM and SIGKILL where a request names none.
         secrets: what is to be blanked beside those of ``env``.
@@ -101,7 +101,7 @@ class AgentConfig:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> AgentConfig:
-        """The config that a client sent; for ``ranks_per_node`` "gpu" see :mod:`.gpus`."""
+        """The config that a client sent; for ``ranks_per_node`` "gpu" see ``agent.gpu_list``."""
         return cls(**{key: value for key, value in data.items() if key in cls.__annotations__})
 
     def changed(self, **values: Any) -> AgentConfig:

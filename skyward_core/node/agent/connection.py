@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...wire.frames import SHORT, Decoder, Header, Heard, WireError, frame, framed
+from skyward_core.protocol.frame_codec import SHORT, Decoder, Header, Heard, WireError, frame, framed
 
 BUFFER = 1 << 18
 SOON = 0.01  # seconds that a frame may wait for others: a write of its own costs more than a small one
@@ -24,7 +24,7 @@ class Connection(asyncio.BufferedProtocol):
     """Frames over a byte stream. ``send`` never blocks; ``drain`` waits while the peer is slow.
 
     Args:
-        admit: what frames must be like; see :class:`...wire.frames.Decoder`. ``on_frame`` may raise ``WireError`` as
+        admit: what frames must be like; see ``frame_codec.Decoder``. ``on_frame`` may raise ``WireError`` as
             well: whoever sent the frame is told, and not heard any more.
         of_strangers: whether anybody may be on the other side: then little is taken in.
     """
@@ -93,7 +93,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def reply(self, text: str, body: bytes = b"") -> None:
         """Send, and tell how much has been heard, so that the other side may forget it; see
-        :mod:`..worker.agent_channel`.
+        ``worker.agent_channel``.
 
         Args:
             text: the encoded header.

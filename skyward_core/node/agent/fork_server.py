@@ -16,9 +16,8 @@ import sys
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from .__main__ import attempt, preload
-from .process import exit_words
-from .processes import reap
+from skyward_core.node.agent.__main__ import attempt, preload
+from skyward_core.node.agent.worker_processes import exit_words, reap
 
 LONGEST = 2000  # characters of an error, so that an answer is written in one piece
 

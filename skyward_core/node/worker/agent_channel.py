@@ -5,18 +5,13 @@ from __future__ import annotations
 import os
 import select
 import threading
-from _socket import (  # what lies above it is a twelfth of a worker's start
-    AF_UNIX,
-    MSG_DONTWAIT,
-    SOCK_STREAM,
-    socket,
-)
+from _socket import AF_UNIX, MSG_DONTWAIT, SOCK_STREAM, socket
 from collections import deque
 from collections.abc import Callable, Mapping
-from time import monotonic, sleep  # user code may put something else in their place
+from time import monotonic, sleep  # user code may replace the functions of `time`
 from typing import Any
 
-from ...wire.frames import PLUGINS, Decoder, Header, Heard, WireError, frame
+from skyward_core.protocol.frame_codec import PLUGINS, Decoder, Header, Heard, WireError, frame
 
 RETRY = 0.05  # seconds between attempts to find a new agent
 

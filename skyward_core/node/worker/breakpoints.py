@@ -5,9 +5,6 @@ A rank may wait there for somebody: it listens on a socket in its node's folder,
 comes has that connection for as long as the call runs, or until they leave.
 """
 
-# A rank has no pathlib.
-# ruff: noqa: PTH108, PTH109
-
 from __future__ import annotations
 
 import json
@@ -18,8 +15,11 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
-from ...runtime.info import VARIABLE, InstanceInfo, instance_info
-from ...runtime.phase import enter
+from skyward_core.runtime.instance_info import VARIABLE, InstanceInfo, enter, instance_info
+
+# A rank has no pathlib.
+# ruff: noqa: PTH108, PTH109
+
 
 LATE = 10.0  # seconds after which a rank says that nobody has come
 

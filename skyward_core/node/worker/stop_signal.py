@@ -12,12 +12,12 @@ from _thread import start_new_thread
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
-from time import sleep  # user code may put something else in its place
+from time import sleep  # user code may replace the functions of `time`
 from types import FrameType
 from typing import Any
 
-from ...runtime import preempt
-from ...wire.node_paths import STACK_SIGNAL
+from skyward_core.protocol.node_paths import STACK_SIGNAL
+from skyward_core.runtime import preemption
 
 AGAIN = 0.01  # seconds after which SIGTERM is sent anew where Python had no place for its exception
 DEAF = 1.0  # seconds after SIGTERM in which Python code must have reacted; native code that blocks never does
@@ -120,8 +120,8 @@ class StopSignal:
         if self._is_in_hook(at):
             start_new_thread(self._send_again, ())
             return
-        if not self._repeated and preempt.comes_with_notice():
-            if self._listening and not preempt.tell():
+        if not self._repeated and preemption.comes_with_notice():
+            if self._listening and not preemption.tell():
                 os.killpg(os.getpid(), signal.SIGTERM)  # a stop: for all that we have started, and for us
             return
         if self._listening and self._interrupts:
@@ -188,7 +188,7 @@ class StopSignal:
     def _is_deaf(self) -> bool:
         """Whether the signal that has just come is ours, and no Python code hears it."""
         # Where the machine is taken back, native code may come to its end until then.
-        awaited = preempt.is_awaited() or self._reacted.wait(DEAF) or preempt.is_awaited()
+        awaited = preemption.is_awaited() or self._reacted.wait(DEAF) or preemption.is_awaited()
         return self._is_ours() and not awaited and self._is_ours()
 
     @property
@@ -218,7 +218,7 @@ class StopSignal:
         """What has the signal now is to have it in all calls, where that is a plugin's handler."""
         found = signal.getsignal(signal.SIGTERM)
         self._between = found if callable(found) else self._handle
-        preempt.keep()
+        preemption.keep()
 
     def _put_back(self) -> None:
         """Undo what user code made of the signal. A loop of asyncio, say, leaves it without a handler, and the wake-up
@@ -241,4 +241,4 @@ class StopSignal:
         finally:
             self._listening -= 1
             if not self._listening:
-                preempt.forget()
+                preemption.forget()

@@ -1,4 +1,4 @@
-"""A worker: the fresh interpreter that runs user code, on its main thread.
+"""Main loop of a rank's process.
 
 Standard output and error are the spool's files themselves, so a slow reader can never stall training. Calls come
 from the agent by a Unix socket, outcomes go back the same way; large results stay in the spool as files.
@@ -8,45 +8,71 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import json
 import os
 import pickle
 import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, MutableMapping
 from contextlib import ExitStack, suppress
-from time import monotonic, perf_counter  # user code may put something else in their place
+from time import monotonic, perf_counter  # user code may replace the functions of `time`
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...runtime import large_imports, metrics, older_import, preempt
-from ...runtime.info import set_place, using
-from ...runtime.phase import loading, on_enter
-from ...wire.frames import INLINE, WINDOW, Header, Heard
-from ...wire.node_paths import MARKS, METRICS, NodePaths, log_stem
-from .agent_channel import AgentChannel
-from .children import AtImport
-from .loaded_modules import LoadedModules
-from .orders import Orders
-from .printing import Streams
-from .results import Pickled, pickle_result, text_of
-from .script_names import SIGN, Loaded, ScriptNames
-from .stop_signal import Stopped, StopSignal, write_stacks
+from skyward_core.node.worker.agent_channel import AgentChannel
+from skyward_core.node.worker.result_summaries import Pickled, pickle_result, text_of
+from skyward_core.node.worker.script_modules import SIGN, Loaded, LoadedModules, ScriptNames
+from skyward_core.node.worker.stdio import AtImport, Streams
+from skyward_core.node.worker.stop_signal import Stopped, StopSignal, write_stacks
+from skyward_core.protocol.frame_codec import INLINE, WINDOW, Header, Heard
+from skyward_core.protocol.node_paths import MARKS, METRICS, NodePaths, log_stem
+from skyward_core.runtime import import_hooks, metric_logging, preemption
+from skyward_core.runtime.instance_info import loading, on_enter, set_place, using
 
 if TYPE_CHECKING:
-    from ...runtime.fed import FedItems
-    from ...runtime.info import InstanceInfo
-    from ...runtime.torchrun import ForCalls
-    from ...wire.frame_types import Place, SummaryWords
-    from ...wire.node_frame_types import (
+    from skyward_core.protocol.frame_types import (
+        Place,
         PluginErrorWords,
         Started,
+        SummaryWords,
         ToWorker,
         ToWorkerCall,
         ToWorkerSetup,
         WorkerOutcome,
         WorkerWant,
     )
+    from skyward_core.runtime.async_and_mapped_calls import FedItems
+    from skyward_core.runtime.instance_info import InstanceInfo
+    from skyward_core.runtime.rendezvous import ForCalls
+
+
+class Orders:
+    """Start options of one worker, removed from its environment variables."""
+
+    # (Workers wait for this; a named tuple takes a millisecond to make.)
+    # capacity: how many calls it runs at once
+    # patience: seconds in which it looks for another agent where its own is gone
+    # grace: seconds that it has for leaving its plugins' contexts
+    # rendezvous: whether broadcasts have the variables that torchrun sets
+    # debug_wait: seconds that it waits at a breakpoint for somebody who debugs it
+    # known: what an agent that did not start it has to be told
+    # sources: folders below which modules may be edited
+    # folders: the working folder, here and on the client
+    # hears_notices: whether it may be told that machines are taken back
+
+    def __init__(self, environ: MutableMapping[str, str]) -> None:
+        self.known: Started = {}
+        if (names := environ.pop("SKYWARD_VARIABLES", None)) is not None:
+            self.known["env"] = {name: environ[name] for name in names.split(",") if name in environ}
+        self.capacity = int(environ.pop("SKYWARD_CAPACITY", "1"))
+        self.patience = float(environ.pop("SKYWARD_PATIENCE", "600"))
+        self.grace = float(environ.pop("SKYWARD_GRACE", "5"))
+        self.rendezvous = environ.pop("SKYWARD_RENDEZVOUS", "1") != "0"
+        self.debug_wait = float(environ.pop("SKYWARD_DEBUG_WAIT", "0"))
+        self.sources, self.folders = json.loads(environ.pop("SKYWARD_FOLDERS", '[[""], []]'))
+        self.hears_notices = bool(environ.pop("SKYWARD_NOTICES", ""))
+
 
 FUNCTIONS_KEPT = 64
 T = TypeVar("T")
@@ -54,27 +80,27 @@ T = TypeVar("T")
 
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     """Serve calls until told to exit, or until there has been no agent for too long."""
-    older_import.install()
+    import_hooks.install()
     paths = NodePaths(folder)
     beside = f"{paths.spool}/{log_stem(int(rank), int(number))}"
     streams = Streams(beside + MARKS)
     faulthandler.enable()
     write_stacks(paths.stacks(int(rank), int(number)))
-    large_imports.install()  # it counts the files that are open by now as ours
+    import_hooks.install_gc_pause()  # it counts the files that are open by now as ours
     # The first to be registered is called last: what is left then is memory to be freed, and a busy machine may need
     # long for that of a large framework. No frame of Python would tell where it is.
     atexit.register(faulthandler.cancel_dump_traceback_later)
     orders, process = Orders(os.environ), os.getpid()
 
     def catch_breakpoints(pdb: Any) -> None:
-        from .breakpoints import catch
+        from skyward_core.node.worker.breakpoints import catch
 
         catch(pdb, orders.debug_wait, paths.debugger(int(rank), int(number)), process)
 
     if "pdb" in sys.modules:
         catch_breakpoints(sys.modules["pdb"])
     sys.meta_path.insert(0, AtImport(catch_breakpoints, "pdb"))  # which breakpoint() imports, too
-    worker = WorkerProcess(socket_path, paths, orders, streams, metrics.start(beside + METRICS))
+    worker = WorkerProcess(socket_path, paths, orders, streams, metric_logging.start(beside + METRICS))
     try:
         code = worker.serve()
     except SystemExit as error:
@@ -131,7 +157,7 @@ class WorkerProcess:
         # Threads cannot be interrupted one by one: there SIGTERM ends the process at once.
         self._stop = StopSignal(interrupts=capacity == 1)
         if orders.hears_notices:
-            preempt.hear(paths.notices)
+            preemption.hear(paths.notices)
 
     def _hello(self) -> tuple[Header, bytes]:
         """Who we are; to an agent that did not start us also what we were started with, what gang we
@@ -195,13 +221,17 @@ class WorkerProcess:
         if not self._used:
             self._flush()
             os._exit(code)  # no user code was here
-        if (used := sys.modules.get("skyward_core.runtime.used_up")) and used.why() and not self._orphaned:
+        if (
+            (used := sys.modules.get("skyward_core.runtime.instance_info"))
+            and used.why()
+            and not self._orphaned
+        ):
             grace = 0  # nobody waits for it: it ends as a script does, in its own time
         if grace:
             share = 1 if self._orphaned else 0.9
             faulthandler.dump_traceback_later(grace * share, exit=self._orphaned, file=2)
         try:
-            if plugins := sys.modules.get("skyward_core.plugins.base"):
+            if plugins := sys.modules.get("skyward_core.plugins.plugin"):
                 plugins.leave_late()
             self._contexts.close()
         except Exception:  # noqa: BLE001  a plugin's exit must not keep the node from ending; the log says it
@@ -223,14 +253,14 @@ class WorkerProcess:
         if apart and not gang:
             self._stand(False)
         if "sharers" in header and (body or self._rendezvous):
-            from ...runtime.network import share_machine
+            from skyward_core.runtime.rendezvous import share_machine
 
             share_machine(header["sharers"], header.get("devices", ""))
         # A worker of the gang lives for one epoch; others see several, and their plugins need no gang.
         if "failed" in header:
             self._setup_error = _failed_app(header["failed"], body)
         elif body and not self._entered:
-            from ...plugins.base import enter_process
+            from skyward_core.plugins.plugin import enter_process
 
             self._used = True
             try:
@@ -248,14 +278,14 @@ class WorkerProcess:
             except BaseException as error:  # noqa: BLE001  reported as the outcome of every call that needed it
                 self._setup_error = error
                 if not isinstance(error, Exception):  # which is no exit of the calls
-                    from ...plugins.base import PluginError
+                    from skyward_core.plugins.plugin import PluginError
 
                     said = f"its plugins cannot be entered: {type(error).__name__}: {text_of(error)}"
                     self._setup_error = PluginError(said)
                     self._setup_error.__cause__ = error
         others = info.world_size > 1 or "members" in header["info"]  # which it would have with more nodes
         if self._rendezvous and others and not info.stands_alone and self._torchrun is None:
-            from ...runtime.torchrun import ForCalls
+            from skyward_core.runtime.rendezvous import ForCalls
 
             self._torchrun = ForCalls(info, own, self._paths.error_file(os.getpid()))
         self._serves_both = gang and others and not apart and "life" not in header
@@ -278,7 +308,7 @@ class WorkerProcess:
         self._streams.begin(run)
         self._modules.look()
         gang = bool(header.get("gang"))
-        preempt.begin(gang)
+        preemption.begin(gang)
         place = self._stand(gang)
         started = perf_counter()
         try:
@@ -289,7 +319,7 @@ class WorkerProcess:
                 value = self._run(header, body, place)
             self._not_forked()
             result = pickle_result(value, f"{header.get('name', 'the function')}()", self._spill(header))
-            if header.get("script") and self._stop.was_taken and preempt.announced_here():
+            if header.get("script") and self._stop.was_taken and preemption.announced_here():
                 answer["left"] = True  # by its own handler, as far as can be told
         except Stopped:
             answer["kind"] = "collateral"
@@ -311,7 +341,7 @@ class WorkerProcess:
                 result, answer["left"] = pickle_result(None, "", ""), True
         except BaseException as error:  # noqa: BLE001  whatever user code raises is its outcome
             answer["kind"] = "raised"
-            from .attempts import describe_error  # most calls return
+            from skyward_core.node.worker.returned_exceptions import describe_error  # most calls return
 
             words, result.data = describe_error(error)
             answer["error"] = words | {"traceback": self._script.as_clients_know(words["traceback"])}
@@ -323,7 +353,11 @@ class WorkerProcess:
             answer["joined"] = True
         if self._stop.ending:
             exit_code = 128 + signal.SIGTERM if exit_code is None else exit_code
-        elif exit_code is None and (used := sys.modules.get("skyward_core.runtime.used_up")) and used.why():
+        elif (
+            exit_code is None
+            and (used := sys.modules.get("skyward_core.runtime.instance_info"))
+            and used.why()
+        ):
             answer["ends"], exit_code = used.why(), 0
         answer["seconds"] = perf_counter() - started
         if self._phase == "importing":  # and nothing came of it
@@ -335,7 +369,7 @@ class WorkerProcess:
         window = self._windows.pop((run, index), None)
         if window is not None and window.made:
             answer |= {"items": window.made, "last": window.last}
-        if numbers := metrics.numbers_of(run, index):
+        if numbers := metric_logging.numbers_of(run, index):
             answer["numbers"] = numbers
         if self._modules.look():
             self._channel.send({"t": "modules", "files": self._modules.files})
@@ -356,7 +390,7 @@ class WorkerProcess:
     def _run(self, header: ToWorkerCall, body: bytes, place: InstanceInfo) -> Any:
         made: list[FedItems] = []
         if header.get("fed"):
-            from ...runtime.fed import collect  # few calls have such an argument
+            from skyward_core.runtime.async_and_mapped_calls import collect  # few calls have such an argument
 
             made = collect()
         fn, (args, kwargs) = _loaded("its function or arguments", lambda: self._load(header, body))
@@ -427,7 +461,7 @@ class WorkerProcess:
                 what = f"value {window.made} of {header.get('name', 'the generator')}()"
                 item = pickle_result(value, what, self._spill(header, f"{window.made}.item"))
                 self._streams.flush()
-                metrics.yielded(key[0], window.made, value, key[1])
+                metric_logging.yielded(key[0], window.made, value, key[1])
                 told = {"t": "item", "run": key[0], "i": key[1], "seq": window.made} | item.header()
                 self._channel.send(told, item.data)
                 window.made += 1
@@ -518,7 +552,7 @@ def _loaded(what: str, load: Callable[[], T]) -> T:
     except BaseException as error:
         if isinstance(error, (Exception, Stopped)) and not isinstance(error, StopIteration):
             raise
-        from ...model.errors import NotPicklableError
+        from skyward_core.model.errors import NotPicklableError
 
         said = f"{what} cannot be loaded on this node: {type(error).__name__}: {text_of(error)}"
         raise NotPicklableError(said) from error
@@ -591,8 +625,8 @@ def has_group() -> bool:
 
 def _failed_app(told: PluginErrorWords, data: bytes) -> BaseException:
     """What kept the node's plugins from entering ``around_app``, as an exception with that process's traceback."""
-    from ...model.errors import RemoteTraceback
-    from ...plugins.base import PluginError
+    from skyward_core.model.errors import RemoteTraceback
+    from skyward_core.plugins.plugin import PluginError
 
     error: BaseException = PluginError(told["message"], told.get("plugin", ""), "around_app")
     with suppress(BaseException):  # its own code, which did well in the process that raised it

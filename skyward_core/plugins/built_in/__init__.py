@@ -1,1 +1,1 @@
-"""The plugins that come with the library."""
+"""The plugins that come with the library, a file each."""

@@ -13,15 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from ...model.errors import UsageError
-from ...runtime.info import place_in_pool
-from ..base import Plugin
-from ..support.requirements import requirement, with_pip
-from ..support.tls_papers import papers
+from skyward_core.model.errors import UsageError
+from skyward_core.plugins.plugin import Plugin, requirement, with_pip
+from skyward_core.plugins.server_ports_and_certificates import papers
+from skyward_core.runtime.instance_info import place_in_pool
 
 if TYPE_CHECKING:
-    from ...model.spec import Image, PoolSpec
-    from ...runtime.info import InstanceInfo
+    from skyward_core.model.specs import Image, PoolSpec
+    from skyward_core.runtime.instance_info import InstanceInfo
 
 FIRST_PORT, PORTS = (
     30_000,
@@ -89,7 +88,7 @@ class Dask(Plugin):
 
     @contextmanager
     def around_app(self, info: InstanceInfo) -> Iterator[None]:
-        from ..support.dask_cluster import scheduler
+        from skyward_core.plugins.dask_cluster import scheduler
 
         if info.node:
             yield
@@ -99,7 +98,7 @@ class Dask(Plugin):
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
-        from ..support.dask_cluster import settings_of_clients, worker
+        from skyward_core.plugins.dask_cluster import settings_of_clients, worker
 
         pool = place_in_pool()
         at = f"tls://{pool.head_addr}:{self.port_of(pool.pool)}"

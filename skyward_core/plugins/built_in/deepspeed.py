@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from ..support.requirements import requirement, with_pip
-from .mpi import Mpi
+from skyward_core.plugins.built_in.mpi import Mpi
+from skyward_core.plugins.plugin import requirement, with_pip
 
 if TYPE_CHECKING:
-    from ...model.spec import Image, PoolSpec
-    from ...runtime.info import InstanceInfo
+    from skyward_core.model.specs import Image, PoolSpec
+    from skyward_core.runtime.instance_info import InstanceInfo
 
 
 @dataclass(frozen=True)

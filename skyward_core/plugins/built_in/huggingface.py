@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from ..base import Plugin
-from ..support.requirements import requirement, with_pip
-from .accelerate import use_cpu_where_alone
+from skyward_core.plugins.built_in.accelerate import use_cpu_where_alone
+from skyward_core.plugins.plugin import Plugin, requirement, with_pip
 
 if TYPE_CHECKING:
-    from ...model.spec import Image, PoolSpec
-    from ...runtime.info import InstanceInfo
+    from skyward_core.model.specs import Image, PoolSpec
+    from skyward_core.runtime.instance_info import InstanceInfo
 
 _FETCH = (
     "import sys; from huggingface_hub import snapshot_download as get; [get(name) for name in sys.argv[1:]]"

@@ -12,15 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from ...runtime.jax_runtime import configure, place_of, share_with_scripts
-from ...runtime.network import claim_port, limit_threads
-from ...runtime.phase import enter
-from ..base import Plugin
-from ..support.requirements import has_cuda, requirement, with_pip
+from skyward_core.plugins.plugin import Plugin, has_cuda, requirement, with_pip
+from skyward_core.runtime.instance_info import enter
+from skyward_core.runtime.rendezvous import claim_port, configure, limit_threads, place_of, share_with_scripts
 
 if TYPE_CHECKING:
-    from ...model.spec import Image, PoolSpec
-    from ...runtime.info import InstanceInfo
+    from skyward_core.model.specs import Image, PoolSpec
+    from skyward_core.runtime.instance_info import InstanceInfo
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...model.errors import UsageError
-from ..base import Plugin
-from ..support.requirements import requirement, with_pip
+from skyward_core.model.errors import UsageError
+from skyward_core.plugins.plugin import Plugin, requirement, with_pip
 
 if TYPE_CHECKING:
-    from ...model.spec import Image, PoolSpec
+    from skyward_core.model.specs import Image, PoolSpec
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Joblib(Plugin):
     def around_client(self, pool: Any) -> AbstractContextManager[object]:
         from joblib import parallel_config
 
-        from ..support.joblib_backend import PoolBackend
+        from skyward_core.plugins.joblib_backend import PoolBackend
 
         slots = pool.pool.view.world_size * pool.spec.concurrency
         context: AbstractContextManager[object] = parallel_config(

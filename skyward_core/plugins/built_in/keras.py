@@ -8,16 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from ...model.errors import UsageError
-from ..base import Plugin
-from ..support.requirements import with_env, with_pip
-from .jax import Jax
-from .tensorflow import TensorFlow
-from .torch import Torch
+from skyward_core.model.errors import UsageError
+from skyward_core.plugins.built_in.jax import Jax
+from skyward_core.plugins.built_in.tensorflow import TensorFlow
+from skyward_core.plugins.built_in.torch import Torch
+from skyward_core.plugins.plugin import Plugin, with_env, with_pip
 
 if TYPE_CHECKING:
-    from ...model.spec import Image, PoolSpec
-    from ...runtime.info import InstanceInfo
+    from skyward_core.model.specs import Image, PoolSpec
+    from skyward_core.runtime.instance_info import InstanceInfo
 
 Backend = Literal["jax", "torch", "tensorflow"]
 

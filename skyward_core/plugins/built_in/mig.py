@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from ...model.errors import PoolError, UsageError
-from ...runtime.devices import in_mig_mode, mig_slices, nvml
-from ..base import Plugin
+from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.plugins.plugin import Plugin
+from skyward_core.runtime.visible_gpus import in_mig_mode, mig_slices, nvml
 
 if TYPE_CHECKING:
-    from ...model.accelerators import Accelerator
-    from ...model.spec import PoolSpec
-    from ...runtime.info import InstanceInfo
+    from skyward_core.model.accelerators import Accelerator
+    from skyward_core.model.specs import PoolSpec
+    from skyward_core.runtime.instance_info import InstanceInfo
 
 _PROFILE = re.compile(r"(?P<plain>(?P<slices>\d)g\.\d+gb)(?P<extra>\+[\w.]+)?")
 
@@ -47,7 +47,7 @@ class Mig(Plugin):
         slices_per_gpu(self.profile)
 
     def bootstrap(self, pool_spec: PoolSpec) -> Sequence[str]:
-        from ...model.accelerators import resolve
+        from skyward_core.model.accelerators import resolve
 
         profile = shlex.quote(self.profile)
         each = ",".join([self.profile] * slices_per_gpu(self.profile, resolve(pool_spec.accelerator)))
@@ -85,7 +85,7 @@ def slices_per_gpu(profile: str, gpu: Accelerator | None = None) -> int:
     match = _PROFILE.fullmatch(profile)
     if match is None or not 1 <= int(match["slices"]) <= 7:
         raise UsageError(f"{profile!r} is no MIG profile: they look like 1g.10gb, 2g.20gb or 3g.40gb")
-    from ...model.accelerators.catalogue import entries
+    from skyward_core.model.accelerators.catalog import entries
 
     if gpu is not None:
         count = replace(gpu, count=1, mig=match["plain"]).slices

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from ...model.errors import PoolError, UsageError
-from ..base import Plugin
-from ..support.own_servers import variables
-from ..support.ssh_keys import key_pair, lines
+from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.plugins.plugin import Plugin
+from skyward_core.plugins.server_ports_and_certificates import variables
+from skyward_core.plugins.ssh_between_nodes import key_pair, lines
 
 if TYPE_CHECKING:
-    from ...runtime.info import InstanceInfo
+    from skyward_core.runtime.instance_info import InstanceInfo
 
 FIRST_PORT, PORTS = 18_000, 1_000  # of these a pool has one, by its name; Linux gives them to nobody
 
@@ -80,27 +80,29 @@ class Mpi(Plugin):
 
     @contextmanager
     def around_app(self, info: InstanceInfo) -> Iterator[None]:
-        from ..support import host_files, ssh_server
+        from skyward_core.plugins import ssh_between_nodes
 
         if self._asks_for_launcher(info):
             self._check_launcher()
-        if not host_files.are_apart(info):
+        if not ssh_between_nodes.are_apart(info):
             yield
             return
         port = self.port_of(info.pool)
         first = next(peer.node for peer in info.peers if peer.address == info.address)
-        with host_files.of_node(info, port, self.login, self.host) as folder:
+        with ssh_between_nodes.of_node(info, port, self.login, self.host) as folder:
             if first != info.node:  # another node on this host has it
                 yield
                 return
-            with ssh_server.server(self.name, folder, info.address, port, self.host[0], self.login[1]):
+            with ssh_between_nodes.server(self.name, folder, info.address, port, self.host[0], self.login[1]):
                 yield
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
-        from ..support import host_files
+        from skyward_core.plugins import ssh_between_nodes
 
-        with variables(host_files.of_gang(info, self.slots or info.accelerators or info.ranks_per_node)):
+        with variables(
+            ssh_between_nodes.of_gang(info, self.slots or info.accelerators or info.ranks_per_node)
+        ):
             yield
 
     def port_of(self, pool: str) -> int:

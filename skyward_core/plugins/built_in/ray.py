@@ -24,14 +24,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from ...model.errors import PoolError, UsageError
-from ..base import Plugin
-from ..support.own_servers import check_free, variables
-from ..support.requirements import requirement, with_pip
+from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.plugins.plugin import Plugin, requirement, with_pip
+from skyward_core.plugins.server_ports_and_certificates import check_free, variables
 
 if TYPE_CHECKING:
-    from ...model.spec import Image, PoolSpec
-    from ...runtime.info import InstanceInfo
+    from skyward_core.model.specs import Image, PoolSpec
+    from skyward_core.runtime.instance_info import InstanceInfo
 
 FIRST_PORT, PORTS = 20_000, 10_000  # of these a pool has two neighbours, by its name
 PATIENCE = 120.0  # seconds for the head to be there, and for a node to join it

@@ -1,22 +1,35 @@
-"""Shared state: one small server on the head, which all ranks and the client reach."""
+"""State shared by ranks: starts the Redis."""
 
 from __future__ import annotations
 
+import ctypes
+import ipaddress
+import os
 import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, ClassVar
 
-from ...model.errors import UsageError
-from ..base import Plugin
-from ..support.requirements import requirement, with_pip
-from ..support.tls_papers import papers
+from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.plugins.plugin import Plugin, requirement, with_pip
+from skyward_core.plugins.redis_collections import SOCKET, private_folder
+from skyward_core.plugins.server_ports_and_certificates import check_free, papers
 
 if TYPE_CHECKING:
-    from ...model.spec import Image, PoolSpec
-    from ...runtime.info import InstanceInfo
+    from skyward_core.model.specs import Image, PoolSpec
+    from skyward_core.runtime.instance_info import InstanceInfo
+
 
 FIRST_PORT, PORTS = 19_000, 1_000  # of these a pool has one, by its name; Linux gives them to nobody
 
@@ -68,7 +81,7 @@ class Shared(Plugin):
 
     @contextmanager
     def around_app(self, info: InstanceInfo) -> Iterator[None]:
-        from ..support.shared_server import server
+        pass
 
         if info.node:
             yield
@@ -78,17 +91,17 @@ class Shared(Plugin):
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
-        from ..support import shared_state
-        from ..support.shared_way import SharedWay
+        from skyward_core.plugins import redis_collections
+        from skyward_core.plugins.redis_collections import SharedWay
 
         at = (info.head_addr, self.port_of(info.pool))
-        shared_state.stand(
-            shared_state.SharedState(SharedWay(info.pool, self.token, self.papers[0], lambda: at))
+        redis_collections.stand(
+            redis_collections.SharedState(SharedWay(info.pool, self.token, self.papers[0], lambda: at))
         )
         try:
             yield
         finally:
-            shared_state.stand(None)
+            redis_collections.stand(None)
 
     def port_of(self, pool: str) -> int:
         """The server's port: the same for all nodes of a pool, and in each epoch of the gang.
@@ -100,3 +113,154 @@ class Shared(Plugin):
 
 
 PLUGIN = Shared
+
+
+PROGRAMS = ("valkey-server", "redis-server")
+ELSEWHERE = "/usr/sbin:/usr/local/bin:/usr/local/sbin"  # what a login over SSH may not have in its PATH
+PATIENCE = 30.0  # seconds for the server to be there
+PAUSE = 0.02  # seconds between looks
+GRACE = 5.0  # seconds that it has to end
+PR_SET_PDEATHSIG = 1
+SHARE = 4  # of the machine's memory it takes one part, so that what ranks put there does not end the ranks
+
+
+@contextmanager
+def server(token: str, papers: tuple[str, str, str], address: str, port: int) -> Iterator[None]:
+    """Have it while the block runs; it keeps nothing on a disk.
+
+    Args:
+        token: the password of all who may use it.
+        papers: certificate of the authority, the server's own, and its key.
+        address: this node's, at which others reach it. Where that is a loopback's, or none, it has its socket only.
+        port: at that address.
+
+    Raises:
+        PoolError: no such server is installed, or it does not start.
+    """
+    program = _program()
+    folder = private_folder(token)
+    with suppress(FileExistsError):  # of one that was killed
+        folder.mkdir(mode=0o700)
+    _check_ours(folder)
+    child: subprocess.Popen[bytes] | None = None
+    over = Event()
+    try:
+        tls = _tls(folder, papers, address, port)
+        with tempfile.TemporaryFile() as said:
+            child = _start(program, _settings(folder, token, tls), said.fileno())
+            try:
+                _await(child, folder / SOCKET, token)
+            except PoolError as error:
+                said.seek(0)
+                raise PoolError(f"{error}: {_last(said.read())}") from None
+        for each in folder.glob("*.pem"):
+            each.unlink()  # it has read them
+        Thread(target=_end_with, args=(child, over), name="shared-server", daemon=True).start()
+        yield
+    finally:
+        over.set()
+        if child is not None:
+            _end(child)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _program() -> str:
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), ELSEWHERE))
+    for name in PROGRAMS:
+        if found := shutil.which(name, path=path):
+            return found
+    raise PoolError(
+        f"shared state needs {' or '.join(PROGRAMS)} on the head node ({socket.gethostname()}), which has neither: "
+        "install one there (Debian: apt-get install redis-server), or have the pool do so with "
+        'sky.Image(apt=["redis-server"])'
+    )
+
+
+def _check_ours(folder: Path) -> None:
+    found = folder.lstat()
+    if folder.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PoolError(f"{folder} belongs to somebody else: remove it")
+
+
+def _tls(folder: Path, papers: tuple[str, str, str], address: str, port: int) -> list[tuple[str, str]]:
+    """What has it listen for other hosts."""
+    if _is_loopback(address):
+        return []
+    check_free("shared", address, port)
+    names = [folder / f"{name}.pem" for name in ("authority", "certificate", "key")]
+    for path, text in zip(names, papers, strict=True):
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(text)
+    authority, certificate, key = map(str, names)
+    return [("tls-port", str(port)), ("bind", address), ("tls-ca-cert-file", authority),
+            ("tls-cert-file", certificate), ("tls-key-file", key), ("tls-auth-clients", "no")]  # fmt: skip
+
+
+def _is_loopback(address: str) -> bool:
+    """Whether all nodes are this machine: they have such an address, or none where ranks stand alone."""
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return address in ("", "localhost")
+
+
+def _settings(folder: Path, token: str, tls: list[tuple[str, str]]) -> str:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // SHARE
+    rows = [("port", "0"), *tls, ("unixsocket", str(folder / SOCKET)), ("unixsocketperm", "600"),
+            ("requirepass", token), ("save", '""'), ("appendonly", "no"), ("daemonize", "no"), ("dir", "/"),
+            ("loglevel", "warning"), ("maxmemory", str(memory)), ("maxmemory-policy", "noeviction")]  # fmt: skip
+    return "".join(f"{name} {value}\n" for name, value in rows)
+
+
+def _start(program: str, settings: str, said: int) -> subprocess.Popen[bytes]:
+    """By settings on its standard input: whoever lists processes, or files, sees no password."""
+    libc = ctypes.CDLL(None)
+
+    def with_us() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    child = subprocess.Popen(
+        [program, "-"], stdin=subprocess.PIPE, stdout=said, stderr=said, preexec_fn=with_us
+    )
+    if child.stdin is not None:
+        with suppress(BrokenPipeError), child.stdin as given:  # it has ended, and said why
+            given.write(settings.encode())
+    return child
+
+
+def _await(child: subprocess.Popen[bytes], path: Path, token: str) -> None:
+    until = time.monotonic() + PATIENCE
+    while child.poll() is None:
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(PATIENCE)
+            probe.connect(str(path))
+            probe.sendall(f"AUTH {token}\r\nPING\r\n".encode())
+            if probe.makefile("rb").readline().startswith(b"+OK"):
+                return
+        if time.monotonic() > until:
+            raise PoolError(f"the server of the shared state has not started after {PATIENCE:g} s")
+        time.sleep(PAUSE)
+    raise PoolError(f"the server of the shared state ended with status {child.returncode}")
+
+
+def _end_with(child: subprocess.Popen[bytes], over: Event) -> None:
+    """What ranks shared is gone with a server that ended by itself, and so this process ends: the gang is told why, and
+    the next one has another server."""
+    status = child.wait()
+    if not over.is_set():
+        sys.stderr.write(f"the server of the shared state ended with status {status}\n")
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(GRACE)
+    child.kill()
+    child.wait()
+
+
+def _last(said: bytes) -> str:
+    lines = [line.strip() for line in said.decode(errors="replace").split("\n")]
+    return next(filter(None, reversed(lines)), "it said nothing")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from .joblib import Joblib
+from skyward_core.plugins.built_in.joblib import Joblib
 
 
 @dataclass(frozen=True)

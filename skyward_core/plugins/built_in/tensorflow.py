@@ -13,14 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from ...model.errors import PoolError
-from ...runtime.network import limit_threads
-from ..base import Plugin
-from ..support.requirements import has_cuda, requirement, with_pip
+from skyward_core.model.errors import PoolError
+from skyward_core.plugins.plugin import Plugin, has_cuda, requirement, with_pip
+from skyward_core.runtime.rendezvous import limit_threads
 
 if TYPE_CHECKING:
-    from ...model.spec import Image, PoolSpec
-    from ...runtime.info import InstanceInfo
+    from skyward_core.model.specs import Image, PoolSpec
+    from skyward_core.runtime.instance_info import InstanceInfo
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""PyTorch: its wheels by the pool's accelerator, and a process group that is up before the function runs.
+"""Torch.distributed's process group, DDP defaults.
 
 Set up as the environment variable initialisation of
 https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization wants it.
@@ -6,24 +6,105 @@ https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initi
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import socket
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...runtime.phase import enter
-from ...runtime.torchrun import set_for_good
-from ..base import Plugin
-from ..support.requirements import has_cuda, requirement, with_pip
-from ..support.torch_group import shared_with_scripts
+from skyward_core.model.errors import UsageError
+from skyward_core.plugins.plugin import Plugin, has_cuda, requirement, with_pip
+from skyward_core.runtime import instance_info
+from skyward_core.runtime.instance_info import InstanceInfo, enter
+from skyward_core.runtime.rendezvous import set_for_good
 
 if TYPE_CHECKING:
-    from ...model.spec import Image, PoolSpec
-    from ...runtime.info import InstanceInfo
+    from skyward_core.model.specs import Image, PoolSpec
+
+
+def shared_with_scripts(info: InstanceInfo, usable: Callable[[str], str]) -> Callable[[], None]:
+    """From now on ``init_process_group()`` gives the group that there is, where what it is called with agrees with
+    that; and the process in which ``destroy_process_group()`` ends it is not used any more.
+
+    Args:
+        info: the rank's place.
+        usable: what a backend comes to on this machine.
+
+    Returns:
+        What destroys the group, where it still is there.
+    """
+    from torch import distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+
+    init, destroy = c10d.init_process_group, c10d.destroy_process_group
+    made: Any = c10d._get_default_group()
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        if not dist.is_initialized() or c10d._get_default_group() is not made:
+            init(*args, **kwargs)
+            return
+        asked = signature.bind(*args, **kwargs).arguments
+        if (backend := asked.get("backend")) is not None:
+            asked["backend"] = usable(backend)
+        _check(c10d, made, asked, info)
+        if isinstance(timeout := asked.get("timeout"), timedelta):
+            c10d._set_pg_timeout(timeout, made)
+
+    @functools.wraps(destroy)
+    def destroy_process_group(group: Any = None) -> None:
+        is_ours = (group is None or group is made) and dist.is_initialized()
+        destroy(group)
+        if is_ours:
+            instance_info.say("it destroyed the process group of all ranks")
+
+    for module in (dist, c10d):
+        module.init_process_group = init_process_group
+        module.destroy_process_group = destroy_process_group
+
+    def end() -> None:
+        if dist.is_initialized():
+            destroy()
+
+    return end
+
+
+def _check(c10d: Any, made: Any, asked: dict[str, Any], info: InstanceInfo) -> None:
+    """See that a group is asked for which is the one that there is.
+
+    Raises:
+        UsageError: names both.
+    """
+    there = c10d._world.pg_backend_config[made]
+    has = dict(pair.split(":") for pair in there.split(","))
+    backend = asked.get("backend")
+    wants = {} if backend is None else c10d.BackendConfig(c10d.Backend(backend)).device_backend_map
+    differ = []
+    if any(has.get(device) != str(name) for device, name in wants.items()):
+        differ.append(f"backend={backend!r}")
+    for name, own in (("world_size", info.world_size), ("rank", info.rank)):
+        if asked.get(name, -1) not in (-1, own):
+            differ.append(f"{name}={asked[name]!r}")
+    meets_at = f"tcp://{info.head_addr}:"
+    method = asked.get("init_method")
+    if not (method is None or method == "env://" or str(method).startswith(meets_at)):
+        differ.append(f"init_method={method!r}")
+    differ += [f"{name}=..." for name in ("store", "pg_options") if asked.get(name) is not None]
+    if differ:
+        raise UsageError(
+            f"init_process_group({', '.join(differ)}) asks for another process group than the one that the plugin "
+            f"torch has made of this pool's ranks (backend {there}, world_size {info.world_size}, rank {info.rank}): "
+            "leave these arguments out, give the plugin the same (backend=...), or let the function make it alone "
+            "(init=False)"
+        )
+
 
 # How many collectives it remembers, for `torchfrtrace` to tell who has not joined which: as many as PyTorch 2.13 does
 # by itself; older ones remembered none. The second name is the older one.
@@ -61,7 +142,7 @@ class Torch(Plugin):
     init: bool = field(default=True, metadata={"help": "make the process group; else set variables only"})
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
-        from ...model.spec import PipIndex
+        from skyward_core.model.specs import PipIndex
 
         wanted = {"torch": self.version, "torchvision": self.vision, "torchaudio": self.audio}
         packages = {name: version for name, version in wanted.items() if version is not None}

@@ -17,19 +17,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...model.errors import PoolError, UsageError
-from ...plugins.base import has_app
-from ...store import kept_trials
-from ...tasks.task import Task
-from ...wire.content_name import BLOB
-from .launch import new_id
+from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.plugins.plugin import has_app
+from skyward_core.pool.runs.scheduler import new_id
+from skyward_core.store import pool_folder
+from skyward_core.tasks.pickled_call import Task
+from skyward_core.util.content_hash import BLOB
 
 if TYPE_CHECKING:
-    from ...plugins.base import Plugin
-    from ...views.trial_sheet import TrialSheet
-    from ..context import PoolContext
-    from .launch import Launcher
-    from .run import Run
+    from skyward_core.plugins.plugin import Plugin
+    from skyward_core.pool.pool_context import PoolContext
+    from skyward_core.pool.runs.run import Run
+    from skyward_core.pool.runs.scheduler import Launcher
+    from skyward_core.views.pool_view import TrialSheet
 
 NOT_KEPT = "for what the combinations are cannot be written down"
 
@@ -119,13 +119,13 @@ async def begin(
     ids = [new_id() for _ in tasks]
     begun = replace(sheet, gang=True, nodes=nodes).begun_by(os.getpid(), ids)
     try:
-        await asyncio.to_thread(kept_trials.keep, key, begun.name, begun)
+        await asyncio.to_thread(pool_folder.save_trials, key, begun.name, begun)
     except OSError as error:
         raise PoolError(f"nothing was begun, {NOT_KEPT}: {error}") from error
 
     def prepared(place: int) -> Task:
         try:
-            kept_trials.keep_part(key, ids[place], begun.name)
+            pool_folder.keep_part(key, ids[place], begun.name)
             keep(ids[place])
             return with_own_function(tasks[place], folder)
         except OSError as error:
@@ -136,7 +136,7 @@ async def begin(
     def over() -> None:
         for task in tasks:
             discard(task)
-        kept_trials.over(key, begun.name)
+        pool_folder.over(key, begun.name)
 
     sweep = GangSweep(context, launch, ids, nodes, prepared, ended)
     sweep.start(over)

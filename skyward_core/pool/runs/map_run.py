@@ -1,4 +1,4 @@
-"""A map: one run, whose calls are made while it goes on, as its reader takes what came of those before.
+"""Maps.
 
 Nothing of it grows with the number of items: a call that has ended is forgotten, and screens and ledger have a row for
 each rank, which counts the items that it has done.
@@ -9,20 +9,30 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...model.errors import RunError
-from ...model.outcome import ErrorInfo, Outcome, Summary
-from ...model.states import OutcomeKind
-from ...tasks.task import Task
-from ...views import events as ev
-from ...wire.frames import Heard
-from ..links.link import Link
-from ..links.spread import Parcel
-from .results import Value, load
-from .root_cause import end_of, is_failure, root_cause
-from .run import Run, Surroundings
+from skyward_core.model.errors import RunError
+from skyward_core.model.outcomes import (
+    ErrorInfo,
+    Outcome,
+    OutcomeKind,
+    Summary,
+    end_of,
+    is_failure,
+    root_cause,
+)
+from skyward_core.pool.agent_link import Link
+from skyward_core.pool.blob_distribution import Parcel
+from skyward_core.pool.runs.run import Run, Surroundings
+from skyward_core.pool.runs.run_results import Value, load
+from skyward_core.protocol.frame_codec import Heard
+from skyward_core.tasks.pickled_call import Task
+from skyward_core.views import events
 
 if TYPE_CHECKING:
-    from ...wire.agent_frame_types import AgentOutcome
+    from collections.abc import Callable
+
+    from skyward_core.pool.runs.run_results import Value
+    from skyward_core.protocol.frame_types import AgentOutcome
+
 
 Bring = Callable[[str, Sequence[Parcel]], Awaitable[frozenset[Link]]]
 Release = Callable[[str], None]
@@ -254,7 +264,7 @@ class MapRun(Run):
     def _tell_progress(self, rank: int, tally: Tally) -> None:
         if tally.items and tally.last is not None:
             self._around.news.emit(
-                ev.ItemYielded(
+                events.ItemYielded(
                     pool=self.pool,
                     run=self.id,
                     index=rank,
@@ -319,7 +329,7 @@ class MapRun(Run):
         for rank in range(self.total):
             tally = self._tallies.get(rank, Tally())
             row = self._row(rank, tally)
-            self._around.news.emit(ev.RankEnded(pool=self.pool, run=self.id, outcome=row))
+            self._around.news.emit(events.RankEnded(pool=self.pool, run=self.id, outcome=row))
             self._around.news.records.outcome(self.id, row, tally.log)
         for rank in sorted(self._failed.keys() - range(self.total)):  # no node had got it
             self._around.news.records.outcome(self.id, self._failed[rank], {})
@@ -343,3 +353,100 @@ class MapRun(Run):
 def _discard(task: Task) -> None:
     if task.args.path is not None:
         task.args.path.unlink(missing_ok=True)
+
+
+class CarriedRun(MapRun):
+    """See the module. Its task is what stands in each rank; its reader gets ("end",) by ``arrivals``, besides what it
+    puts there itself.
+
+    Attributes:
+        on_lost: called with each rank whose node is lost, in the pools' thread: the engine may not have missed it yet.
+    """
+
+    __slots__ = ("_failure", "_raised", "on_lost")
+
+    def __init__(
+        self, around: Surroundings, run: str, task: Task, ranks: int, bring: Bring, release: Release
+    ) -> None:
+        super().__init__(around, run, task, ranks, bring, release)
+        self._failure: Outcome | None = None
+        self._raised: Value = b""
+        self.on_lost: Callable[[int], None] | None = None
+
+    def feed(self) -> None:
+        if self.state != "running" or self._stopping:
+            return  # it was over before the pool could take it: nobody would have its calls end
+        self._fed = True
+        self._given = self.total
+        for rank in range(self.total):
+            link = self._context.link_of(rank)
+            self._shares[rank] = Share(self.tasks[0], 0)
+            if link.gone:
+                error = ErrorInfo(link.lost_as, link.lost_why or f"node {link.node} is gone")
+                self.refuse(rank, link, "lost", error)
+            else:
+                self._flying[link.node] = self._flying.get(link.node, 0) + 1
+                self._send(link, rank, self.tasks[0], {"rank": rank})
+
+    def _refill(self) -> None:
+        """All of it is sent at once."""
+
+    def _take(self, link: Link, outcome: Outcome) -> None:
+        if self._shares.pop(outcome.index, None) is None or self.state == "left" or self._ending is not None:
+            return
+        if self._where.pop(outcome.index, None) is not None:
+            link.acknowledge(self.id, outcome.index)
+        self.values.pop(outcome.index, None)
+        tally = self._tallies.setdefault(outcome.rank, Tally())
+        tally.log = self.logs.pop(outcome.index, {})
+        if outcome.kind != "returned":
+            self._failed[outcome.rank] = outcome
+            if outcome.kind == "lost" and self.on_lost is not None:
+                self.on_lost(outcome.rank)
+            if not self._stopping and not any(index in self._where for index in self._shares):
+                self.settle(outcome, b"")  # nowhere is anything left of it
+        self._check_end()
+
+    def standing(self) -> int:
+        """How many of its calls have not ended; all of them, until the pool can take it."""
+        return len(self._shares) if self._fed else self.total
+
+    def progress(self, rank: int, items: int, seconds: float, last: Summary) -> None:
+        """The engine has done some items on a rank."""
+        tally = self._tallies.setdefault(rank, Tally())
+        tally.items += items
+        tally.seconds += seconds
+        tally.last = last
+        self._tell_progress(rank, tally)
+
+    def give_up(self, why: str) -> None:
+        """Nobody wants the rest; the engine has been told, and its calls are about to return."""
+        if self.state == "running":
+            self.cancelled = self.cancelled or why
+            self.finish()
+
+    def settle(self, failure: Outcome, value: Value) -> None:
+        """The work has failed.
+
+        Args:
+            value: the pickled exception.
+        """
+        if self.state == "running" and self._failure is None:
+            self._failure, self._raised = failure, value
+            if failure.rank >= 0:
+                self._failed[failure.rank] = failure
+            self.finish()
+
+    def _end(self) -> None:
+        failure = self._failure
+        if self.cancelled:
+            self.state = "cancelled"
+        elif failure is not None:
+            self._arrived.append(failure)
+            self.outcomes[failure.index], self.values[failure.index] = failure, self._raised
+            self.root_cause = root_cause([failure])
+            self.state = "failed"
+        else:
+            self.state = "done"
+        self._around.background.later(self._close)
+        self._tell()

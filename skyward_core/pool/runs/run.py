@@ -1,37 +1,586 @@
-"""One run: its outcomes as they come, and how it ends. Its calls on their way: :mod:`.sent_run`; what came of it:
-:mod:`.results`."""
+"""One run: calls out, outcomes back."""
 
 from __future__ import annotations
 
 import asyncio
 import queue
+import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...model.errors import PoolError
-from ...model.outcome import ErrorInfo, Outcome, RootCause, Summary
-from ...model.states import OutcomeKind
-from ...store.archive import RAISED
-from ...store.whole_file import write_whole
-from ...transport.incoming_result import Landing
-from ...views import events as ev
-from ...wire.echoes import SETTLE
-from ...wire.frames import Header, Heard
-from ..links.link import Link, is_news
-from ..pool_end import PoolEnd
-from .feeding import Feeding
-from .outcome_frame import outcome_of
-from .reading import Reading
-from .results import Value, load
-from .root_cause import is_failure, is_symptom, root_cause
-from .sent_run import SentRun
-from .sent_run import Surroundings as Surroundings
+from skyward_core.model.errors import NotPicklableError, PoolError
+from skyward_core.model.outcomes import (
+    SETTLE,
+    ErrorInfo,
+    Outcome,
+    OutcomeKind,
+    RootCause,
+    RunKind,
+    Summary,
+    is_failure,
+    is_symptom,
+    root_cause,
+)
+from skyward_core.pool.agent_link import Link, is_news
+from skyward_core.pool.event_log import News
+from skyward_core.pool.pool_context import Background, PoolContext, PoolEnd
+from skyward_core.pool.runs.run_results import RunResults, Value, load
+from skyward_core.protocol.frame_codec import INLINE, Header, Heard
+from skyward_core.store.atomic_file import write_whole
+from skyward_core.store.pool_folder import RAISED
+from skyward_core.tasks.pickled_call import Task
+from skyward_core.transport.downloads import Landing
+from skyward_core.views import events
 
 if TYPE_CHECKING:
-    from ...wire.agent_frame_types import AgentItem, AgentOutcome, AgentWant
+    from skyward_core.protocol.frame_types import AgentItem, AgentOutcome, AgentWant, ClientCall
+
+
+KEPT = 1024  # values that one rank may be ahead of another
+KEPT_BYTES = 64 << 20  # the same in bytes
+ON_THE_WAY = 8 << 20  # bytes that are sent to a rank ahead of what it has asked for, beside one value
+
+Frames = list[tuple[int, Heard, bytes]]  # each for a call
+
+
+class Reader:
+    """How far a rank is.
+
+    Attributes:
+        next: the first value that it has not got.
+        until: the first that it does not want yet.
+        sent: the first that was not sent to it.
+    """
+
+    def __init__(self) -> None:
+        self.next = self.until = self.sent = 0
+        self.told_end = False
+
+
+class End(NamedTuple):
+    """What comes behind the last value: "end", or "error" and the exception, pickled."""
+
+    word: str
+    data: bytes = b""
+
+
+class Feeding:
+    """One argument of one call, which may be many ranks'. Once a rank asks, its values are read in a thread of its own.
+
+    Args:
+        run, number: the run, and the argument's number among those that are fed.
+        name: the parameter's.
+        values: where they come from; closed at the end where it is a generator.
+        pickled: pickles a value.
+        indices: of the calls that read it.
+        send: hands frames on to the nodes that have the calls; called by the thread.
+    """
+
+    def __init__(
+        self, run: str, number: int, name: str, values: Iterable[object], pickled: Callable[[object], bytes],
+        indices: Iterable[int], send: Callable[[Frames], None],
+    ) -> None:  # fmt: skip
+        self._about: Heard = {"t": "fed", "run": run, "arg": number}
+        self._name, self._values, self._pickled, self._send = name, values, pickled, send
+        self._readers = {index: Reader() for index in indices}
+        self._kept: deque[bytes] = deque()
+        self._kept_bytes = self._first = 0  # number of the first that is kept
+        self._end: End | None = None
+        self._closed = False
+        self._reading = False  # user code, which may take its time
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    # -- on the pool's loop ------------------------------------------------------------------------------
+
+    def want(self, header: AgentWant) -> None:
+        """A rank asks for values."""
+        with self._changed:
+            reader = self._readers.get(header["i"])
+            if reader is None:
+                return
+            if header["next"] < self._first:
+                # Sent by what has got further meanwhile, which takes no notice; or else by another attempt at the call.
+                self._send([self._gone(header)])
+                return
+            reader.next, reader.until = header["next"], header["until"]
+            if header.get("again"):  # what was on its way may have been lost
+                reader.sent, reader.told_end = reader.next, False
+            reader.sent = max(reader.sent, reader.next)
+            if self._reading:  # what others have been given need not wait for what comes next
+                self._send_due(self._due())
+            self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name=f"feeds {self._name}", daemon=True)
+                self._thread.start()
+
+    def ended(self, index: int) -> None:
+        """A call has ended: it reads no more."""
+        with self._changed:
+            self._readers.pop(index, None)
+            self._changed.notify()
+
+    def _gone(self, header: AgentWant) -> tuple[int, Heard, bytes]:
+        from skyward_core.node.worker.returned_exceptions import describe_error
+
+        number = header["next"]
+        said = f"value {number} of argument {self._name!r} was given to an earlier attempt at the call, and is no more"
+        about = self._about | {"i": header["i"], "seq": number, "part": 0, "ends": "error"}
+        return header["i"], about, describe_error(PoolError(said))[1]
+
+    def close(self) -> None:
+        """The run has ended."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    # -- the thread's ------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        values: Iterator[object] | None = None
+        try:
+            while True:
+                with self._changed:
+                    self._forget()
+                    while not (self._closed or (due := self._due()) or self._may_read()):
+                        self._changed.wait()
+                        self._forget()
+                    if self._closed:
+                        return
+                    self._reading = not due
+                if due:
+                    self._send_due(due)
+                else:
+                    values = self._read(values)
+        finally:
+            if isinstance(self._values, Generator):
+                self._values.close()
+
+    def _send_due(self, due: list[tuple[int, int]]) -> None:
+        self._send([frame for index, number in due for frame in self._frames(index, number)])
+
+    def _read(self, values: Iterator[object] | None) -> Iterator[object] | None:
+        """Read one value. User code runs in here."""
+        end: End | None = None
+        data = b""
+        number = self._first + len(self._kept)
+        try:
+            values = iter(self._values) if values is None else values
+            value = next(values)
+            try:
+                data = self._pickled(value)
+            except BaseException as error:  # in this thread no ctrl-c comes, so that it is the value's own
+                said = f"value {number} of argument {self._name!r} cannot travel to the nodes: {error}"
+                raise NotPicklableError(said) from error
+        except StopIteration:
+            end = End("end")
+        except BaseException as error:  # noqa: BLE001  whatever the script's iterator raises is the rank's to hear
+            from skyward_core.node.worker.returned_exceptions import describe_error
+
+            if not isinstance(error, Exception):  # an exit of ours is none of the rank's
+                error = RuntimeError(
+                    f"argument {self._name!r} ended with {type(error).__name__} at value {number}"
+                )
+            end = End("error", describe_error(error)[1])
+        with self._changed:
+            self._reading = False
+            if end is not None:
+                self._end = end
+            else:
+                self._kept.append(data)
+                self._kept_bytes += len(data)
+        return values
+
+    def _forget(self) -> None:
+        """What all readers have got is needed no more."""
+        slowest = min((reader.next for reader in self._readers.values()), default=self._first)
+        while self._first < slowest and self._kept:
+            self._kept_bytes -= len(self._kept.popleft())
+            self._first += 1
+
+    def _may_read(self) -> bool:
+        there = self._first + len(self._kept)
+        wanted = any(reader.until > there for reader in self._readers.values())
+        room = len(self._kept) < KEPT and self._kept_bytes < KEPT_BYTES
+        return self._end is None and wanted and room
+
+    def _due(self) -> list[tuple[int, int]]:
+        """Calls that can be sent a value, or the end, and its number."""
+        there = self._first + len(self._kept)
+        due: list[tuple[int, int]] = []
+        for index, reader in self._readers.items():
+            ahead = sum(len(self._kept[n - self._first]) for n in range(reader.next, reader.sent))
+            while reader.sent < min(reader.until, there) and ahead < ON_THE_WAY:
+                due.append((index, reader.sent))
+                ahead += len(self._kept[reader.sent - self._first])
+                reader.sent += 1
+            if self._end is not None and reader.sent == there and not reader.told_end:
+                due.append((index, there))
+                reader.told_end = True
+        return due
+
+    def _frames(self, index: int, number: int) -> Frames:
+        """A value, or the end, for a call: in pieces that a frame has room for."""
+        at = number - self._first
+        about = self._about | {"i": index, "seq": number}
+        if at < len(self._kept):
+            data = self._kept[at]
+        elif self._end is not None:
+            data, about = self._end.data, about | {"ends": self._end.word}
+        else:
+            return []
+        pieces = [data[start : start + INLINE] for start in range(0, len(data), INLINE)] or [b""]
+        frames: Frames = []
+        for part, piece in enumerate(pieces):
+            more: Header = {"more": True} if part + 1 < len(pieces) else {}
+            frames.append((index, about | {"part": part} | more, piece))
+        return frames
+
+
+def outcome_of(header: AgentOutcome) -> Outcome:
+    """An outcome frame's header as an :class:`Outcome`."""
+    return Outcome(
+        header["i"],
+        header["rank"],
+        header["node"],
+        header["kind"],
+        header.get("seconds", 0.0),
+        Summary.from_wire(header.get("summary")),
+        ErrorInfo.from_wire(header.get("error")),
+        header.get("exit_code"),
+        header.get("signal"),
+        header.get("items", 0),
+        Summary.from_wire(header.get("last")),
+        header.get("numbers"),
+    )
+
+
+class Reading:
+    """How far the values of one generator have come, and how far its reader is.
+
+    Args:
+        request: the call that asks for them, as it is asked for again when a link has dropped.
+
+    Attributes:
+        next: number of the next value to come.
+    """
+
+    def __init__(self, request: ClientCall | dict[str, int]) -> None:
+        self._request = request
+        self._claimed = not request  # another client read the first values
+        self._next = self._taken = 0
+
+    @property
+    def next(self) -> int:
+        return self._next
+
+    @next.setter
+    def next(self, number: int) -> None:
+        self._next = self._request["next"] = number
+
+    @property
+    def behind(self) -> bool:
+        """Whether values have come that were not taken."""
+        return self._taken < self._next
+
+    def is_new(self, number: int) -> bool:
+        return number == self._next or (self._claimed and number > self._next)
+
+    def took(self, until: int) -> None:
+        self._taken = self._request["taken"] = until
+
+
+AHEAD = 32  # tasks in flight per node while they are quick
+QUICK = 0.02  # seconds of a task below which it is quick
+
+
+class Surroundings(NamedTuple):
+    """What all runs of a pool have in common, as one client has them.
+
+    Attributes:
+        fetch: brings a file of a node's spool to where it lands; see ``run_registry.RunBook.fetch``.
+        start_anew: has a broadcast of which no rank has begun started by a whole gang.
+        ended: told of a run that is over.
+    """
+
+    context: PoolContext
+    news: News
+    background: Background
+    fetch: Callable[[Link, str, Landing], Awaitable[None]]
+    start_anew: Callable[[Any], None]
+    ended: Callable[[Any], None]
+
+
+class SentRun(RunResults):
+    """See the module. Made and driven on the pool's loop."""
+
+    # There may be thousands in a second, and they have more parts than Python shares the names of.
+    __slots__ = (
+        "_around",
+        "_asked",
+        "_begun",
+        "_broke",
+        "_claimed",
+        "_context",
+        "_feedings",
+        "_fetching",
+        "_flying",
+        "_ranks",
+        "_readings",
+        "_seconds",
+        "_spent",
+        "_stale",
+        "_stopping",
+        "_waiting",
+        "_where",
+        "arrivals",
+        "consumed",
+        "future",
+        "is_script",
+        "logs",
+        "nodes",
+        "sent",
+        "stays",
+        "stocked",
+        "tasks",
+        "wanted",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        around: Surroundings,
+        run: str,
+        kind: RunKind,
+        tasks: Sequence[Task],
+        total: int,
+        future: Future[Any] | None = None,
+    ) -> None:
+        self._around = around
+        self._context = around.context
+        super().__init__(around.context.name, run, kind, tasks[0].name, total)
+        self.tasks = tasks
+        self.is_script = any(task.script for task in tasks)
+        self.future: Future[Any] = future or Future()
+        self.logs: dict[int, dict[str, list[int]]] = {}
+        self.arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.consumed = False  # somebody iterates over a generator's values, and pays for them
+        self._seconds: deque[float] = deque(maxlen=8)  # that the latest of them took
+        self._waiting: deque[int] = deque()
+        self._flying: dict[int, int] = {}
+        self._where: dict[int, Link] = {}
+        self._asked: set[int] = set()  # nodes that were given a call of it, now or before
+        self.sent = False  # a node may know of it
+        # Nodes that have its large arguments; None where it has none.
+        self.stays = False  # its results are for whoever comes later, though they were told here
+        self.stocked: frozenset[Link] | None = None
+        self._claimed = False  # another client sent it
+        self._stale: set[int] = set()
+        self._spent = ""  # why processes of the gang take no other call
+        self._broke = ""  # who broke the gang, and how
+        self._begun = False
+        self._ranks: dict[int, int] = {}  # of tasks that are under way, as far as it was told
+        self._stopping = False
+        self._fetching: set[int] = set()  # calls that have ended, and whose values are on their way here
+        self._readings: dict[int, Reading] = {}
+        self._feedings: dict[tuple[int, int], Feeding] = {}  # by call, or -1 for all ranks, and argument
+        self.wanted: int | tuple[int, ...] | None = tasks[0].nodes if kind == "broadcast" else None
+        self.nodes: tuple[int, ...] = ()  # that it has got, where it wants some only
+
+    @property
+    def width(self) -> int:
+        """On how many ranks of a node each of its calls runs, as a gang of their own."""
+        return self.tasks[0].width
+
+    def name_of(self, index: int) -> str:
+        return self.tasks[index % len(self.tasks)].name
+
+    @property
+    def links(self) -> Sequence[Link]:
+        """To the nodes that may have something of it."""
+        if self.wanted is None:
+            return self._context.links
+        return [self._context.links[node] for node in self.nodes]
+
+    def place_of(self, index: int) -> tuple[int, int]:
+        """Rank and node of a broadcast's call, in the pool; -1 where it has got no nodes yet."""
+        each = self._context.ranks_per_node
+        if self.wanted is None:
+            return index, index // each
+        if not self.nodes:
+            return -1, -1
+        node = self.nodes[index // each]
+        return node * each + index % each, node
+
+    # -- dispatch ----------------------------------------------------------------------------------------
+
+    def send_gang(self, epoch: int, nodes: tuple[int, ...] = ()) -> None:
+        """Hand a broadcast's calls to all links, or to those of some nodes, if it is still wanted."""
+        if self.state != "running":
+            return
+        if nodes:
+            self.nodes = nodes
+            self._tell_nodes()
+        task = self.tasks[0]
+        new = {link for link in self.links if not (link.gone or self._is_stocked(link))}
+        all_or_none = self._context.options.fail_fast or not self._context.alone
+        for index in range(self.total):
+            rank, node = self.place_of(index)
+            link = self._context.links[node]
+            if link in new or (new and all_or_none):
+                self._refuse_new(index, link, new)
+            else:
+                how: Heard = {"gang": True, "rank": rank, "epoch": epoch}
+                self._send(link, index, task, how | {"nodes": list(nodes)} if nodes else how)
+
+    def _tell_nodes(self) -> None:
+        self._around.news.records.placed(self.id, self.nodes)
+        self._around.news.emit(events.RunPlaced(pool=self.pool, run=self.id, nodes=list(self.nodes)))
+
+    def _refuse_new(self, index: int, link: Link, new: Collection[Link]) -> None:
+        """A broadcast's arguments are on no node that came after them, and here neither any more."""
+        late = min(each.node for each in new)
+        why = f"node {late} got another machine after the arguments had been sent; run it again"
+        self.refuse(index, link, "lost" if link in new else "collateral", ErrorInfo("NodeLost", why))
+
+    def hold(self) -> None:
+        """Wait until the pool can take it; :meth:`release` ends that, and so does a cancellation."""
+        self._waiting.extend(range(self.total))
+
+    def release(self) -> bool:
+        """End :meth:`hold`; says whether the run is still wanted."""
+        self._waiting.clear()
+        return self.state == "running"
+
+    def feed(self) -> None:
+        """Hand tasks to nodes, in turns, as long as they can take more, if they are still wanted."""
+        if self.state != "running":
+            return
+        self._waiting.extend(range(self.total))
+        held = [link for link in self._context.links if link.hold()] if self.total > 1 else []
+        try:
+            self._refill()
+        finally:
+            for link in held:
+                link.release()
+
+    def _refill(self) -> None:
+        if self._stopping or not self._waiting:
+            return
+        there = [link for link in self._context.links if not link.gone and self._is_stocked(link)]
+        links = self._context.staying(there)
+        if not links:
+            whose = "of the pool" if self.stocked is None else "that had its arguments"
+            self._fail_unsent(f"every node {whose} is gone")
+            return
+        if self.kind == "sweep":
+            # Other runs may have a node for hours: those that have less to do for us come first.
+            links = sorted(links, key=lambda link: link.load)
+        limit = self._most_in_flight()
+        moved = True
+        while moved and self._waiting:
+            moved = False
+            for link in links if self.kind != "single" else [self._context.next_link(links)]:
+                if self._waiting and self._flying.get(link.node, 0) < limit:
+                    index = self._waiting.popleft()
+                    self._flying[link.node] = self._flying.get(link.node, 0) + 1
+                    self._send(link, index, self.tasks[index], {})
+                    moved = True
+
+    def _most_in_flight(self) -> int:
+        """How many tasks a node is given at once."""
+        slots = self._context.slots_per_node
+        if self.width > 1:
+            slots = self._context.ranks_per_node // self.width
+        if self.kind != "sweep":
+            return slots + (AHEAD if self._quick() else 1)
+        # One may take hours: none waits behind it while another node is idle, as long as we are there to see to that.
+        return self.total if self.stays else slots
+
+    def _is_stocked(self, link: Link) -> bool:
+        """Whether a node has what the calls need: one that came later has not."""
+        return self.stocked is None or link in self.stocked
+
+    def _quick(self) -> bool:
+        recent = self._seconds
+        return bool(recent) and sum(recent) / len(recent) < QUICK
+
+    def claim_from(self, links: Sequence[Link], nodes: tuple[int, ...] = ()) -> None:
+        """Expect the calls of a run that another client dispatched.
+
+        Args:
+            nodes: that have it, where these are not all.
+        """
+        self.sent = self._claimed = True
+        if nodes:
+            self.wanted = self.nodes = nodes
+        if self.kind == "broadcast":
+            self._where = {index: links[self.place_of(index)[1]] for index in range(self.total)}
+        elif len(links) == 1:
+            self._where = dict.fromkeys(range(self.total), links[0])
+
+    def is_call(self, index: int) -> bool:
+        """Whether it has such a call."""
+        return index < self.total
+
+    def row_of(self, index: int, rank: int) -> int:
+        """Where screens show a call that a rank is at."""
+        return index
+
+    def asked_of(self, link: Link, index: int) -> bool:
+        """Whether a node has been given a call; of another client's calls only the nodes know where they are."""
+        where = self._where.get(index)
+        return self._claimed if where is None else where.node == link.node
+
+    def _send(self, link: Link, index: int, task: Task, extra: Heard) -> None:
+        header: ClientCall = {
+            "t": "call",
+            "run": self.id,
+            "i": index,
+            "name": self.name,
+            "kind": self.kind,
+            "total": self.total,
+            "fn": (task.fn.hash, task.fn.size),
+            "args": (task.args.hash, task.args.size),
+        }
+        if task.timeout is not None:
+            header["timeout"] = task.timeout
+        if task.stream:
+            header["stream"] = True
+            self._readings[index] = Reading(header)
+        if task.feeds:
+            header["fed"] = True
+        if task.script:
+            header["script"] = True
+        if task.width > 1:
+            header["width"] = task.width
+        if task.job:
+            header["job"], header["more"] = task.job, task.more
+        if self._context.alone:
+            header["alone"] = True
+        elif self._context.links[0].gone:
+            header["headless"] = True  # nobody can form a gang any more
+        body = b"".join(blob.data for blob in (task.fn, task.args) if blob.size <= INLINE and blob.data)
+        if task.fn.sources or task.args.sources:
+            link.bring((*task.fn.sources, *task.args.sources))
+        self._where[index] = link
+        self._asked.add(link.node)
+        self.sent = True
+        if link.gone:
+            self.lose(index)
+        else:
+            header |= extra
+            link.call(header, body)
+
+    if TYPE_CHECKING:  # what comes back ends calls
+
+        def lose(self, index: int) -> None: ...
+
+        def refuse(self, index: int, link: Link, kind: OutcomeKind, error: ErrorInfo) -> None: ...
+
+        def _fail_unsent(self, words: str, kind: str = "lost") -> None: ...
 
 
 class Ending(Future["Run"]):
@@ -76,7 +625,7 @@ class Run(SentRun):
             reading.next = header["seq"] + 1
             if (summary := Summary.from_wire(header["summary"])) is not None:
                 self._around.news.emit(
-                    ev.ItemYielded(
+                    events.ItemYielded(
                         pool=self.pool, run=self.id, index=index, rank=header["rank"], seq=header["seq"],
                         summary=summary,
                     )
@@ -117,7 +666,9 @@ class Run(SentRun):
         loop.call_soon_threadsafe(hand_on)
 
     def _feed_nothing(self, link: Link, header: AgentWant) -> None:
-        from ...node.worker.attempts import describe_error  # nobody but who took a run over comes here
+        from skyward_core.node.worker.returned_exceptions import (
+            describe_error,  # nobody but who took a run over comes here
+        )
 
         said = f"an argument of {self.name}() was fed by the client that called it, and that client has left"
         about: Heard = {key: header[key] for key in ("run", "i", "arg")}
@@ -398,7 +949,7 @@ class Run(SentRun):
         self._around.background.later(self._book, outcome)
 
     def _book(self, outcome: Outcome) -> None:
-        self._around.news.emit(ev.RankEnded(pool=self.pool, run=self.id, outcome=outcome))
+        self._around.news.emit(events.RankEnded(pool=self.pool, run=self.id, outcome=outcome))
         self._around.news.records.outcome(self.id, outcome, self.logs[outcome.index])
 
     def _wind_up(self) -> None:

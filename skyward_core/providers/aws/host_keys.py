@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...model.value import Value, value
+from skyward_core.util.light_dataclass import Value, value
 
 
 @value
@@ -27,7 +27,7 @@ def make(comment: str) -> KeyPair:
     Args:
         comment: what it is for, in a word.
     """
-    from ...transport.ssh.asyncssh_import import asyncssh
+    from skyward_core.transport.ssh.asyncssh_import import asyncssh
 
     key = asyncssh.generate_private_key("ssh-ed25519", comment=comment)
     return KeyPair(key.export_private_key().decode(), key.export_public_key().decode().strip())

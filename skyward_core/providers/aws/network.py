@@ -1,16 +1,25 @@
-"""Where in a region machines go: zones and their subnets; and from where this client comes."""
+"""VPC, security groups, EFA, placement groups."""
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
-from ...model.errors import PoolError, UsageError
-from ...model.value import Value, value
-from . import failures
-from .calls import Calls, in_thread
+from skyward_core.model.errors import PoolError, SkywardError, UsageError, what_of
+from skyward_core.model.machines import Machine
+from skyward_core.providers.aws import ec2_errors, instances
+from skyward_core.providers.aws.boto_calls import Calls, in_thread
+from skyward_core.providers.aws.ec2_errors import CallFailed
+from skyward_core.providers.aws.instance_offers import Kind
+from skyward_core.providers.aws.instances import renumbered
+from skyward_core.providers.aws.launch_journal import PoolFolder
+from skyward_core.store.debug_log import logger
+from skyward_core.util.light_dataclass import Value, value
 
 WHO_AM_I = "https://checkip.amazonaws.com"
 PATIENCE = 5.0  # seconds for its answer
@@ -45,7 +54,7 @@ async def places(
         filters = [{"Name": "default-for-az", "Values": ["true"]}]
         found = await calls.call_all("ec2", region, "describe_subnets", "Subnets", Filters=filters)
         if not found:
-            raise failures.no_default_network(region)
+            raise ec2_errors.no_default_network(region)
     by_zone = {
         each["AvailabilityZone"]: Zone(region, each["AvailabilityZone"], each["SubnetId"], each["VpcId"])
         for each in found
@@ -89,3 +98,140 @@ def _own_address(calls: Calls, region: str) -> str:
             'holds it: ssh_from="203.0.113.7/32"'
         ) from error
     return f"{address}/{address.max_prefixlen}"
+
+
+_log = logger("provider")
+
+LINGERS = 45.0  # seconds for which a group that machines have only just left is tried to be removed
+PAUSES = (0.3, 5.0)  # seconds between two tries, at first and at most
+UNKNOWN = "InvalidPlacementGroup.Unknown"
+AT_ONCE = 100  # machines of one question about the network
+
+
+def helps(kind: Kind) -> bool:
+    """Whether machines of a type are faster close together: they can be, and have a network or GPUs that are fast."""
+    return kind.cluster and (kind.efa or bool(kind.accelerator))
+
+
+async def make(calls: Calls, region: str, folder: PoolFolder, name: str) -> None:
+    """Have a pool's group in a region; it is written down first.
+
+    Args:
+        name: what the pool's things are called.
+
+    Raises:
+        SkywardError: it cannot be made.
+    """
+    folder.note("placement", region=region, name=name)
+    marks = instances.of_pool(folder.pool, folder.token)
+    try:
+        await calls.call(
+            "ec2", region, "create_placement_group", GroupName=name, Strategy="cluster",
+            TagSpecifications=instances.specification(["placement-group"], marks),
+        )  # fmt: skip
+    except CallFailed as error:
+        if error.code != "InvalidPlacementGroup.Duplicate":
+            folder.note(
+                "no placement", region=region, name=name
+            )  # who may not make it may not remove it, either
+            raise
+
+
+async def remove(calls: Calls, folder: PoolFolder) -> None:
+    """Remove a pool's groups, and see them gone.
+
+    Raises:
+        SkywardError: one is still there; says which.
+    """
+    last = {(each["region"], each["name"]): each["what"] for each in folder.notes() if _is_about(each)}
+    for region, name in sorted(place for place, what in last.items() if what == "placement"):
+        await remove_group(calls, region, name)
+
+
+def _is_about(note: Mapping[str, Any]) -> bool:
+    return note["what"] in ("placement", "no placement")
+
+
+async def remove_group(calls: Calls, region: str, name: str) -> None:
+    """Remove one; machines that are ending may hold it for a while.
+
+    Raises:
+        SkywardError: it is still there; says why.
+    """
+    deadline, pause = time.monotonic() + LINGERS, PAUSES[0]
+    while True:
+        why = await _why_there(calls, region, name)
+        if not why:
+            return
+        if time.monotonic() + pause > deadline:
+            raise PoolError(
+                f"placement group {name} ({region}) is still there ({why}); it costs nothing, and another `down` "
+                "removes it"
+            )
+        await asyncio.sleep(pause)
+        pause = min(PAUSES[1], pause * 2)
+
+
+async def _why_there(calls: Calls, region: str, name: str) -> str:
+    """Have a group removed; why it is there all the same, or ""."""
+    try:
+        await calls.call("ec2", region, "delete_placement_group", GroupName=name)
+    except CallFailed as error:
+        if error.code == UNKNOWN:
+            return ""
+        if error.code != "InvalidPlacementGroup.InUse":
+            raise
+        return "in use"
+    filters = [{"Name": "group-name", "Values": [name]}]
+    told = await calls.call("ec2", region, "describe_placement_groups", Filters=filters)
+    states = [each["State"] for each in told["PlacementGroups"] if each["State"] != "deleted"]
+    return states[0] if states else ""
+
+
+async def groups(calls: Calls, region: str, filters: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The groups of a region that pass filters."""
+    told = await calls.call("ec2", region, "describe_placement_groups", Filters=filters)
+    return [each for each in told["PlacementGroups"] if each["State"] != "deleted"]
+
+
+async def neighbours_together(calls: Calls, machines: Sequence[Machine]) -> list[Machine]:
+    """Machines of a region as nodes in the order of EC2's network, as far as it tells; else in the order given."""
+    if len(machines) < 3:  # of two, each is the other's neighbour
+        return list(machines)
+    region = machines[0].extra["region"]
+    paths: dict[str, tuple[str, ...]] = {}
+    try:
+        for at in range(0, len(machines), AT_ONCE):
+            ids = [each.id for each in machines[at : at + AT_ONCE]]
+            told = await calls.call("ec2", region, "describe_instance_topology", InstanceIds=ids)
+            paths |= {each["InstanceId"]: tuple(each["NetworkNodes"]) for each in told["Instances"]}
+    except SkywardError as error:  # it is as good a pool, only slower
+        _log.debug("where machines stand in the network is not known: %s", what_of(error))
+    return [renumbered(each, node) for node, each in enumerate(in_order(machines, paths))]
+
+
+def in_order(machines: Sequence[Machine], paths: Mapping[str, Sequence[str]]) -> list[Machine]:
+    """Machines such that those below one node of the network follow one another, at each of its layers.
+
+    Args:
+        paths: by a machine's id the nodes above it, the farthest first; one that is not in it is nobody's neighbour.
+    """
+    own = {each.id: tuple(paths.get(each.id) or (each.id,)) for each in machines}
+    first: dict[tuple[str, ...], int] = {}
+    for index, each in enumerate(machines):
+        for depth in range(1, len(own[each.id]) + 1):
+            first.setdefault(own[each.id][:depth], index)
+
+    def key(machine: Machine) -> list[int]:
+        path = own[machine.id]
+        return [first[path[:depth]] for depth in range(1, len(path) + 1)]
+
+    return sorted(machines, key=key)
+
+
+def unused(kind: Kind, nodes: int) -> list[str]:
+    """What machines of a type have for speaking to one another and are not given, in words, for a plan."""
+    if nodes < 2 or not (kind.efa or kind.cards > 1):
+        return []
+    cards = f"one of its {kind.cards} network cards" if kind.cards > 1 else "its network card"
+    return [f"{kind.name} uses {cards}, without EFA: machines with several get no public address from AWS"]

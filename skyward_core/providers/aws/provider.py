@@ -1,4 +1,4 @@
-"""Machines rented from Amazon EC2: they cost money while they exist, so nothing is made that cannot be found again."""
+"""EC2 as a provider: settings, capacity blocks."""
 
 from __future__ import annotations
 
@@ -12,42 +12,276 @@ from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...model.arrival import Bought
-from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
-from ...model.machine import Check, Machine
-from ...model.misuse import KnowsItsWords
-from ...model.offer import OfferList, RentalPlan, Wish
-from ...model.older_words import takes
-from ...model.spec import PoolSpec
-from ...transport.ssh.target import Target
-from ..agents_over_ssh import all_of, end, look
-from ..needed_python import there
-from . import (
-    account,
-    belongings,
-    checks,
-    expiring,
-    images,
-    interruptions,
-    kinds,
+from skyward_core.model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
+from skyward_core.model.machines import Bought, Check, Machine
+from skyward_core.model.misuse_errors import KnowsItsWords
+from skyward_core.model.offers import Block, OfferList, RentalPlan, Reservation, Wish
+from skyward_core.model.older_api_arguments import Rule, Rules, refused, renamed, takes, unheeded
+from skyward_core.model.provider_settings import Field, Setting, flag, words
+from skyward_core.model.specs import PoolSpec
+from skyward_core.providers.aws import (
+    account_resources,
+    boto_calls,
+    instance_launch,
+    instance_offers,
+    instances,
     network,
-    placement,
-    shipped,
+    spot_interruption_watcher,
 )
-from . import machines as rented
-from .attempts import Attempts
-from .block_sales import BlockSales
-from .calls import Account, Calls, calls_of, in_thread
-from .launching import MADE_THEN, Attempt, Launch, Wishes, deadman_minutes, disk_of, made_in_words
-from .offers import DISK, Extras, fitting, known
-from .older_words import OLDER, another_serves
-from .pool_folder import PoolFolder
-from .settings import SETTINGS
+from skyward_core.providers.aws import account_resources as account
+from skyward_core.providers.aws import instance_offers as kinds
+from skyward_core.providers.aws.boto_calls import Account, Calls, calls_of, in_thread
+from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused
+from skyward_core.providers.aws.instance_launch import (
+    MADE_THEN,
+    Attempt,
+    Attempts,
+    Launch,
+    Wishes,
+    deadman_minutes,
+    disk_of,
+    made_in_words,
+)
+from skyward_core.providers.aws.instance_offers import DISK, Extras, Kind, asked, fitting, known
+from skyward_core.providers.aws.launch_journal import PoolFolder
+from skyward_core.providers.provider import there
+from skyward_core.providers.ssh_machines import all_of, end, look
+from skyward_core.store import state_folder
+from skyward_core.transport.ssh.host_address import Target
 
 if TYPE_CHECKING:
-    from ...model.leftover import Inventory, Leftover
-    from ...model.setting import Setting
-    from ...transport.ssh.transport import SSHTransport
+    from skyward_core.model.machines import Inventory, Leftover
+    from skyward_core.model.provider_settings import Setting
+    from skyward_core.transport.ssh.ssh_transport import SSHTransport
+
+
+DAY = 24  # hours: blocks are sold by days
+
+
+async def blocks(
+    calls: Calls, provider: str, region: str, kinds: Sequence[Kind], nodes: int, hours: int
+) -> list[Block]:
+    """What is sold in a region now, the earliest first.
+
+    Raises:
+        UsageError: none is sold for so long.
+        SkywardError: it cannot be told.
+    """
+    if hours < DAY or hours % DAY:
+        raise UsageError(f"Capacity Blocks are sold by days: {DAY} hours, {2 * DAY}, and so on, not {hours}")
+    found = await asyncio.gather(
+        *(_of_type(calls, provider, region, kind.name, nodes, hours) for kind in kinds)
+    )
+    return sorted(
+        (each for some in found for each in some), key=lambda block: (block.starts_at, block.upfront)
+    )
+
+
+async def still_sold(calls: Calls, block: Block) -> Block | None:
+    """A block that was listed earlier, as it is sold now.
+
+    Raises:
+        SkywardError: it cannot be told.
+    """
+    found = await _of_type(calls, block.provider, block.region, block.instance_type, block.count, block.hours)
+    return next((each for each in found if each.id == block.id), None)
+
+
+async def _of_type(
+    calls: Calls, provider: str, region: str, instance_type: str, nodes: int, hours: int
+) -> list[Block]:
+    try:
+        told = await calls.call_all(
+            "ec2", region, "describe_capacity_block_offerings", "CapacityBlockOfferings",
+            InstanceType=instance_type, InstanceCount=nodes, CapacityDurationHours=hours,
+        )  # fmt: skip
+    except (CallFailed, CapacityRefused, UsageError) as error:
+        code = getattr(error, "code", "InvalidParameterValue")
+        if not code.startswith(("Invalid", "Unsupported")):
+            raise
+        return []  # of most types there are none to be bought
+    return [
+        Block(
+            provider=provider,
+            id=each["CapacityBlockOfferingId"],
+            instance_type=each["InstanceType"],
+            region=region,
+            zone=each.get("AvailabilityZone", ""),
+            count=each["InstanceCount"],
+            hours=each["CapacityBlockDurationHours"],
+            starts_at=each["StartDate"].timestamp(),
+            upfront=float(each["UpfrontFee"]),
+        )
+        for each in told
+        if each.get("CurrencyCode", "USD") == "USD"
+    ]
+
+
+class BlockSales:
+    """Of a provider that has these:
+
+    Attributes:
+        name: how people name it.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def _calls(self) -> Calls:
+        raise NotImplementedError
+
+    @property
+    def _extras(self) -> Extras:
+        raise NotImplementedError
+
+    async def _regions(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    async def blocks(self, wish: Wish, nodes: int, hours: int) -> list[Block]:
+        """Capacity Blocks that can be bought now; nothing is bought.
+
+        Args:
+            wish: what a machine has to be.
+            nodes: how many.
+            hours: for how long.
+
+        Raises:
+            UsageError: none is sold for so long.
+            SkywardError: EC2 cannot be asked.
+        """
+        found = []
+        for region in wish.regions or await self._regions():
+            told = await asked(self._calls, self.name, region, wish, self._extras)
+            found += await blocks(self._calls, self.name, region, told.fitting(wish), nodes, hours)
+        return found
+
+    async def still_sold(self, block: Block) -> Block | None:
+        """A block that was listed earlier, as it is sold now; None where it is not any more.
+
+        Args:
+            block: as ``blocks`` named it.
+
+        Raises:
+            SkywardError: EC2 cannot be asked.
+        """
+        return await still_sold(self._calls, block)
+
+    async def buy(self, block: Block, token: str) -> Reservation:
+        """Buy a Capacity Block, once; a call that gets no answer is not made again.
+
+        Args:
+            block: as ``blocks`` named it.
+            token: a tag of what is bought.
+
+        Raises:
+            Unreachable: nobody knows whether it was bought.
+            SkywardError: it was not.
+        """
+        return await instance_launch.buy(self._calls, block, token)
+
+    async def bought(self, region: str, token: str) -> Reservation | None:
+        """What was bought with a token, by its tag; None where nothing of it is seen.
+
+        Args:
+            region: where.
+            token: as ``buy`` was given it.
+
+        Raises:
+            SkywardError: it cannot be told.
+        """
+        return await instance_launch.bought(self._calls, region, token)
+
+    async def reserved(self) -> list[Reservation]:
+        """All capacity reservations of its regions that have not ended.
+
+        Raises:
+            SkywardError: they cannot be told.
+        """
+        found = [await instance_launch.find(self._calls, each) for each in await self._regions()]
+        return [each for some in found for each in some]
+
+
+_KEYS = "keys are those that boto3 finds: set the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or profile="
+_OFFERS = "offers are tried one after another, the cheapest first"
+
+
+def _unless_another_serves(rule: Rule) -> Rule:
+    """It matters only where machines are really rented: with ``--provider`` none is."""
+
+    def either(kind: str, name: str, value: Any) -> dict[str, Any]:
+        if another_serves():
+            return unheeded(f"--provider {state_folder.provider_override} serves instead")(kind, name, value)
+        return rule(kind, name, value)
+
+    return either
+
+
+def another_serves() -> bool:
+    """Whether ``--provider`` puts another one in the place of this."""
+    return state_folder.provider_override not in (None, "aws")
+
+
+def _profile(value: Any) -> Any:
+    if value == "auto" and not another_serves():
+        raise ValueError('"auto" is not to be had: name an instance profile of yours, or leave it out')
+    return value
+
+
+OLDER: Rules = {
+    "subnet_id": renamed("subnet"),
+    "security_group_id": renamed("security_group"),
+    "instance_profile_arn": renamed("instance_profile", _profile),
+    "username": renamed("ssh_user"),
+    "ubuntu_version": unheeded("ami= names another machine image than the usual one", "24.04"),
+    "instance_timeout": unheeded("sky.Options(start_timeout=...) bounds the whole start", 300),
+    "request_timeout": unheeded("calls to AWS have time limits of their own", 30),
+    "allocation_strategy": unheeded(_OFFERS, "price-capacity-optimized"),
+    "launch_window": unheeded("machines of a pool are asked for at once", 1.0),
+    "multi_subnet": unheeded("a pool's machines stand in one zone", False),
+    "heterogeneous_instances": unheeded("a pool's machines are of one type", False),
+    "exclude_burstable": unheeded("instance_type= names the one that is meant", False),
+    "access_key_id": _unless_another_serves(refused(_KEYS)),
+    "secret_access_key": _unless_another_serves(refused(_KEYS)),
+    "session_token": _unless_another_serves(refused(_KEYS)),
+}
+
+
+SETTINGS = (
+    Setting(
+        name="region",
+        help="where; several with commas, the cheapest first; else that of the profile",
+        type=lambda text: words(text)[0] if len(words(text)) == 1 else words(text),
+        example="us-east-1",
+        field=lambda: Field("Region", placeholder="that of your AWS profile, or us-east-1"),
+    ),
+    Setting(
+        name="instance_type",
+        help="the type of machine; else the cheapest with the accelerator",
+        example="g5.xlarge",
+        field=lambda: Field("Machine", placeholder="the cheapest type that fits; or one, such as g5.xlarge"),
+    ),
+    Setting(name="zones", help="the only zones to use, in order", type=words),
+    Setting(name="profile", help="the profile of ~/.aws/config"),
+    Setting(name="endpoint_url", help="address of all services, in place of AWS's own"),
+    Setting(name="ami", help="a machine image of your own"),
+    Setting(name="subnet", help="a subnet of your own"),
+    Setting(name="security_group", help="a security group of your own"),
+    Setting(name="instance_profile", help="the instance profile that machines have, by name or ARN"),
+    Setting(name="ssh_user", help="who logs in; else the usual one of the image"),
+    Setting(name="ssh_from", help="the network from which SSH is let in; else this machine's address alone"),
+    Setting(name="public", help="whether machines have public addresses", type=flag, default=True),
+    Setting(
+        name="placement_group",
+        help="whether machines with GPUs or EFA stand close together where they can",
+        type=flag,
+        default=True,
+    ),
+    Setting(name="probe", help="whether machines are measured before they count", type=flag, default=True),
+    Setting(name="disk_gb", help="size of each machine's disk in GB; else 100", type=int),
+    Setting(name="reservation", help="a capacity reservation or Capacity Block of yours", example="cr-0123"),
+    Setting(name="python", help="the interpreter on the machines"),
+)
+
 
 BOOT = 600.0  # seconds after its launch in which a machine may not answer yet
 
@@ -148,10 +382,10 @@ class AWS(KnowsItsWords, BlockSales):
             SkywardError: something is amiss that no other place would change.
         """
         folder = PoolFolder(spec.name, token)
-        there = await rented.find(self._calls, folder, ()) if folder.notes() else []
+        there = await instances.find(self._calls, folder, ()) if folder.notes() else []
         if spec.least_nodes <= len(there) <= spec.most_nodes and all(each.address for each in there):
             # By this token already.
-            return await placement.neighbours_together(self._calls, sorted(there, key=lambda each: each.node))
+            return await network.neighbours_together(self._calls, sorted(there, key=lambda each: each.node))
         if there:
             raise PoolError(f"{len(there)} machines of an unfinished start of pool {spec.name} are there")
         folder.note("begun")
@@ -160,7 +394,7 @@ class AWS(KnowsItsWords, BlockSales):
         folder.note("wishes", ttl=wishes.ttl, boot_deadman=wishes.boot_deadman, deadman=wishes.deadman)
         attempts, left_out = await self._attempts(spec).in_order(regions)
         made = await self._launch(folder, wishes).machines(attempts, left_out)
-        return await placement.neighbours_together(self._calls, made)
+        return await network.neighbours_together(self._calls, made)
 
     def _wishes(self, spec: PoolSpec, token: str, own_address: str, account: str) -> Wishes:
         deadman = deadman_minutes(spec.options.idle_timeout)
@@ -216,11 +450,11 @@ class AWS(KnowsItsWords, BlockSales):
         return machine
 
     def _launch(self, folder: PoolFolder, wishes: Wishes) -> Launch:
-        async def image(attempt: Attempt) -> images.BootImage:
+        async def image(attempt: Attempt) -> instance_offers.BootImage:
             region = attempt.place.region
-            return await images.image_for(self._calls, region, attempt.kind, self.ami, self.ssh_user)
+            return await instance_offers.image_for(self._calls, region, attempt.kind, self.ami, self.ssh_user)
 
-        return Launch(self._calls, folder, wishes, image, partial(rented.terminate, self._calls))
+        return Launch(self._calls, folder, wishes, image, partial(instances.terminate, self._calls))
 
     def _attempts(self, spec: PoolSpec) -> Attempts:
         return Attempts(
@@ -269,7 +503,7 @@ class AWS(KnowsItsWords, BlockSales):
             try:
                 first = await attempts.of(order[0], there[order[0].zone], held)
                 grouped = first.grouped
-                notes += placement.unused(first.kind, most)
+                notes += network.unused(first.kind, most)
                 requests = [await self._planned(spec, first)]
             except PoolError as error:
                 notes.append(f"what would be sent is not known: {what_of(error)}")
@@ -288,7 +522,7 @@ class AWS(KnowsItsWords, BlockSales):
         Args:
             spec: all that was asked for.
         """
-        return await expiring.warnings(self._calls.expiry, spec.options.ttl)
+        return await boto_calls.warnings(self._calls.expiry, spec.options.ttl)
 
     async def _planned(self, spec: PoolSpec, attempt: Attempt) -> dict[str, Any]:
         """What is sent for an attempt."""
@@ -342,7 +576,7 @@ class AWS(KnowsItsWords, BlockSales):
         notes = []
         regions = wish.regions or self.region or tuple(filter(None, [await in_thread(self._calls.region)]))
         if not regions:
-            regions = tuple(shipped.regions())
+            regions = tuple(instance_offers.regions())
             notes.append(f"no region is named, and a start needs one: this is of {' and '.join(regions)}")
         found = await known(self._calls, self.name, regions, wish, self._extras)
         return OfferList(offers=found.offers, notes=[*notes, *found.notes])
@@ -360,7 +594,7 @@ class AWS(KnowsItsWords, BlockSales):
         folder = PoolFolder(pool, token)
         if (notes := folder.notes()) and not any(each["what"] == "ask" for each in notes):
             return []  # its creation came to nothing before it asked for any
-        return await rented.find(self._calls, folder, await self._regions())
+        return await instances.find(self._calls, folder, await self._regions())
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
         """The pool's machines with their state.
@@ -371,7 +605,7 @@ class AWS(KnowsItsWords, BlockSales):
         Raises:
             SkywardError: EC2 cannot be asked now.
         """
-        seen = await rented.states(self._calls, known)
+        seen = await instances.states(self._calls, known)
         return await all_of(self._look(pool, machine) for machine in seen)
 
     async def _look(self, pool: str, machine: Machine) -> Machine:
@@ -420,7 +654,7 @@ class AWS(KnowsItsWords, BlockSales):
         Raises:
             SkywardError: it could not be said.
         """
-        await rented.date(self._calls, machines, at)
+        await instances.date(self._calls, machines, at)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         """Have EC2 end the machines.
@@ -428,11 +662,11 @@ class AWS(KnowsItsWords, BlockSales):
         Raises:
             SkywardError: EC2 was not told.
         """
-        await rented.terminate(self._calls, machines)
+        await instances.terminate(self._calls, machines)
 
     async def why_not_now(self) -> str:
         """Why machines cannot be ended without their shutdown, in words; "" where they can."""
-        return await rented.why_not_now(self._calls, (await self._regions())[0])
+        return await instances.why_not_now(self._calls, (await self._regions())[0])
 
     async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
         """Have EC2 end the machines without their shutdown.
@@ -444,7 +678,7 @@ class AWS(KnowsItsWords, BlockSales):
         Raises:
             SkywardError: EC2 was not told.
         """
-        await rented.terminate(self._calls, machines, SkipOsShutdown=True)
+        await instances.terminate(self._calls, machines, SkipOsShutdown=True)
 
     async def teardown(self, pool: str) -> None:
         """Remove the pool's placement and security groups and key pairs, and its keys here.
@@ -453,8 +687,8 @@ class AWS(KnowsItsWords, BlockSales):
             SkywardError: something is still there; says what.
         """
         for folder in PoolFolder.all_of(pool):
-            await placement.remove(self._calls, folder)
-            await belongings.remove(self._calls, folder)
+            await network.remove(self._calls, folder)
+            await account_resources.remove_belongings(self._calls, folder)
             await asyncio.to_thread(folder.remove)
 
     def needs_python(self, minor: str) -> str:
@@ -471,13 +705,17 @@ class AWS(KnowsItsWords, BlockSales):
             regions = await self._regions()
         except SkywardError as error:
             return [Check("AWS credentials", "fail", what_of(error), hint_of(error))]
-        return await checks.look(self._calls, regions, subnet=self.subnet, zones=self.zones or ())
+        return await account_resources.check_account(
+            self._calls, regions, subnet=self.subnet, zones=self.zones or ()
+        )
 
     @classmethod
     async def check_all(cls) -> AsyncIterator[Check]:
         """As ``check``, where this machine has credentials; who has none uses no AWS."""
         none = "no AWS credentials in the environment or ~/.aws, so nothing to look at"
-        for line in await cls().check() if checks.has_credentials() else [Check(cls.name, "ok", none)]:
+        for line in (
+            await cls().check() if account_resources.has_credentials() else [Check(cls.name, "ok", none)]
+        ):
             yield line
 
     @classmethod
@@ -530,7 +768,7 @@ class AWS(KnowsItsWords, BlockSales):
         Args:
             machine: the machine.
         """
-        return interruptions.program() if machine.extra.get("market") == "spot" else ""
+        return spot_interruption_watcher.program() if machine.extra.get("market") == "spot" else ""
 
     def transport(self, pool: str, machine: Machine, *, patience: float | None = None) -> SSHTransport:
         """The way to one of the pool's machines.
@@ -540,9 +778,8 @@ class AWS(KnowsItsWords, BlockSales):
             machine: the machine.
             patience: seconds of attempts to connect; None for 30, or as long as it may take to boot.
         """
-        from ...transport.ssh.transport import PATIENCE
-        from .own_host_key import OwnHostKey
-        from .rented_transport import RentedTransport
+        from skyward_core.providers.aws.instance_ssh import OwnHostKey, RentedTransport
+        from skyward_core.transport.ssh.ssh_transport import PATIENCE
 
         extra = machine.extra
         if patience is None:

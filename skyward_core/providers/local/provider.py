@@ -11,16 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...model.errors import PoolError
-from ...model.machine import Check, Machine
-from ...model.misuse import KnowsItsWords
-from ...model.spec import PoolSpec
-from ...node.agent import unfetched
-from ...node.boot.host import goodbye, is_running, members
-from ...store.home import home, socket_dir
-from ...transport.local.agent_starter import Starter
-from ...transport.local.transport import LocalTransport
-from ...wire.node_paths import KEPT, NodePaths
+from skyward_core.model.errors import PoolError
+from skyward_core.model.machines import Check, Machine
+from skyward_core.model.misuse_errors import KnowsItsWords
+from skyward_core.model.specs import PoolSpec
+from skyward_core.node.agent import retained_results
+from skyward_core.node.bootstrap.host_inspection import goodbye, is_running, members
+from skyward_core.protocol.node_paths import KEPT, NodePaths
+from skyward_core.store.state_folder import home, socket_dir
+from skyward_core.transport.local_transport import LocalTransport, Starter
 
 FORGOTTEN = 60.0  # seconds without anything in a pool's folder
 PATIENCE = 3.0  # seconds that an agent may take to end, and what it leaves
@@ -86,14 +85,14 @@ class Local(KnowsItsWords):
         if members(str(folder)) or is_running(str(left)):
             return replace(machine, state="ending")  # its agent, or what ran there, has not quite ended
         why, at = goodbye(str(folder))
-        told = {"why": why, "kept": unfetched.facts(left)} | ({"ended": at} if at else {})
+        told = {"why": why, "kept": retained_results.facts(left)} | ({"ended": at} if at else {})
         return replace(machine, state="gone", extra=machine.extra | told)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         await asyncio.gather(*(self._end(machine) for machine in machines))
 
     async def _end(self, machine: Machine) -> None:
-        from ...node.boot.host_tasks import end
+        from skyward_core.node.bootstrap.host_commands import end
 
         await asyncio.to_thread(end, Path(machine.extra["folder"]), machine.extra["socket"], PATIENCE)
 

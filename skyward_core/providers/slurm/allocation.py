@@ -1,21 +1,322 @@
-"""Allocations of pools: submitted, waited for, found again by their names, and ended."""
+"""One allocation: batch script, its folder, its agents."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
+import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from ...model.errors import NoCapacity, PoolError, Unreachable, what_of
-from ...model.machine import Machine
-from ..told import progress
-from . import texts
-from .allocation_folder import AllocationFolder
-from .batch import report
-from .commands import SLACK, CommandFailed, Commands
-from .texts import RUNNING, TAKEN, AllocatedNode, SlurmJob
+from skyward_core.model.errors import NoCapacity, PoolError, Unreachable, what_of
+from skyward_core.model.machines import Machine
+from skyward_core.providers.provider import progress
+from skyward_core.providers.slurm import slurm_commands
+from skyward_core.providers.slurm.slurm_commands import (
+    RUNNING,
+    SLACK,
+    TAKEN,
+    AllocatedNode,
+    CommandFailed,
+    Commands,
+    SlurmJob,
+)
+from skyward_core.store.atomic_file import write_whole
+from skyward_core.store.state_folder import home
+
+_FOLDER = "slurm"
+
+
+def ledger_id() -> str:
+    """Which ledger knows of what this client submits; made once for each home.
+
+    Raises:
+        PoolError: it cannot be written.
+    """
+    path = home() / _FOLDER / "ledger-id"
+    try:
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            draft = path.with_name(f"ledger-id.{secrets.token_hex(4)}")
+            write_whole(draft, secrets.token_hex(8).encode())
+            with suppress(FileExistsError):  # of several clients that find none, one makes it
+                os.link(draft, path)
+            draft.unlink()
+        return path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise PoolError(
+            f"what this client submits cannot be marked, as {path} cannot be written: {error}"
+        ) from error
+
+
+class AllocationFolder:
+    """See the module.
+
+    Args:
+        pool: the pool's name.
+        token: the pool's.
+    """
+
+    def __init__(self, pool: str, token: str) -> None:
+        self.pool, self.token = pool, token
+        self.path = home() / _FOLDER / f"{pool}.{token}"
+
+    @classmethod
+    def all_of(cls, pool: str) -> Iterator[AllocationFolder]:
+        """The folders of pools of a name: of one that is up, and of others of which something was left."""
+        for path in sorted((home() / _FOLDER).glob(f"{pool}.*")):
+            yield cls(pool, path.name.rpartition(".")[2])
+
+    @property
+    def login_key(self) -> Path:
+        """The file of the key that opens the pool's nodes."""
+        return self.path / "id_ed25519"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The file that says which key each of them shows."""
+        return self.path / "known_hosts"
+
+    def make(self) -> None:
+        """Have it there, before anything is asked for.
+
+        Raises:
+            PoolError: it cannot be made.
+        """
+        try:
+            self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise PoolError(f"the folder of pool {self.pool} cannot be made: {error}") from error
+
+    def begin(self) -> str:
+        """Write down that the allocation is about to be asked for; gives the public key that its nodes let in.
+
+        Raises:
+            PoolError: it cannot be written.
+        """
+        from skyward_core.transport.ssh.asyncssh_import import asyncssh
+
+        public = self.path / "id_ed25519.pub"
+        try:
+            if not (self.login_key.exists() and public.exists()):
+                key = asyncssh.generate_private_key("ssh-ed25519", comment=f"skyward-{self.pool}")
+                write_whole(self.login_key, key.export_private_key())
+                write_whole(public, key.export_public_key())
+            write_whole(self._begun, f"{time.time():.3f}".encode())
+            return " ".join(public.read_text(encoding="ascii").split()[:2])
+        except OSError as error:
+            raise PoolError(
+                f"the key of pool {self.pool} cannot be written to {self.path}: {error}"
+            ) from error
+
+    @property
+    def begun(self) -> float | None:
+        """When it was asked for last, Unix time; None where it never was, or nobody here knows."""
+        try:
+            return float(self._begun.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
+
+    def answered(self, *, submitted: bool) -> None:
+        """Write down what Slurm has answered.
+
+        Args:
+            submitted: whether it has taken the job.
+
+        Raises:
+            PoolError: it cannot be written.
+        """
+        try:
+            if submitted:
+                self._begun.replace(self._submitted)
+            else:
+                self._begun.unlink()
+        except OSError as error:
+            raise PoolError(f"what Slurm has answered cannot be written to {self.path}: {error}") from error
+
+    @property
+    def asked_nothing(self) -> bool:
+        """Whether Slurm was never asked for anything that it might have taken."""
+        return self.path.exists() and not (self._begun.exists() or self._submitted.exists())
+
+    def trust(self, nodes: Sequence[AllocatedNode]) -> None:
+        """Write down which keys the pool's nodes show.
+
+        Raises:
+            PoolError: they cannot be written.
+        """
+        lines = [f"[{node.address}]:{node.port} {node.host_key}\n" for node in nodes]
+        try:
+            write_whole(self.known_hosts, "".join(lines).encode())
+        except OSError as error:
+            raise PoolError(f"the keys of pool {self.pool}'s nodes cannot be written: {error}") from error
+
+    def remove(self) -> None:
+        """Forget all of it.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        while self.path.exists():
+            with suppress(FileNotFoundError):  # another client removes it, too
+                shutil.rmtree(self.path)
+
+    @property
+    def _begun(self) -> Path:
+        return self.path / "begun"
+
+    @property
+    def _submitted(self) -> Path:
+        return self.path / "submitted"
+
+
+LOOK = 5  # seconds between two looks for the agent
+GONE = 300  # seconds without an agent after which a node leaves the allocation
+FIRST_PORT, PORTS = 20000, 12000
+
+# Neither sh nor srun changes anything in it. @NAME@ are put in; all of them are numbers, names or public keys.
+_SCRIPT = """\
+#!/bin/sh
+# A pool of skyward: @POOL@
+umask 077
+node=$(cat <<'SKYWARD_NODE'
+umask 077
+D=/tmp/skyward-slurm-$(id -u)-@FOLDER@.$SLURM_NODEID
+S= W=
+members() {
+  grep -slzE '(^|/)@FOLDER@[.]'"$SLURM_NODEID"'(/|:|$)' /proc/[0-9]*/environ /proc/[0-9]*/cmdline |
+    cut -d/ -f3 | sort -u
+}
+leave() {
+  trap '' TERM INT HUP
+  [ -n "$S" ] && kill "$S" 2>/dev/null
+  [ -n "$W" ] && kill "$W" 2>/dev/null
+  for k in TERM KILL; do
+    q=$(members)
+    [ -n "$q" ] || break
+    kill -$k $q 2>/dev/null
+    [ $k = KILL ] || sleep 0.5 2>/dev/null || sleep 1
+  done
+  rm -rf "$D"
+}
+fail() {
+  echo "skyward-error $SLURM_NODEID $*" | head -c 400 >"$D/draft"; echo >>"$D/draft"; mv "$D/draft" "$D/report"
+  sleep 60 & W=$!; wait $W; exit 1
+}
+mkdir "$D" || exit 1
+trap leave EXIT
+trap 'exit 0' TERM INT HUP
+for p in /usr/sbin/sshd /usr/local/sbin/sshd /sbin/sshd /usr/bin/sshd; do [ -x "$p" ] && break; p=; done
+[ -n "$p" ] || fail "$SLURMD_NODENAME has no sshd, which pools need there"
+A=$(scontrol show node -o "$SLURMD_NODENAME" 2>/dev/null | sed -n 's/.* NodeAddr=\\([^ ]*\\) .*/\\1/p')
+[ -n "$A" ] || A=$SLURMD_NODENAME
+ssh-keygen -q -t ed25519 -N '' -C skyward -f "$D/host" </dev/null 2>"$D/log" || fail "ssh-keygen: $(tail -n 1 "$D/log")"
+echo '@KEY@' >"$D/authorized"
+cat >"$D/config" <<SKYWARD_SSHD
+ListenAddress $A
+HostKey $D/host
+PidFile $D/pid
+AuthorizedKeysFile $D/authorized
+AllowUsers $(id -un)
+PermitRootLogin prohibit-password
+PubkeyAuthentication yes
+PasswordAuthentication no
+ChallengeResponseAuthentication no
+UsePAM no
+StrictModes no
+AllowAgentForwarding no
+X11Forwarding no
+MaxSessions 200
+MaxStartups 100
+PrintMotd no
+Subsystem sftp internal-sftp
+SKYWARD_SSHD
+set --
+for v in CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK; do
+  eval "t=\\${$v-}"
+  case $t in ''|*[!A-Za-z0-9,._:/-]*) ;; *) set -- "$@" "$v=$t";; esac
+done
+[ $# -eq 0 ] || echo "SetEnv $*" >>"$D/config"
+i=0
+while :; do
+  i=$((i + 1)); [ $i -le 20 ] || fail "$SLURMD_NODENAME: sshd does not start: $(tail -n 1 "$D/log")"
+  P=$((@FIRST_PORT@ + $(od -An -N2 -tu2 /dev/urandom) % @PORTS@))
+  "$p" -D -f "$D/config" -p $P -E "$D/log" </dev/null &
+  S=$!
+  n=0
+  until [ -s "$D/pid" ]; do
+    kill -0 $S 2>/dev/null || break
+    n=$((n + 1)); [ $n -le 100 ] || break
+    sleep 0.1 2>/dev/null || sleep 1
+  done
+  [ -s "$D/pid" ] && kill -0 $S 2>/dev/null && break
+  kill $S 2>/dev/null
+done
+echo "skyward-node $SLURM_NODEID $SLURMD_NODENAME $A $P $(id -un) $(cut -d' ' -f1,2 "$D/host.pub")" >"$D/draft"
+mv "$D/draft" "$D/report"
+alive() {
+  for r in "${XDG_CACHE_HOME:-$HOME/.cache}/skyward" "/var/tmp/skyward-$(id -u)" "/tmp/skyward-$(id -u)"; do
+    f=$r/pools/@FOLDER@.$SLURM_NODEID
+    [ -e "$f/agent.lock" ] || continue
+    command -v flock >/dev/null 2>&1 || return 0
+    flock -n -s "$f/agent.lock" true 2>/dev/null || return 0
+  done
+  return 1
+}
+seen=$(date +%s) limit=@BOOT@
+while kill -0 $S 2>/dev/null; do
+  sleep @LOOK@ & W=$!; wait $W
+  now=$(date +%s)
+  if alive; then seen=$now limit=@GONE@; fi
+  [ $((now - seen)) -le $limit ] || break
+done
+SKYWARD_NODE
+)
+srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mem=0 --cpu-bind=none \\
+  --kill-on-bad-exit=0 --wait=0 --input=none sh -c "$node" &
+step=$!
+trap 'kill $step 2>/dev/null' TERM INT HUP
+wait $step
+"""
+
+# What a second step prints of the nodes, once their servers listen.
+_REPORT = (
+    "D=/tmp/skyward-slurm-$(id -u)-@FOLDER@.$SLURM_NODEID;n=0;"
+    'until [ -O "$D" ] && [ -O "$D/report" ];do n=$((n+1));[ $n -le 180 ]||{ '
+    'echo "skyward-error $SLURM_NODEID its SSH server has not come up within 90 s";exit 0;};sleep 0.5;done;'
+    'cat "$D/report"'
+)
+
+
+def script(pool: str, folder: str, key: str, boot: int) -> str:
+    """The batch script.
+
+    Args:
+        pool: the pool's name.
+        folder: what the folders of the pool's nodes are called, but for their index.
+        key: the line of the public key that is let in.
+        boot: seconds within which an agent has to run.
+    """
+    given = {"POOL": pool, "FOLDER": folder, "KEY": key, "BOOT": boot, "GONE": GONE, "LOOK": LOOK}
+    text = _SCRIPT
+    for name, what in (given | {"FIRST_PORT": FIRST_PORT, "PORTS": PORTS}).items():
+        text = text.replace(f"@{name}@", str(what))
+    return text
+
+
+def report(folder: str) -> str:
+    """What a second step runs on each node, to have it say how it is reached.
+
+    Args:
+        folder: as for :func:`script`.
+    """
+    return _REPORT.replace("@FOLDER@", folder)
+
 
 PREFIX = "skyward-"
 PAUSES = (0.3, 15.0)  # seconds between two looks at the queue, at first and at most
@@ -44,9 +345,15 @@ async def jobs(commands: Commands, names: Iterable[str]) -> list[SlurmJob]:
     """
     wanted = sorted(set(names))
     told = await commands(
-        "squeue", "--me", "--noheader", "--states=all", f"--name={','.join(wanted)}", "-o", texts.FIELDS
+        "squeue",
+        "--me",
+        "--noheader",
+        "--states=all",
+        f"--name={','.join(wanted)}",
+        "-o",
+        slurm_commands.FIELDS,
     )
-    return [each for each in texts.jobs(told) if each.name in wanted]
+    return [each for each in slurm_commands.jobs(told) if each.name in wanted]
 
 
 async def settled(commands: Commands, names: Iterable[str]) -> list[SlurmJob]:
@@ -58,7 +365,7 @@ async def settled(commands: Commands, names: Iterable[str]) -> list[SlurmJob]:
     names, until = list(names), time.monotonic() + ENDING
     while True:
         there = await jobs(commands, names)
-        if not any(each.state in texts.ENDING for each in there) or time.monotonic() > until:
+        if not any(each.state in slurm_commands.ENDING for each in there) or time.monotonic() > until:
             return there
         await asyncio.sleep(0.3)
 
@@ -105,7 +412,7 @@ async def submit(commands: Commands, folder: AllocationFolder, options: Sequence
             folder.answered(submitted=False)
         raise
     folder.answered(submitted=True)
-    return texts.submitted(told)
+    return slurm_commands.submitted(told)
 
 
 async def granted(commands: Commands, name: str, id: str) -> SlurmJob:
@@ -154,7 +461,7 @@ async def nodes_of(commands: Commands, job: SlurmJob) -> list[str]:
     Raises:
         PoolError: they cannot be told.
     """
-    return texts.hostnames(await commands("scontrol", "show", "hostnames", job.nodes))
+    return slurm_commands.hostnames(await commands("scontrol", "show", "hostnames", job.nodes))
 
 
 async def reached(commands: Commands, job: SlurmJob, folder: str, count: int) -> list[AllocatedNode]:
@@ -171,7 +478,7 @@ async def reached(commands: Commands, job: SlurmJob, folder: str, count: int) ->
         "srun", f"--jobid={job.id}", "--overlap", "--mem=0", "--gres=none", f"--nodes={count}", f"--ntasks={count}",
         "--ntasks-per-node=1", "--cpu-bind=none", "--input=none", "sh", "-c", report(folder), seconds=REPORTING,
     )  # fmt: skip
-    return texts.reports(told, count)
+    return slurm_commands.reports(told, count)
 
 
 async def remembered(commands: Commands, id: str) -> str:
@@ -182,7 +489,7 @@ async def remembered(commands: Commands, id: str) -> str:
         )
     except PoolError:
         return ""
-    return texts.ending(id, told)
+    return slurm_commands.ending(id, told)
 
 
 def whole(machines: Iterable[Machine]) -> list[str]:

@@ -1,35 +1,215 @@
-"""Nodes of a cluster that Slurm allocates: a pool is one allocation, and its agents live inside it."""
+"""Slurm as a provider: settings, partitions, what a person has there."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 import shlex
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
-from ...model.leftover import Inventory
-from ...model.machine import Check, Machine
-from ...model.misuse import KnowsItsWords
-from ...model.offer import OfferList, RentalPlan, Wish
-from ...model.spec import PoolSpec
-from ...transport.ssh.target import Policy, Target
-from ..agents_over_ssh import all_of, end, look
-from ..needed_python import there
-from . import allocation, batch, belongings, partitions, texts
-from .allocation_folder import AllocationFolder, ledger_id
-from .commands import Commands, NoSlurm
-from .settings import SETTINGS
-from .texts import RUNNING, WAITING, SlurmJob
+from skyward_core.model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
+from skyward_core.model.machines import Check, Inventory, Leftover, Machine
+from skyward_core.model.misuse_errors import KnowsItsWords
+from skyward_core.model.offers import Offer, OfferList, RentalPlan, Wish, in_order, nearest
+from skyward_core.model.provider_settings import Field, Setting, flag, words
+from skyward_core.model.specs import PoolSpec
+from skyward_core.providers.provider import there
+from skyward_core.providers.slurm import allocation, slurm_commands
+from skyward_core.providers.slurm.allocation import AllocationFolder, ledger_id
+from skyward_core.providers.slurm.slurm_commands import (
+    RUNNING,
+    WAITING,
+    Commands,
+    NoSlurm,
+    Partition,
+    SlurmJob,
+)
+from skyward_core.providers.ssh_machines import all_of, end, look
+from skyward_core.transport.ssh.host_address import Policy, Target
 
 if TYPE_CHECKING:
-    from ...model.leftover import Leftover
-    from ...model.setting import Setting
-    from ...transport.ssh.transport import SSHTransport
+    from skyward_core.model.provider_settings import Setting
+    from skyward_core.transport.ssh.ssh_transport import SSHTransport
+
+
+MARK = "skyward ledger "
+ENDED_IN = (
+    90.0  # seconds in which Slurm ends what it was told to; KillWait is 30 s where nobody has changed it
+)
+
+
+def comment(ledger: str) -> str:
+    """What the comment of an allocation says."""
+    return f"{MARK}{ledger}"
+
+
+def things(jobs: Iterable[SlurmJob], where: str, ours: str) -> list[Leftover]:
+    """Allocations as what an account holds; one whose name is no pool's is none.
+
+    Args:
+        where: Slurm is asked, for people to read.
+        ours: which ledger is this client's.
+    """
+    found = []
+    for job in jobs:
+        if (whose := allocation.pool_of(job.name)) is None:
+            continue
+        ledger = job.comment.removeprefix(MARK) if job.comment.startswith(MARK) else ""
+        found.append(
+            Leftover(
+                "allocation", job.id, where, *whose, ledger, ours=bool(ledger) and ledger == ours, owner="you",
+                since=job.start, expires=job.end,
+            )
+        )  # fmt: skip
+    return found
+
+
+async def remove(commands: Commands, wanted: Sequence[Leftover]) -> list[str]:
+    """Cancel them, and see them gone; gives what is left, in words."""
+    names = {each.id: allocation.name_of(each.pool, each.token) for each in wanted}
+    left, until = list(names), time.monotonic() + ENDED_IN
+    why = "Slurm has not said that it ended"
+    try:
+        async with commands.held():
+            # By their numbers, which are given anew one day, only while the names are still theirs.
+            here = await allocation.jobs(commands, names.values())
+            await allocation.cancel(commands, [job.id for job in here if names.get(job.id) == job.name])
+            while True:
+                here = await allocation.jobs(commands, names.values())
+                left = [job.id for job in here if not job.is_over and names.get(job.id) == job.name]
+                if not left or time.monotonic() > until:
+                    break
+                await asyncio.sleep(0.5)
+    except (PoolError, OSError) as error:
+        why = what_of(error)
+    return [f"allocation {id}: {why}" for id in left]
+
+
+def refuse(wish: Wish) -> None:
+    """Refuse what a wish asks that Slurm cannot be told.
+
+    Raises:
+        UsageError: it does; says what to say in its place.
+    """
+    if wish.regions or wish.zones:
+        raise UsageError("Slurm has partitions, and neither regions nor zones: say partition=")
+    if wish.max_hourly is not None:
+        raise UsageError("Slurm tells no prices: leave the highest price out")
+    if wish.allocation == "spot":
+        raise UsageError("Slurm has no spot machines: say the partition or qos whose jobs can be preempted")
+    if wish.architecture or wish.efa:
+        raise UsageError("Slurm does not tell architectures and networks of nodes: say constraint=")
+
+
+def offers(there: Iterable[Partition], wish: Wish, provider: str) -> list[Offer]:
+    """What can be had for a wish, each kind of node of each partition once.
+
+    A job takes of a node what it asks for: the GPUs are as many as are wished, where the node has so many.
+
+    Args:
+        there: as sinfo tells it; partitions that are down are none.
+        provider: its name.
+    """
+    found: dict[tuple[str, str], Offer] = {}
+    for each in there:
+        if each.is_up:
+            for kind, accelerator, count in _gpus(each, wish):
+                offer = _offer(each, kind, accelerator, count, wish, provider)
+                found.setdefault((offer.region, offer.instance_type), offer)
+    return list(found.values())
+
+
+def fitting(found: list[Offer], wish: Wish) -> list[Offer]:
+    """Those that do, in their order.
+
+    Raises:
+        UsageError: none does; says what comes nearest.
+    """
+    order = in_order(found, wish)
+    if not order:
+        near = "; ".join(nearest(found, wish))
+        raise UsageError(f"Slurm has no node for that{f': {near}' if near else ''}")
+    return order
+
+
+def _gpus(there: Partition, wish: Wish) -> Iterator[tuple[str, str, int]]:
+    """Type, name and number of the GPUs that a job may take of a node, for a wish."""
+    wanted = wish.accelerator
+    if wanted is None:
+        if not wish.any_accelerator:
+            yield "", "", 0
+        for kind, count in there.gpus if wish.any_accelerator else ():
+            yield kind, kind or "GPU", count
+        return
+    fit = slurm_commands.gpu_type(wanted.name, wanted.memory_gb, [kind for kind, _ in there.gpus])
+    for kind, count in there.gpus:
+        if kind in fit:
+            yield kind, wanted.name, min(count, wanted.count)
+
+
+def _offer(there: Partition, kind: str, accelerator: str, count: int, wish: Wish, provider: str) -> Offer:
+    gpus = f"-{count}x{kind or 'gpu'}" if count else ""
+    wanted = wish.accelerator
+    return Offer(
+        provider=provider,
+        instance_type=f"{there.cpus}cpu-{there.memory_gb:g}gb{gpus}",
+        region=there.name,
+        accelerator=accelerator,
+        count=count,
+        memory_each_gb=(wanted and wanted.memory_gb) or 0.0,
+        vcpus=there.cpus,
+        memory_gb=there.memory_gb,
+    )
+
+
+SETTINGS = (
+    Setting(
+        name="partition",
+        help="the partition; else the cluster's default one",
+        example="gpu",
+        field=lambda: Field("Partition", placeholder="the cluster's default one"),
+    ),
+    Setting(
+        name="login",
+        help="the host on which Slurm's commands run, by SSH; else this one",
+        example="me@login1",
+        field=lambda: Field("Login host", placeholder="this machine, or me@login1"),
+    ),
+    Setting(
+        name="account",
+        help="the account that is charged",
+        field=lambda: Field("Account", placeholder="your default one"),
+    ),
+    Setting(name="qos", help="the quality of service"),
+    Setting(
+        name="time",
+        help="the allocation's time limit, as sbatch has it; else the partition's",
+        example="2:00:00",
+    ),
+    Setting(
+        name="gres", help="what each node needs, where the accelerator does not say it", example="gpu:a100:4"
+    ),
+    Setting(name="cpus", help="processors of each node; else what the cluster gives for one task", type=int),
+    Setting(name="memory", help="memory of each node, as sbatch has it", example="64G"),
+    Setting(name="constraint", help="features that nodes must have"),
+    Setting(name="reservation", help="a reservation of the cluster"),
+    Setting(name="exclusive", help="whether nobody else's jobs share the nodes", type=flag, default=False),
+    Setting(name="keys", help="files of private keys for the login host", type=words),
+    Setting(
+        name="known_hosts", help="a file of known host keys for the login host, in place of the usual ones"
+    ),
+    Setting(
+        name="host_keys", help="known, ask or accept-new: what to do about an unknown key", default="known"
+    ),
+    Setting(name="python", help="the interpreter on the nodes"),
+)
+
 
 BEYOND = 300.0  # seconds for which a node without an agent waits longer than the pool may take to start
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,127}")
@@ -157,7 +337,7 @@ class Slurm(KnowsItsWords):
             else:
                 options = await self._options(commands, spec, name)
                 boot = math.ceil(spec.options.start_timeout + BEYOND)
-                script = batch.script(spec.name, inside, folder.begin(), boot)
+                script = allocation.script(spec.name, inside, folder.begin(), boot)
                 id = await allocation.submit(commands, folder, options, script)
             job = await allocation.granted(commands, name, id)
             names = await allocation.nodes_of(commands, job)
@@ -174,13 +354,13 @@ class Slurm(KnowsItsWords):
         least, most = spec.least_nodes, spec.most_nodes
         count = str(least) if least == most else f"{least}-{most}"
         options = [
-            f"--job-name={name}", f"--comment={belongings.comment(ledger_id())}",
+            f"--job-name={name}", f"--comment={comment(ledger_id())}",
             f"--nodes={count}",
             "--ntasks-per-node=1", "--no-requeue", "--output=/dev/null", "--error=/dev/null", "--chdir=/",
             "--export=ALL",  # of what commands have in their environment, which is next to nothing
         ]  # fmt: skip
         wish = spec.needs
-        partitions.refuse(wish)
+        refuse(wish)
         wished = {
             "cpus": self.cpus or wish.vcpus or None,
             "memory": self.memory or (f"{math.ceil(wish.memory_gb * 1024)}M" if wish.memory_gb else None),
@@ -204,9 +384,9 @@ class Slurm(KnowsItsWords):
             raise UsageError(
                 f"gres={self.gres!r} and an accelerator each say which GPUs: leave one of them out"
             )
-        there = texts.meant(await self._partitions(commands), self.partition)
+        there = slurm_commands.meant(await self._partitions(commands), self.partition)
         types = [kind for each in there for kind, _ in each.gpus]
-        fitting = texts.gpu_type(wanted.name, wanted.memory_gb, types)
+        fitting = slurm_commands.gpu_type(wanted.name, wanted.memory_gb, types)
         where = f"partition {self.partition}" if self.partition else "the cluster"
         if len(fitting) != 1:
             listed = ", ".join(
@@ -251,8 +431,8 @@ class Slurm(KnowsItsWords):
             if self.login is not None:
                 raise
             return OfferList(offers=())  # who has no Slurm is offered nothing of it
-        partitions.refuse(wish)
-        return OfferList(offers=partitions.offers(there, wish, self.name))
+        refuse(wish)
+        return OfferList(offers=offers(there, wish, self.name))
 
     async def plan(self, spec: PoolSpec) -> RentalPlan:
         """What Slurm would be asked for; nothing is submitted.
@@ -266,20 +446,22 @@ class Slurm(KnowsItsWords):
         """
         commands, least, most = self._commands, spec.least_nodes, spec.most_nodes
         async with commands.held():
-            there = texts.meant(await self._partitions(commands), self.partition)
+            there = slurm_commands.meant(await self._partitions(commands), self.partition)
             options = await self._options(commands, spec, allocation.name_of(spec.name, "TOKEN"))
         return RentalPlan(
             nodes=most,
             least=least if least < most else None,
-            attempts=partitions.fitting(partitions.offers(there, spec.needs, self.name), spec.needs),
+            attempts=fitting(offers(there, spec.needs, self.name), spec.needs),
             creates=["one job, which ends with the pool", "a key pair, made here"],
             requests=[{"sbatch": shlex.join(options)}],
             notes=["Slurm chooses the nodes, and tells no prices"],
         )
 
-    async def _partitions(self, commands: Commands) -> list[texts.Partition]:
+    async def _partitions(self, commands: Commands) -> list[slurm_commands.Partition]:
         named = [f"--partition={self.partition}"] if self.partition else []
-        return texts.partitions(await commands("sinfo", "--noheader", *named, "-o", texts.PARTITIONS))
+        return slurm_commands.partitions(
+            await commands("sinfo", "--noheader", *named, "-o", slurm_commands.PARTITIONS)
+        )
 
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
@@ -385,9 +567,9 @@ class Slurm(KnowsItsWords):
 
     async def teardown(self, pool: str) -> None:
         """Forget the pool's keys and its names for ``ssh``."""
-        from ...transport.ssh import openssh_config
+        from skyward_core.transport.ssh import ssh_config_export
 
-        openssh_config.remove(pool)
+        ssh_config_export.remove(pool)
         for folder in AllocationFolder.all_of(pool):
             folder.remove()
 
@@ -408,7 +590,7 @@ class Slurm(KnowsItsWords):
                 there = await self._partitions(commands)
         except (SkywardError, OSError) as error:
             return [Check("Slurm", "fail", what_of(error), hint_of(error))]
-        lines = [Check("Slurm", "ok", f"Slurm {texts.version(version)} answers on {commands.where}")]
+        lines = [Check("Slurm", "ok", f"Slurm {slurm_commands.version(version)} answers on {commands.where}")]
         if not there:
             return [
                 *lines,
@@ -458,13 +640,13 @@ class Slurm(KnowsItsWords):
         """
         commands = self._commands
         try:
-            told = await commands("squeue", "--me", "--noheader", "-o", texts.FIELDS)
+            told = await commands("squeue", "--me", "--noheader", "-o", slurm_commands.FIELDS)
         except NoSlurm:
             if self.login is not None:
                 raise
             return Inventory()  # who has no Slurm has nothing in it
         return Inventory(
-            belongings.things(texts.jobs(told, ours=allocation.PREFIX), commands.where, ledger_id())
+            things(slurm_commands.jobs(told, ours=allocation.PREFIX), commands.where, ledger_id())
         )
 
     async def remove(self, things: Sequence[Leftover]) -> list[str]:
@@ -473,7 +655,7 @@ class Slurm(KnowsItsWords):
         Args:
             things: as ``inventory`` names them.
         """
-        return await belongings.remove(self._commands, things)
+        return await remove(self._commands, things)
 
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:
@@ -490,7 +672,7 @@ class Slurm(KnowsItsWords):
             machine: the machine.
             patience: seconds of attempts to connect; None for 30.
         """
-        from ...transport.ssh.transport import PATIENCE, SSHTransport
+        from skyward_core.transport.ssh.ssh_transport import PATIENCE, SSHTransport
 
         folder = AllocationFolder(pool, machine.extra["token"])
         target = Target(

@@ -1,16 +1,16 @@
-"""Hosts that already run, reached over SSH: the lab's GPU boxes, a rented server, a corner of a cluster."""
+"""SSH hosts of skyward.toml as machines; their settings; Python on them."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ...model.errors import (
+from skyward_core.model.errors import (
     NoCapacity,
     PoolError,
     SkywardError,
@@ -19,27 +19,81 @@ from ...model.errors import (
     hint_of,
     what_of,
 )
-from ...model.gpu_use import FREE
-from ...model.machine import Check, Machine
-from ...model.misuse import KnowsItsWords
-from ...model.spec import PoolSpec
-from ...model.value import Value, value
-from ...runtime.info import instance_info
-from ...store.home import host_groups
-from ...transport.background_loop import prompt, submit
-from ...transport.ssh.dial import Dials
-from ...transport.ssh.target import Policy, Target
-from ...transport.upload.bundle import bundle
-from ..agents_over_ssh import CHECK_PATIENCE, all_of, as_they_come, end, look
-from ..needed_python import there
-from ..told import progress
-from .settings import SETTINGS
+from skyward_core.model.machines import FREE, Check, Machine
+from skyward_core.model.misuse_errors import KnowsItsWords
+from skyward_core.model.provider_settings import Field, Setting, flag, words
+from skyward_core.model.specs import PoolSpec
+from skyward_core.providers.provider import progress, there
+from skyward_core.providers.ssh_machines import CHECK_PATIENCE, all_of, as_they_come, end, look
+from skyward_core.runtime.instance_info import instance_info
+from skyward_core.store.state_folder import host_groups
+from skyward_core.transport.background_loop import prompt, submit
+from skyward_core.transport.bundle_builder import bundle
+from skyward_core.transport.ssh.effective_ssh_config import Dials
+from skyward_core.transport.ssh.host_address import HostPythons, Policy, Target, minor_of, newest_of_each
+from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
-    from ...model.setting import Setting
-    from ...transport.ssh.transport import SSHTransport
-    from ...wire.host_fact_types import GpusDone
-    from .shared import HostLook
+    from skyward_core.model.provider_settings import Setting
+    from skyward_core.protocol.frame_types import GpusDone
+    from skyward_core.providers.ssh.shared_hosts import HostLook
+    from skyward_core.transport.ssh.host_address import WantedPython
+    from skyward_core.transport.ssh.ssh_transport import SSHTransport
+
+
+def _names(text: str) -> list[str] | str:
+    """Hosts as a person lists them; a name alone may be a group's."""
+    names = words(text)
+    return names[0] if len(names) == 1 else names
+
+
+def _hosts_field() -> Field:
+    try:
+        groups = sorted(host_groups())
+    except UsageError:
+        groups = []  # a start tells what is wrong with the file
+    listed = ", ".join(groups)
+    return Field(
+        label="Hosts",
+        placeholder=f"gpu1 me@gpu2:2222{f'; a group: {listed}' if groups else ', or a group of skyward.toml'}",
+        missing=f"name hosts{f' or a group of skyward.toml ({listed})' if groups else ''}: gpu1 me@gpu2:2222",
+        suggestions=groups,
+    )
+
+
+SETTINGS = (
+    Setting(
+        name="hosts",
+        help="name them, or a group of skyward.toml",
+        type=_names,
+        required=True,
+        option="--hosts",
+        example="gpu1,gpu2",
+        names_machines=True,
+        field=_hosts_field,
+    ),
+    Setting(
+        name="gpus",
+        help="free: take only GPUs that nobody uses, a rank for each",
+        example="free",
+        field=lambda: Field(
+            label="GPUs",
+            placeholder="free: only those that nobody uses, a rank for each",
+            suggestions=["free"],
+        ),
+    ),
+    Setting(name="user", help="who to log in as where nothing else says"),
+    Setting(name="port", help="where SSH servers listen where nothing else says", type=int),
+    Setting(name="keys", help="files of private keys", type=words),
+    Setting(name="known_hosts", help="a file of known host keys, in place of the usual ones"),
+    Setting(name="python", help="the interpreter on the hosts"),
+    Setting(name="config", help="whether ~/.ssh/config is read", type=flag, default=True),
+    Setting(name="jump", help="a host to go through"),
+    Setting(
+        name="host_keys", help="known, ask or accept-new: what to do about an unknown key", default="known"
+    ),
+)
+
 
 # What imports asyncssh is imported where it is needed: the hosts are dialled before.
 
@@ -194,7 +248,7 @@ class SSH(KnowsItsWords, Value):
         return (await self._free(spec))[0] if self.gpus == FREE else []
 
     async def _free(self, spec: PoolSpec) -> tuple[list[str], dict[str, dict[str, Any]]]:
-        from .shared import chosen, in_words, wanted
+        from skyward_core.providers.ssh.shared_hosts import chosen, in_words, wanted
 
         wanted(spec)  # before anybody is asked
         looks = await all_of(self.look_at(host, _loaded_with(spec)) for host in self.hosts)
@@ -208,7 +262,7 @@ class SSH(KnowsItsWords, Value):
             host: as it stands in ``hosts``.
             loaded_with: the Python to ask with, as an interpreter's ``for_hosts`` has it; None for our own.
         """
-        from .shared import SEEN, look_at
+        from skyward_core.providers.ssh.shared_hosts import SEEN, look_at
 
         question = (host, repr((self.to_json(), loaded_with)))
         if (seen := SEEN.find(question)) is not None:
@@ -263,7 +317,7 @@ class SSH(KnowsItsWords, Value):
         """Why a host cannot be had in another's place; "" if it can, and what of its GPUs it is then."""
         if take is None:
             return await self._answers(host, loaded_with), {}
-        from .shared import free_of
+        from skyward_core.providers.ssh.shared_hosts import free_of
 
         devices, why = free_of(await self.look_at(host, loaded_with), take)
         return why, {"free_gpus": {**take, "of": devices}}
@@ -294,9 +348,9 @@ class SSH(KnowsItsWords, Value):
 
     async def teardown(self, pool: str) -> None:
         """Forget the pool's names for ``ssh``; nothing else was made beside the machines' folders."""
-        from ...transport.ssh import openssh_config
+        from skyward_core.transport.ssh import ssh_config_export
 
-        openssh_config.remove(pool)
+        ssh_config_export.remove(pool)
 
     async def check(self) -> list[Check]:
         """What works on each host, in words."""
@@ -336,11 +390,14 @@ class SSH(KnowsItsWords, Value):
             return [Check(host, "fail", what_of(error), hint_of(error))]
 
     async def _check(self, host: str, loaded_with: Sequence[str] | None) -> list[Check]:
-        from ...transport.ssh.bundle_sending import lend_bundle, send_bundle
-        from ...transport.ssh.command_channel import NoFittingPython
-        from ...transport.ssh.looking import channel_to_look, pythons_of
-        from ...transport.ssh.transport import CLOCK_SLACK
-        from . import python_checks
+        from skyward_core.transport.ssh.bootstrap_channel import NoFittingPython
+        from skyward_core.transport.ssh.ssh_transport import (
+            CLOCK_SLACK,
+            channel_to_look,
+            lend_bundle,
+            pythons_of,
+            send_bundle,
+        )
 
         transport = self._way(host, patience=CHECK_PATIENCE, loaded_with=loaded_with)
         wanted = transport.python
@@ -352,14 +409,14 @@ class SSH(KnowsItsWords, Value):
                 if wanted.named:
                     raise
                 known = Check(host, "ok", "reachable, its host key is known")
-                return [known, python_checks.line(host, error.found, wanted, None)]
+                return [known, line(host, error.found, wanted, None)]
             facts, there = channel.facts, await pythons_of(channel.link)
             # It was asked some time between the two: only beyond them it is off, however slow the login.
             offset = facts["time"] - min(max(facts["time"], began), time.time())
             version = ".".join(map(str, facts["version"]))
             lines = [
                 Check(host, "ok", f"reachable as {facts['hostname']}, its host key is known"),
-                python_checks.line(host, there, wanted, (version, facts["python"])),
+                line(host, there, wanted, (version, facts["python"])),
             ]
             if not facts["root"]:
                 return [*lines, Check(host, "fail", "no folder to write to: " + "; ".join(facts["unusable"]))]
@@ -396,9 +453,9 @@ class SSH(KnowsItsWords, Value):
         with prompt():
             try:
                 submit(dials.open()).result()
-                from ...transport.ssh.command_channel import CommandChannel
-                from ...transport.ssh.connect import close_early, open_early
-                from ...transport.ssh.wanted_python import WantedPython
+                from skyward_core.transport.ssh.bootstrap_channel import CommandChannel
+                from skyward_core.transport.ssh.connection import close_early, open_early
+                from skyward_core.transport.ssh.host_address import WantedPython
 
                 python = WantedPython.of(self.python, _loaded_with(spec))
                 begin = partial(CommandChannel.begin, python=python, name=spec.name)
@@ -431,7 +488,7 @@ class SSH(KnowsItsWords, Value):
         patience: float | None = None,
         loaded_with: Sequence[str] | None = None,
     ) -> SSHTransport:
-        from ...transport.ssh.transport import PATIENCE, SSHTransport
+        from skyward_core.transport.ssh.ssh_transport import PATIENCE, SSHTransport
 
         patience = PATIENCE if patience is None else patience
         return SSHTransport(
@@ -467,9 +524,9 @@ def _pack() -> None:
 def _expand(hosts: Sequence[str] | str) -> tuple[str, ...]:
     """Host names, with groups of ``skyward.toml`` replaced by what they hold."""
     named = [hosts] if isinstance(hosts, str) else list(hosts)
-    from ...tasks import loader
+    from skyward_core.tasks import script_loader
 
-    if instance_info().pool or loader.loading:
+    if instance_info().pool or script_loader.loading:
         # In a rank, which imports the script's modules and has none of the person's settings; or where the script is
         # loaded: no pool of its own is made, and its project may lack what reads settings.
         return tuple(named)
@@ -492,3 +549,30 @@ def _expand(hosts: Sequence[str] | str) -> tuple[str, ...]:
 
 
 PROVIDER = SSH
+
+
+def line(host: str, there: HostPythons, wanted: WantedPython, runs: tuple[str, str] | None) -> Check:
+    """The line of a host.
+
+    Args:
+        there: what it has.
+        wanted: what ranks need: of a script that is known, else of one without a Python of its own.
+        runs: version and path of the one that was asked there; None where none could be.
+    """
+    others = newest_of_each(each for each in there.usable if minor_of(each) != wanted.minor)
+    if runs is not None and minor_of(runs[0]) == wanted.minor:
+        more = [f"{_listed(others)} for projects of other versions"] if others else []
+        more += ["its uv fetches others"] if there.has_uv else []
+        return Check(host, "ok", "; ".join([f"Python {runs[0]} ({runs[1]})", *more]))
+    lacks = f"no Python {wanted.minor}, the version that {wanted.is_what}; {there}"
+    if there.has_uv and not wanted.named:
+        return Check(host, "ok", f"{lacks}; its uv fetches it at the first start")
+    remedy = f"install python{wanted.minor} or uv there"
+    if wanted.is_ours and others:
+        scripts = f"only scripts of projects with Python {_listed(map(minor_of, others))} run there"
+        return Check(host, "warn", f"{lacks}: {scripts}. For others {remedy}")
+    return Check(host, "fail", f"{lacks}: {remedy}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " and ".join(", ".join(names).rsplit(", ", 1))

@@ -3,7 +3,7 @@
 import sys
 
 import skyward_core
-from skyward_core.runtime import older_import
+from skyward_core.runtime import import_hooks
 
-older_import.install()
+import_hooks.install()
 sys.modules[__name__] = skyward_core

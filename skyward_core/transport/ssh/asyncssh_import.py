@@ -23,8 +23,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...node.put_off import PutOff
-from ...store.user_files import read_bytes, read_text
+from skyward_core.node.deferred_imports import PutOff
+from skyward_core.util.user_files import read_bytes, read_text
 
 _search = ctypes.util.find_library
 ctypes.util.find_library = lambda name: None

@@ -5,12 +5,12 @@ import runpy
 import sys
 import traceback
 
-from skyward_core.runtime import older_import
-from skyward_core.store import home
+from skyward_core.runtime import import_hooks
+from skyward_core.store import state_folder
 
 if __name__ == "__main__":
-    older_import.install()
-    home.provider_override = "local"
+    import_hooks.install()
+    state_folder.provider_override = "local"
     failed = 0
     for path in sys.argv[1:]:
         try:

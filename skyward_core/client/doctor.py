@@ -1,0 +1,105 @@
+"""Whether this machine can do what will be asked of it, in plain words."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import resource
+import sys
+from collections.abc import AsyncIterator, Iterator
+
+from skyward_core import providers
+from skyward_core.model.errors import SkywardError, hint_of, what_of
+from skyward_core.model.machines import Check
+from skyward_core.model.provider_capabilities import ChecksSettings, settings_of
+from skyward_core.store.ledger import VERSION, Ledger
+from skyward_core.store.state_folder import home as state_folder
+from skyward_core.store.state_folder import socket_dir
+
+FILES_WANTED = 1024  # a socket and two log files for each of some hundred ranks, and what the scripts open
+
+
+def examine(*more: Check) -> Iterator[Check]:
+    """Yield what is found of all that pools need: Python, limits, folders, the ledger, every provider.
+
+    Args:
+        more: what the caller has found beside that; it stands behind Python.
+    """
+    yield from (_python(), *more, _files())
+    yield from _folders()
+    yield from _providers()
+
+
+def _python() -> Check:
+    said = (
+        f"{platform.python_version()} at {sys.executable}; nodes need the minor version that loads the script"
+    )
+    return Check("python", "ok", said)
+
+
+def _files() -> Check:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < FILES_WANTED:
+        return Check(
+            "open files", "warn", f"limit {soft}: raise it with ulimit -n {FILES_WANTED} (hard limit {hard})"
+        )
+    return Check("open files", "ok", f"limit {soft}")
+
+
+def _folders() -> Iterator[Check]:
+    try:
+        home = state_folder()
+        probe = home / f".doctor-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+        socket_dir(home)
+    except SkywardError as error:
+        yield Check("folders", "fail", what_of(error), hint_of(error))
+        return
+    except OSError as error:
+        yield Check("folders", "fail", f"{error}; set SKYWARD_HOME to a folder that you can write to")
+        return
+    yield Check("folders", "ok", f"state is kept in {home}")
+    try:
+        ledger = Ledger()
+    except SkywardError as error:
+        yield Check("ledger", "fail", what_of(error), hint_of(error))
+        return
+    live = [row.name for row in ledger.live()]
+    ledger.close()
+    if ledger.set_aside is not None:
+        said = f"it could not be read and was kept as {ledger.set_aside}; a new one begins"
+        yield Check("ledger", "warn", said)
+    else:
+        yield Check("ledger", "ok", f"schema {VERSION}; pools up: {', '.join(live) or 'none'}")
+
+
+def _providers() -> Iterator[Check]:
+    for name in providers.names():
+        try:
+            with asyncio.Runner() as runner:
+                rows = _rows(name)
+                while (check := runner.run(_next(rows))) is not None:
+                    yield check
+        except (SkywardError, OSError) as error:
+            yield Check(name, "fail", what_of(error), hint_of(error))
+        except Exception as error:  # noqa: BLE001  one of another package may raise anything; the others are checked
+            yield Check(name, "fail", f"{type(error).__name__}: {error}")
+
+
+async def _next(rows: AsyncIterator[Check]) -> Check | None:
+    return await anext(rows, None)
+
+
+async def _rows(name: str) -> AsyncIterator[Check]:
+    """What a provider says of itself, or of what the person's settings hold for it."""
+    found = providers.by_name(name)
+    if isinstance(found, ChecksSettings):
+        async for check in found.check_all():
+            yield check
+    elif needed := [each.name for each in settings_of(found) if each.required]:
+        yield Check(name, "ok", f"it needs {', '.join(needed)}, so there is nothing to look at")
+    else:
+        for check in await providers.resolve(found).check():
+            yield check

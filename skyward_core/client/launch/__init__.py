@@ -1,0 +1,1 @@
+"""From a launch request to a run: options, plans, presets, saved launches."""

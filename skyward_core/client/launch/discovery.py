@@ -1,0 +1,340 @@
+"""Scripts, plugins and providers that can be launched."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_origin
+
+from skyward_core.model.errors import ScriptError, SkywardError, UsageError, of_field
+from skyward_core.model.provider_capabilities import Offers, costs_money, settings_of
+from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.plugins import PluginInfo, by_name, factory
+from skyward_core.plugins import available as available_plugins
+from skyward_core.providers import DEFAULT, names
+from skyward_core.providers import by_name as provider_by_name
+from skyward_core.store.state_folder import current, workdir
+from skyward_core.tasks.argument_parsing import Text
+from skyward_core.tasks.argument_parsing import values_of as argument_values
+from skyward_core.tasks.bounded_subprocess import Stop
+from skyward_core.tasks.missing_packages import FRAMEWORKS, advice, is_missing
+from skyward_core.tasks.packages.image_packages import OfferedPackages, offered_packages
+from skyward_core.tasks.packages.inline_metadata import inline_metadata
+from skyward_core.tasks.pickled_call import Task
+from skyward_core.tasks.script_inspection import (
+    ArgumentField,
+    FunctionInfo,
+    Param,
+    argument_fields,
+    build_task,
+    build_tasks,
+    commands_of,
+    find_function,
+    has_functions,
+    list_functions,
+    parse,
+    parse_arguments,
+    split_target,
+)
+from skyward_core.tasks.script_interpreter_selection import (
+    NoPython,
+    OfferedPython,
+    has,
+    interpreter_of,
+    missing_in,
+    offered,
+)
+from skyward_core.tasks.script_interpreter_selection import ask as asked_python
+from skyward_core.tasks.script_interpreter_selection import read as known_python
+from skyward_core.tasks.source_annotations import parsed
+from skyward_core.util.user_files import is_dir, is_file, resolved
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from skyward_core.model.provider_settings import Setting
+
+
+# Those whose ranks meet only through the plugin of that name.
+GANG_FRAMEWORKS = ("torch", "jax")
+
+
+def packages_for(script: Path) -> list[OfferedPackages]:
+    """The files of a script's project that say what its ranks could have, of each kind the nearest."""
+    folder = workdir(script) or current()
+    return [] if folder is None else offered_packages(script, Path(folder))
+
+
+def has_own_block(script: Path) -> bool:
+    """Whether a script says itself what it needs (PEP 723), be it in a way that cannot be used."""
+    try:
+        return inline_metadata(script) is not None
+    except ScriptError:
+        return True
+
+
+def imports_of(script: Path) -> set[str]:
+    """The top-level packages that a script imports anywhere.
+
+    Raises:
+        ScriptError: it cannot be read, or is no Python.
+    """
+    return _roots(ast.walk(parse(script)))
+
+
+def _roots(nodes: Iterable[ast.AST]) -> set[str]:
+    """The top-level packages that these import."""
+    roots = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            roots |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            roots.add((node.module or "").partition(".")[0])
+    return roots
+
+
+def missing_of(script: Path, interpreter: Interpreter | None = None) -> list[str]:
+    """The frameworks that loading a script imports, and that its interpreter does not have; see :func:`advice`. None
+    where there is no interpreter for it: whoever chooses one tells why.
+
+    What only its functions import is not among them: their ranks have an environment, for which plugins see.
+
+    Args:
+        interpreter: None for the one that is chosen for it.
+
+    Raises:
+        ScriptError: it cannot be read, or is no Python.
+    """
+    needs = _roots(_run_at_load(parse(script)))
+    try:
+        interpreter = interpreter or interpreter_of(script)
+    except (ScriptError, UsageError):
+        return []
+    return missing_in(interpreter, [name for name in FRAMEWORKS if name in needs])
+
+
+def lacks(interpreter: Interpreter, module: str) -> bool:
+    """Whether an interpreter has no such module, by running it; one whose environment is still to be made has none.
+
+    Raises:
+        ScriptError: it does not say; tells why.
+    """
+    return bool(interpreter.base) or not has(interpreter, module)
+
+
+def lacking_here(script: Path, *, whole: bool) -> list[str]:
+    """The packages that a script imports and that our own Python does not have, nor the script's folder or the current
+    one; of one that is not run as a whole, those that it imports as it is loaded.
+
+    Raises:
+        ScriptError: it cannot be read, or is no Python.
+    """
+    tree = parse(script)
+    names = _roots(ast.walk(tree) if whole else _run_at_load(tree)) - sys.stdlib_module_names - {""}
+    folders = [each for each in (resolved(script).parent, current()) if each is not None]
+    beside = {name for name in names for at in folders if is_dir(at / name) or is_file(at / f"{name}.py")}
+    return sorted(filter(is_missing, names - beside))
+
+
+def gang_frameworks_of(script: Path, *, whole: bool = False) -> list[str]:
+    """The frameworks that a script imports and whose ranks meet only through the plugin of that name.
+
+    Args:
+        whole: whether it is run as a whole: one for PyTorch finds what it finds below torchrun.
+
+    Raises:
+        ScriptError: it cannot be read, or is no Python.
+    """
+    tree = parse(script)
+    imported = _roots(ast.walk(tree))
+    meets = whole or _meets(tree)
+    return [name for name in GANG_FRAMEWORKS if name in imported and not (name == "torch" and meets)]
+
+
+def _meets(module: ast.Module) -> bool:
+    """Whether it makes the process group itself, for which ranks have what torchrun gives."""
+    named = (
+        each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "") for each in ast.walk(module)
+    )
+    return "init_process_group" in named
+
+
+def _run_at_load(module: ast.Module) -> Iterator[ast.AST]:
+    """All of a module but what stands in functions."""
+    left: list[ast.AST] = [module]
+    while left:
+        node = left.pop()
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+            left += ast.iter_child_nodes(node)
+
+
+def parameter_fields(names: Iterable[str]) -> list[ArgumentField]:
+    """A field for each parameter of plugins; one that cannot be had has none.
+
+    Args:
+        names: of the plugins.
+    """
+    return [field for name in names for field in _fields_of(name)]
+
+
+def values_of(names: Sequence[str], texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """What a person wrote for plugins' parameters, as values: by the plugin's name, then the parameter's.
+
+    Args:
+        names: of the plugins that there are to be.
+        texts: name of a parameter and what was written.
+
+    Raises:
+        UsageError: there is no such plugin among them, it has no such parameter, or a text is none of its values.
+        PluginError: an installed plugin cannot be imported.
+    """
+    given: dict[str, list[str]] = {}
+    for key, text in texts.items():
+        name, _, parameter = key.rpartition(".")
+        with of_field("plugin_settings"):
+            if name not in names:
+                there = ", ".join(names) if names else "there are none"
+                raise UsageError(f"{key} is a parameter of no plugin of this launch: {there}")
+        given.setdefault(name, []).append(f"{parameter}={text}")
+    return {name: _values(name, pairs) for name, pairs in given.items()}
+
+
+def _values(name: str, pairs: Sequence[str]) -> dict[str, Any]:
+    made = factory(name)
+    with of_field("plugin_settings"):
+        secret = {each.name for each in _declared(made) if not each.repr}
+        for pair in pairs:
+            if (parameter := pair.partition("=")[0]) in secret:
+                raise UsageError(
+                    f"{parameter} of plugin {name} is a secret, and would be kept as it was written: give it in Python"
+                )
+        try:
+            values = parse_arguments(_as_function(name, made), pairs)
+        except UsageError as error:
+            error.field = "plugin_settings"  # and no argument of what is called
+            raise
+        for parameter, value in values.items():
+            if isinstance(value, Text):
+                raise UsageError(
+                    f"{parameter} of plugin {name} is of a type that no text says: give it in Python"
+                )
+    return values
+
+
+def _fields_of(name: str) -> Iterator[ArgumentField]:
+    try:
+        made = factory(name)
+    except SkywardError:  # who asks for the plugin is told
+        return
+    helps = {each.name: str(each.metadata.get("help", "")) for each in _declared(made)}
+    for found in argument_fields(_as_function(name, made)):
+        yield replace(found, name=f"{name}.{found.name}", help=helps[found.name])
+
+
+def _as_function(name: str, made: Any) -> FunctionInfo:
+    """A plugin's class as arguments of functions are read and shown."""
+    params = tuple(map(_param, (each for each in _declared(made) if each.repr)))
+    module = vars(sys.modules[made.__module__]) if params else {}
+    types = {alias: kind for alias, kind in module.items() if get_origin(kind) is not None}
+    return FunctionInfo(
+        name=f"plugin {name}", params=params, doc="", line=0, is_generator=False, timeout=None, types=types
+    )
+
+
+def _declared(made: Any) -> list[Field[Any]]:
+    return [each for each in fields(made) if each.init] if is_dataclass(made) else []
+
+
+def _param(each: Field[Any]) -> Param:
+    if each.default is not MISSING:
+        default: str | None = repr(each.default)
+    else:
+        default = None if each.default_factory is MISSING else repr(each.default_factory())
+    annotation = each.type if isinstance(each.type, str) else getattr(each.type, "__name__", str(each.type))
+    return Param(each.name, annotation, default, required=default is None, kind="keyword")
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderInfo:
+    """A provider that can be asked for.
+
+    Attributes:
+        name: how people name it.
+        about: what it is, in a few words; "" of one that cannot be had.
+        settings: what a person may choose.
+        chooses: whether it has offers to choose from: markets, prices, regions.
+        costs: whether its machines may cost money.
+        trouble: why it cannot be had; "" where it can.
+    """
+
+    name: str
+    about: str = ""
+    settings: Sequence[Setting] = ()
+    chooses: bool = False
+    costs: bool = False
+    trouble: str = ""
+
+
+def available() -> list[ProviderInfo]:
+    """The providers that come with this library, then those that other packages declare, by name.
+
+    One that cannot be had is listed, too, with why.
+    """
+    return [_info(name) for name in names()]
+
+
+def _info(name: str) -> ProviderInfo:
+    try:
+        found = provider_by_name(name)
+    except SkywardError as error:
+        return ProviderInfo(name, trouble=str(error))
+    costs = costs_money(found)
+    return ProviderInfo(name, found.about, settings_of(found), isinstance(found, Offers), costs)
+
+
+__all__ = [
+    "DEFAULT",
+    "ArgumentField",
+    "FunctionInfo",
+    "Interpreter",
+    "NoPython",
+    "OfferedPackages",
+    "OfferedPython",
+    "PluginInfo",
+    "ProviderInfo",
+    "Stop",
+    "Task",
+    "Text",
+    "advice",
+    "argument_fields",
+    "argument_values",
+    "asked_python",
+    "available",
+    "available_plugins",
+    "build_task",
+    "build_tasks",
+    "by_name",
+    "commands_of",
+    "find_function",
+    "gang_frameworks_of",
+    "has_functions",
+    "has_own_block",
+    "imports_of",
+    "interpreter_of",
+    "known_python",
+    "lacking_here",
+    "lacks",
+    "list_functions",
+    "missing_of",
+    "offered",
+    "packages_for",
+    "parameter_fields",
+    "parse_arguments",
+    "parsed",
+    "split_target",
+    "values_of",
+]

@@ -1,0 +1,396 @@
+"""A job file or shell command as a launch."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from skyward_core.client.launch.discovery import by_name as plugin
+from skyward_core.client.launch.discovery import values_of
+from skyward_core.client.launch.launch_request import plugin_setting, with_hosts
+from skyward_core.model.errors import JobFileError, UsageError, of_field
+from skyward_core.model.provider_capabilities import Offers, RunsHere, costs_money, settings_of
+from skyward_core.model.specs import Image, Options, PoolSpec, Spec
+from skyward_core.providers import DEFAULT, by_name, names
+from skyward_core.providers.pool_planning import pool_spec
+from skyward_core.providers.provider import make
+from skyward_core.store.pruning import TASKS, begin, held, new_clone, remove_clone, sweep
+from skyward_core.store.state_folder import home
+from skyward_core.tasks.function_pickling import make_task
+from skyward_core.tasks.job_files.job import JobFile, renewing, variables_of
+from skyward_core.tasks.shell_and_script_calls import shell, values_here
+from skyward_core.util.redaction import SHORTEST, without_credentials
+
+if TYPE_CHECKING:
+    from skyward_core.model.function import PendingFunction
+    from skyward_core.tasks.job_files.yaml_document import WantedMachine
+    from skyward_core.tasks.pickled_call import Task
+    from skyward_core.views.pool_view import PoolView
+
+
+def shell_task(words: Sequence[str], env: Mapping[str, str], secrets: Mapping[str, str]) -> Task:
+    """A command, pickled.
+
+    Args:
+        words: it: one that has several words is one command, and a single one is what a shell reads.
+        env: variables that it has.
+        secrets: more of them, whose values are blanked in what it prints.
+
+    Raises:
+        UsageError: it is none, or a variable cannot be.
+    """
+    command = words[0] if len(words) == 1 else shlex.join(words)
+    return portable(shell(command, env={**env, **secrets}, secrets=tuple(secrets.values())))
+
+
+def said_variables(option: str, texts: Sequence[str]) -> dict[str, str | None]:
+    """Variables as a command line has them: ``NAME=VALUE``, or ``NAME`` for what this shell has.
+
+    Args:
+        option: how they were given, for errors.
+        texts: they.
+
+    Raises:
+        UsageError: one has no name.
+    """
+    found: dict[str, str | None] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name.strip():
+            raise UsageError(f"{option} is given NAME=VALUE, or NAME for what this shell has of that name")
+        found[name.strip()] = value if equals else None
+    return found
+
+
+def portable(call: PendingFunction[None], folder: Path | None = None) -> Task:
+    """A call of nothing but this library's own, pickled: any Python can make it.
+
+    Args:
+        folder: where large arguments are written.
+    """
+    return replace(make_task(call, folder=folder), portable=True)
+
+
+EMPTY = "empty"  # a folder below the home: the working folder of jobs that have none
+GIT_PATIENCE = 600.0  # seconds that a clone may take
+# What git asks for user and password: they come by its environment, which others cannot read.
+_ASKED = r'!f() { printf "username=%s\npassword=%s\n" "$SKYWARD_GIT_USER" "$SKYWARD_GIT_PASSWORD"; }; f'
+# What a file says of a machine, and the setting of a provider that is meant.
+_SETTINGS = {"instance_type": "instance_type", "image": "ami", "disk_gb": "disk_gb", "zone": "zones"}
+_SAID = {"zone": "zone", "instance_type": "instance_type", "image": "image_id", "disk_gb": "disk_size"}
+_CHOSEN = ("region", "vcpus", "memory_gb", "spot", "max_hourly")
+_SAID |= {
+    "region": "region",
+    "vcpus": "cpus",
+    "memory_gb": "memory",
+    "spot": "use_spot",
+    "max_hourly": "max_hourly_cost",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """A job file, and what was said beside it.
+
+    Attributes:
+        job: the file, read.
+        pool: the pool's name; None for the job's, or one made up.
+        provider: its name, in place of what the file says of clouds; None to heed that.
+        settings: of the provider, as texts.
+        budget: dollars that the pool may cost.
+        wait_for_capacity: how long a start tries again where there are no machines, such as "2h".
+        idle_timeout: seconds without use after which the pool ends; None for what the file says.
+        plugins: names of the pool's plugins, in order of entry.
+        plugin_settings: parameters of theirs, by names such as "torch.backend", as texts.
+    """
+
+    job: JobFile
+    pool: str | None = None
+    provider: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    budget: float | None = None
+    wait_for_capacity: str | None = None
+    idle_timeout: float | None = None
+    plugins: Sequence[str] = ()
+    plugin_settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def shapes_pool(self) -> list[str]:
+        """What is said of a pool that is to be made, by the names of the options."""
+        said = {
+            "--provider": self.provider, "--set": self.settings, "--budget": self.budget,
+            "--wait-for-capacity": self.wait_for_capacity, "-i": self.idle_timeout,
+            "--plugin": self.plugins, "--plugin-set": self.plugin_settings,
+        }  # fmt: skip
+        return [name for name, value in said.items() if value]
+
+    def spec(self, *, clone: bool = True) -> tuple[PoolSpec, list[str]]:
+        """The pool that is asked for, and what of the file its provider does not heed, in words.
+
+        Args:
+            clone: fetch the repository that is the working folder; else there is none in what is given.
+
+        Raises:
+            SkywardError: something makes no sense, or no provider of the file's is here.
+        """
+        job, notes = self.job, list(self.job.notes)
+        ways = list(self._ways(notes))
+        first = ways[0].provider
+        options = Options(**self._said_of(first))
+        image = Image(env={}, workdir=self._workdir(first, clone))
+        with of_field("plugins"):
+            given = values_of(self.plugins, self.plugin_settings)
+            plugins = [plugin(name, **given.get(name, {})) for name in self.plugins]
+        asked: dict[str, Any] = {"name": self.pool, "image": image, "options": options, "plugins": plugins}
+        if len(ways) == 1 and not isinstance(first, Offers):
+            spec = pool_spec(
+                job.name or str(job.path),
+                nodes=job.num_nodes,
+                provider=first,
+                accelerator=ways[0].accelerator,
+                **asked,
+            )
+        else:
+            selection = "first" if job.ordered and len(ways) > 1 else None
+            spec = pool_spec(
+                job.name or str(job.path), *ways, nodes=job.num_nodes, selection=selection, **asked
+            )
+        return spec, notes
+
+    def _ways(self, notes: list[str]) -> Iterator[Spec]:
+        """Ways to have the machines, by providers that are here."""
+        here, lacking = set(names()), []
+        found: list[Spec] = []
+        for way in self.job.ways:
+            name = self.provider or way.cloud or DEFAULT
+            if name not in here:
+                lacking.append(name)
+                continue
+            if (spec := self._way(way, name, notes)) not in found:
+                found.append(spec)
+        if not found:
+            raise UsageError(
+                f"no provider here is called {' or '.join(dict.fromkeys(lacking))}, where {self.job.path} wants its "
+                f"machines: name one that is with --provider ({', '.join(sorted(here))})"
+            )
+        if lacking:
+            notes.append(
+                f"ways on {' and '.join(dict.fromkeys(lacking))} are left out: no such provider is here"
+            )
+        if not all(isinstance(each.provider, Offers) for each in found) and len(found) > 1:
+            notes.append(
+                f"of {len(found)} ways to have machines the first is taken: the others have no offers"
+            )
+            found = found[:1]
+        yield from found
+
+    def _way(self, way: WantedMachine, name: str, notes: list[str]) -> Spec:
+        kind = by_name(name)
+        declared = {each.name for each in settings_of(kind)}
+        texts, unheeded = {}, []
+        is_elsewhere = self.provider is not None and way.cloud not in ("", name)
+        for part, setting in _SETTINGS.items():
+            if wanted := getattr(way, part):
+                if setting in declared and not is_elsewhere:
+                    texts[setting] = str(wanted)
+                else:
+                    unheeded.append(_SAID[part])
+        chosen: dict[str, Any] = {}
+        if isinstance(kind, Offers):
+            chosen = {
+                "vcpus": way.vcpus or None,
+                "memory_gb": way.memory_gb or None,
+                "max_hourly_cost": way.max_hourly or None,
+                "allocation": "spot" if way.spot else None,
+                "region": None if is_elsewhere else way.region or None,
+            }
+            unheeded += ["region"] if is_elsewhere and way.region else []
+        else:
+            unheeded += [_SAID[part] for part in _CHOSEN if getattr(way, part)]
+        if unheeded:
+            said = f"{', '.join(unheeded)}: provider {name} takes machines as they are"
+            if said not in notes:
+                notes.append(said)
+        with of_field("provider"):
+            provider = make(kind, {**texts, **self.settings})
+        return Spec(provider=provider, accelerator=way.accelerator or None, **chosen)
+
+    def _said_of(self, provider: Any) -> dict[str, Any]:
+        """Options of the pool."""
+        said: dict[str, Any] = {"secrets": tuple(each for each in self.job.blanked if len(each) >= SHORTEST)}
+        if self.budget is not None:
+            if not costs_money(provider):
+                raise UsageError(f"machines of provider {provider.name} cost nothing: leave the budget out")
+            said["budget"] = self.budget
+        if self.wait_for_capacity is not None:
+            said["wait_for_capacity"] = self.wait_for_capacity
+        idle = self.job.idle_seconds if self.idle_timeout is None else self.idle_timeout
+        if idle is not None:
+            said["idle_timeout"] = idle
+        return said
+
+    def _workdir(self, provider: Any, clone: bool) -> str | None:
+        """The folder that travels; None for the current one, where ranks work in the person's own."""
+        if self.job.git is not None:
+            return str(_cloned(*self.job.git)) if clone else None
+        if self.job.workdir is not None:
+            return str(self.job.workdir)
+        if isinstance(provider, RunsHere):
+            return None
+        folder = home() / EMPTY
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return str(folder)
+
+
+def request_of(
+    job: JobFile,
+    *,
+    hosts: str | None = None,
+    settings: Sequence[str] = (),
+    provider: str | None = None,
+    plugin_settings: Sequence[str] = (),
+    **said: Any,
+) -> JobRequest:
+    """What a command line asks for.
+
+    Args:
+        hosts: what ``--hosts`` was given.
+        settings: texts ``name=value``.
+        plugin_settings: texts ``plugin.name=value``.
+        said: the other fields, by their names.
+
+    Raises:
+        UsageError: a setting is no such text, or the provider takes no hosts.
+    """
+    name, texts = with_hosts(provider, hosts, settings)
+    of_plugins = dict(map(plugin_setting, plugin_settings))
+    return JobRequest(job=job, provider=name, settings=texts, plugin_settings=of_plugins, **said)
+
+
+def tasks_of(job: JobFile, folder: Path, *, setup: bool = True, cwd: str = "") -> Iterator[Task]:
+    """The calls of a job, pickled, in order: each is to end on all nodes before the next begins.
+
+    Args:
+        folder: where large ones are written.
+        setup: whether its ``setup`` is among them.
+        cwd: the folder of its commands; "" for the ranks' own.
+
+    Raises:
+        JobFileError: a file that it mounts cannot be read.
+    """
+    for call in job.calls(setup=setup, cwd=cwd):
+        yield portable(call, folder)
+
+
+def tasks_on(
+    job: JobFile, pool: PoolView, folder: Path, *, run_alone: bool = False, setup: bool = True
+) -> list[Task]:
+    """The same for a pool that is up, behind what brings its nodes what there is now of the job's working folder. On
+    this machine the commands run in that folder itself, wherever the ranks of the pool work.
+
+    Args:
+        run_alone: the job's ``run``, and neither its mounts nor its ``setup``.
+
+    Raises:
+        UsageError: the folder cannot be read, or is too large to travel; or the job has no ``run``, which is wanted.
+    """
+    work = job.workdir if job.git is None else _cloned(*job.git, pool=pool.key)
+    here = work is not None and isinstance(by_name(pool.provider), RunsHere)
+    cwd = str(work) if here else ""
+    synced = _sync_task(work, folder) if work is not None and not here else None
+    if job.git is not None and work is not None and not here:
+        remove_clone(work)  # it is packed
+    if synced is not None and (run_alone or not job.sets_all_up(setup=setup)):
+        synced = replace(synced, nodes=job.num_nodes)
+    steps = [synced] if synced is not None else []
+    if not run_alone:
+        return [*steps, *tasks_of(job, folder, setup=setup, cwd=cwd)]
+    call = job.run_call(cwd)
+    if call is None:
+        raise UsageError(f"{job.path} has no run: there is nothing to execute")
+    return [*steps, portable(call)]
+
+
+def _sync_task(work: Path, folder: Path) -> Task | None:
+    from skyward_core.transport.working_folder_upload import TooLarge, Unreadable, manifest
+
+    try:
+        paths = [item.path for item in manifest(work).items]
+    except (TooLarge, Unreadable) as error:
+        raise UsageError(str(error)) from error
+    return portable(renewing(work, paths), folder) if paths else None
+
+
+def _cloned(url: str, ref: str, *, pool: str = "") -> Path:
+    """A repository's files, in a new folder that stays as long as its pool: ranks of this machine work in it, and nodes
+    that come later get theirs of it."""
+    folder = new_clone(pool)
+    try:
+        _clone(url, ref, folder)
+    except BaseException:
+        remove_clone(folder)
+        raise
+    return folder
+
+
+def _clone(url: str, ref: str, folder: Path) -> None:
+    # Whoever has an account here sees what a program is started with, and words go to screens and logs.
+    plain, said, login = without_credentials(url), [], _login(url)
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    if login is not None:
+        said = ["-c", "credential.helper=", "-c", f"credential.helper={_ASKED}"]
+        environment |= {"SKYWARD_GIT_USER": login[0], "SKYWARD_GIT_PASSWORD": login[1]}
+    for words in (
+        ["init", "--quiet"],
+        ["fetch", "--quiet", "--depth", "1", "--", url if login is None else plain, ref or "HEAD"],
+        ["checkout", "--quiet", "FETCH_HEAD"],
+    ):
+        try:
+            done = subprocess.run(
+                ["git", *said, "-C", str(folder), *words],
+                env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=GIT_PATIENCE,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise JobFileError(
+                f"workdir: git did not bring {plain} within {GIT_PATIENCE / 60:g} minutes"
+            ) from error
+        except OSError as error:
+            raise JobFileError(f"workdir: git cannot bring {plain}: {error}") from error
+        if done.returncode:
+            reason = without_credentials(done.stderr.strip())
+            raise JobFileError(f"workdir: git cannot bring {ref or 'what is newest'} of {plain}: {reason}")
+
+
+def _login(url: str) -> tuple[str, str] | None:
+    """The user and the password that stand in a URL; None where there is no password."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # git says what is wrong with it
+        return None
+    if parts.scheme not in ("http", "https") or not parts.password:
+        return None
+    return unquote(parts.username or ""), unquote(parts.password)
+
+
+__all__ = [
+    "TASKS",
+    "JobFile",
+    "JobRequest",
+    "begin",
+    "held",
+    "portable",
+    "request_of",
+    "said_variables",
+    "shell_task",
+    "sweep",
+    "tasks_of",
+    "tasks_on",
+    "values_here",
+    "variables_of",
+]

@@ -1,0 +1,337 @@
+"""What made a run: the launch that somebody asked for, the folder it was asked in, and what the script was then."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from hashlib import blake2s
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.model.errors import UsageError
+from skyward_core.store import pool_folder
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import RunRow
+from skyward_core.store.state_folder import here
+from skyward_core.tasks.bounded_subprocess import Silence, answer, git
+from skyward_core.util.redaction import Redactor, secret_values, url_secrets
+from skyward_core.util.terminal_safe_text import paragraph
+from skyward_core.util.user_files import expanded, read_bytes
+
+if TYPE_CHECKING:
+    from skyward_core.client.launch.job_records import KeptCommand, KeptJob, KeptShell
+
+MOST_CHANGED = 100  # names of files that are kept
+MOST_DIFF = 1 << 18  # bytes of what differed that are kept
+PATIENCE = 5.0  # seconds that git has for all of it: a command waits for it before it ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptState:
+    """What a script was when it was launched.
+
+    Attributes:
+        script: a hash of its file; "" where it could not be read.
+        commit: of the git repository that it lies in; "" where there is none.
+        changed: files there that differed from that commit, at most 100 of them.
+        diff: how they did, as a patch, with secrets blanked: its first 256 KiB.
+        cut: whether it went on.
+    """
+
+    script: str = ""
+    commit: str = ""
+    changed: tuple[str, ...] = ()
+    diff: bytes = field(default=b"", repr=False)
+    cut: bool = False
+
+    @classmethod
+    def of_file(cls, script: Path) -> ScriptState:
+        """What can be told of a script at once."""
+        try:
+            return cls(script=blake2s(read_bytes(script), digest_size=16).hexdigest())
+        except OSError:  # no path at all, perhaps
+            return cls()
+
+    @classmethod
+    def of(cls, script: Path) -> ScriptState:
+        """What a script is now. Asks git, where there is one: not on an event loop."""
+        until = monotonic() + PATIENCE
+        found, folder = cls.of_file(script), str(script.absolute().parent)
+        commit = (
+            _git(folder, until, 1 << 10, "rev-parse", "--verify", "HEAD").strip().decode("ascii", "replace")
+        )
+        if not commit:
+            return found
+        # One look for names and patch. No program that an attribute of a file asks for is run.
+        look = ("diff", *_PLAIN, "--raw", "--patch", "-z", "HEAD", "--")
+        told = _git(folder, until, _MOST_TOLD, *look, without=_filters(folder, until))
+        names, patch = _names_and_patch(told)
+        cut = len(told) >= _MOST_TOLD or len(patch) > MOST_DIFF
+        if cut:
+            patch = patch[:MOST_DIFF].rpartition(b"\n")[0] + b"\n"
+        return replace(
+            found, commit=commit, changed=tuple(names[:MOST_CHANGED]), diff=_without_secrets(patch), cut=cut
+        )
+
+    def since(self, before: ScriptState) -> list[str]:
+        """What is otherwise now than it was before, in words."""
+        said = []
+        if before.script and before.script != self.script:
+            said.append(
+                "the script has changed since" if self.script else "the script cannot be read any more"
+            )
+        if before.commit and before.commit != self.commit:
+            now = f"{self.commit:.10}" if self.commit else "in no repository"
+            said.append(f"it was of commit {before.commit:.10}, and is {now}")
+        same = self.commit == before.commit and self.diff == before.diff and bool(before.diff)
+        if before.changed and (before.cut or not same):
+            shown = ", ".join(map(paragraph, before.changed[:3]))
+            more = ", …" if len(before.changed) > 3 else ""
+            said.append(f"files that differed from their commit then: {shown}{more}")
+        return said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLaunch:
+    """A launch that was kept.
+
+    Attributes:
+        request: what was asked for; its paths are seen from ``cwd``.
+        cwd: the folder in which it was asked for.
+        joined: whether it went to a pool that was up before.
+        source: what the script was then.
+    """
+
+    request: LaunchRequest
+    cwd: Path
+    joined: bool = False
+    source: ScriptState = field(default_factory=ScriptState)
+
+    def from_anywhere(self) -> LaunchRequest:
+        """What was asked for, with whole paths."""
+        request = self.request
+        paths = {name: getattr(request, name) for name in ("script", "lock", "requirements")}
+        paths["python"] = request.python if os.sep in (request.python or "") else None
+        whole: dict[str, Any] = {name: str(self.cwd / expanded(path)) for name, path in paths.items() if path}
+        return replace(request, **whole)
+
+    def changed_by(self, arguments: Sequence[str], script_args: Sequence[str] | None) -> KeptLaunch:
+        """The same with other arguments.
+
+        Args:
+            arguments: texts ``name=value``, in place of those of the same names.
+            script_args: a whole script's own words, in place of all of them; None for the same.
+
+        Raises:
+            UsageError: the run was of a whole script, and takes no named arguments, or the other way round.
+        """
+        request = self.request
+        if arguments and request.script_args is not None:
+            raise UsageError(
+                "the run was of a whole script, which takes no --arg: what is its own goes behind --"
+            )
+        if script_args is not None and request.script_args is None:
+            raise UsageError(
+                "the run was of a function: give its arguments as --arg NAME=VALUE, not behind --"
+            )
+        named = {text.partition("=")[0]: text for text in (*request.arguments, *arguments)}
+        words = request.script_args if script_args is None else tuple(script_args)
+        return replace(self, request=replace(request, arguments=tuple(named.values()), script_args=words))
+
+
+def keep(pool: str, run: str, request: LaunchRequest, *, joined: bool, source: ScriptState) -> None:
+    """Keep what a run was launched with.
+
+    Args:
+        pool: its key.
+        joined: whether the pool was up before.
+        source: what its script was.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    told = {
+        "request": asdict(request),
+        "cwd": str(here()),
+        "joined": joined,
+        "source": {"script": source.script, "commit": source.commit, "changed": source.changed},
+        "cut": source.cut,
+    }
+    pool_folder.keep(pool, run, told)
+    if source.diff:
+        pool_folder.keep_diff(pool, run, source.diff)
+
+
+def keep_before(pool: str, run: str, request: LaunchRequest | KeptShell, *, joined: bool) -> None:
+    """Keep what a run is about to be launched with, without asking git: should this process end now, it is known.
+
+    What cannot be kept hinders no launch; who keeps all of it afterwards is told.
+    """
+    with suppress(OSError):
+        if not isinstance(request, LaunchRequest):
+            return pool_folder.keep(pool, run, {request.TAG: request.to_json()})
+        keep(pool, run, request, joined=joined, source=ScriptState.of_file(Path(request.script)))
+
+
+def state_of(request: LaunchRequest) -> ScriptState:
+    """What the script of a launch is now; see :meth:`ScriptState.of`."""
+    return ScriptState.of(Path(request.script))
+
+
+def forget(pool: str, run: str) -> None:
+    """A launch came to nothing."""
+    pool_folder.forget(pool, run)
+
+
+def diff_of(ledger: Ledger, row: RunRow) -> Path:
+    """The file with what differed from the commit when a run was launched; there is one where something did."""
+    return pool_folder.diff_path(ledger.pool(row.token).key, row.run)
+
+
+def kept(ledger: Ledger, row: RunRow) -> KeptLaunch:
+    """What a run of a script was launched with.
+
+    Raises:
+        UsageError: nothing is kept of it that could be launched again, or it is a step of a job.
+        LedgerError: the ledger cannot be read.
+    """
+    found = any_kept(ledger, row)
+    if not isinstance(found, KeptLaunch):
+        raise UsageError(f"run {row.run} is of {found.label}, and no run of a script")
+    return found
+
+
+def any_kept(ledger: Ledger, row: RunRow) -> KeptLaunch | KeptJob | KeptCommand:
+    """What a run was launched with, or the job that it was a step of, or the command that it was.
+
+    Raises:
+        UsageError: nothing is kept of it that could be launched again.
+        LedgerError: the ledger cannot be read.
+    """
+    try:
+        key = ledger.pool(row.token).key
+        told, diff = pool_folder.kept(key, row.run), pool_folder.diff(key, row.run)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"what run {row.run} was launched with cannot be read: {error}") from error
+    if told is None:
+        raise UsageError(
+            f"nothing is kept of how run {row.run} was launched: nothing is of runs that a script dispatched itself, "
+            "and what is kept goes with the logs"
+        )
+    try:
+        return _launch(told, diff) if "request" in told else _shell(told)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(
+            f"run {row.run} was launched by another version, in words that this one does not know ({error})"
+        ) from error
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and "\0" not in value  # which no path and no command line may have
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int
+
+
+# What JSON may hold of a request, by the fields' types.
+_MAY_BE: Mapping[str, Callable[[Any], bool]] = {
+    "str": _is_text,
+    "str | None": lambda value: value is None or _is_text(value),
+    "bool": lambda value: isinstance(value, bool),
+    "float | None": lambda value: value is None or _is_whole(value) or isinstance(value, float),
+    "int | None": lambda value: value is None or _is_whole(value),
+    "int | str | None": lambda value: value is None or _is_whole(value) or _is_text(value),
+    "int | Literal['gpu'] | None": lambda value: value is None or _is_whole(value) or value == "gpu",
+    "Sequence[str]": _is_texts,
+    "Sequence[str] | None": lambda value: value is None or _is_texts(value),
+    "Mapping[str, str]": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
+}
+
+
+def _may_be(kind: object, value: Any) -> bool:
+    return kind not in _MAY_BE or _MAY_BE[str(kind)](value)
+
+
+def _shell(told: Mapping[str, Any]) -> KeptJob | KeptCommand:
+    from skyward_core.client.launch.job_records import (
+        KeptCommand,  # most runs are of scripts, which are there sooner without
+        KeptJob,
+    )
+
+    return KeptJob.from_json(told["job"]) if "job" in told else KeptCommand.from_json(told["command"])
+
+
+def _launch(told: Mapping[str, Any], diff: bytes) -> KeptLaunch:
+    asked, source = dict(told["request"]), dict(told["source"])
+    known = {each.name for each in fields(LaunchRequest)}
+    if strange := sorted(asked.keys() - known):
+        raise ValueError(", ".join(strange))
+    for each in fields(LaunchRequest):
+        if each.name in asked and not _may_be(each.type, asked[each.name]):
+            raise ValueError(f"{each.name}: {asked[each.name]!r:.60}")
+    source["changed"] = tuple(source["changed"])
+    if not all(map(_is_text, (told["cwd"], source["script"], source["commit"], *source["changed"]))):
+        raise ValueError("source")
+    return KeptLaunch(
+        request=LaunchRequest(**asked),
+        cwd=Path(told["cwd"]),
+        joined=bool(told["joined"]),
+        source=ScriptState(**source, diff=diff, cut=bool(told.get("cut"))),
+    )
+
+
+# As git apply takes it, whatever is configured.
+_PLAIN = (
+    "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=dirty", "--submodule=short",
+    "--no-relative", "--src-prefix=a/", "--dst-prefix=b/",
+)  # fmt: skip
+_FILTERS = r"^filter\..*\.(clean|smudge|process|required)$"
+_OWN_SCOPES = (b"local", b"worktree")
+_MOST_TOLD = MOST_DIFF + (1 << 16)  # names stand before the patch
+
+
+def _names_and_patch(told: bytes) -> tuple[list[str], bytes]:
+    """What ``git diff --raw --patch -z`` says: for each file ``:…\\0name\\0``, then ``\\0`` and the patch."""
+    names, at = list[str](), 0
+    while told[at : at + 1] == b":":
+        begin = told.find(b"\0", at) + 1
+        end = told.find(b"\0", begin)
+        if not begin or end < 0:
+            return names, b""  # there are so many names that these are cut
+        names.append(told[begin:end].decode("utf-8", "replace"))
+        at = end + 1
+    return names, told[at + 1 :]
+
+
+def _without_secrets(patch: bytes) -> bytes:
+    """The same with the values of this process's secret variables, and passwords of URLs, blanked."""
+    secrets = [*secret_values(os.environ), *url_secrets(patch.decode("utf-8", "replace"))]
+    return Redactor(secrets).data(patch)
+
+
+def _filters(folder: str, until: float) -> list[str]:
+    """Return the settings by which a repository, and not its user, has programs run on the files that git compares."""
+    told = _git(
+        folder, until, _MOST_TOLD, "config", "--show-scope", "-z", "--name-only", "--get-regexp", _FILTERS
+    ).split(b"\0")
+    scopes, names = told[::2], told[1::2]
+    return [os.fsdecode(name) for scope, name in zip(scopes, names, strict=False) if scope in _OWN_SCOPES]
+
+
+def _git(folder: str, until: float, most: int, *words: str, without: Sequence[str] = ()) -> bytes:
+    """The first that git says of a folder; nothing where it says nothing in time, or there is none."""
+    command = git(folder, *words, without=without)
+    try:
+        done = answer(command, (), patience=max(0.1, until - monotonic()), most=most)
+    except (OSError, ValueError, Silence):
+        return b""
+    return b"" if done.returncode and len(done.stdout) < most else done.stdout

@@ -1,0 +1,263 @@
+"""A launch as a Python script that does the same."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import date
+from keyword import iskeyword
+from math import isfinite
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from skyward_core.client.launch.image_options import LISTS
+from skyward_core.client.launch.launch_plan import LaunchPlan
+from skyward_core.model.errors import UsageError, of_field
+from skyward_core.model.specs import Image, Nodes, Options
+from skyward_core.plugins import built_in
+from skyward_core.tasks.script_inspection import parse
+from skyward_core.util.user_files import resolved
+
+if TYPE_CHECKING:
+    from skyward_core.model.specs import PoolSpec
+    from skyward_core.plugins.plugin import Plugin
+
+_PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)
+_BRACKETS: Mapping[type, str] = {list: "[{}]", tuple: "({},)", set: "{{{}}}", frozenset: "frozenset([{}])"}
+_OURS = {"sky", "pool", "print", "value", "values"}  # names that the script has anyway
+_ENDS = "# The pool ends with the block; the launch would leave it up.\n"
+
+
+def written(
+    plan: LaunchPlan,
+    *,
+    name: str | None,
+    provider: type,
+    settings: Mapping[str, Any],
+    secrets: Sequence[str] = (),
+) -> str:
+    """The script. It is to be run in the folder in which the launch was planned.
+
+    Args:
+        plan: what it does.
+        name: the pool's name; None where nobody gave it one.
+        provider: class of the provider.
+        settings: what it is made of.
+        secrets: names of variables whose values are the shell's.
+
+    Raises:
+        UsageError: the script or a value cannot be named in Python; its ``field`` says what of the request it is.
+    """
+    source = _Source()
+    source.secrets = secrets
+    if plan.function.is_generator:
+        source.modules.add("itertools")
+    with of_field("arguments"):
+        arguments = "" if plan.whole else ", ".join(_arguments(plan, source))
+    if plan.spec is None:
+        pool, kept = f"sky.attach({plan.pool.name!r})", ""
+    else:
+        lines = "".join(
+            f"    {each},\n" for each in _compute(plan, plan.spec, name, provider, settings, source)
+        )
+        pool, kept = f"sky.Compute(\n{lines})", _ENDS if plan.keep else ""
+    with of_field("script"):
+        imported, function = ("", "") if plan.whole else _function(plan, source)
+    called = _script(plan, source) if plan.whole else f"{function}({arguments})"
+    ran = f"{called} {'>>' if plan.one else '@'} pool"
+    return f"{source.head()}\n{imported}\n{kept}with {pool} as pool:\n{_shown(plan, ran)}"
+
+
+class _Source:
+    """Expressions, and the modules that they need."""
+
+    def __init__(self) -> None:
+        self.modules = {"sys"}
+        self.secrets: Sequence[str] = ()
+
+    def head(self) -> str:
+        return "".join(f"import {name}\n" for name in sorted(self.modules)) + "\nimport skyward_core as sky\n"
+
+    def of(self, value: Any) -> str:
+        """An expression that gives the value.
+
+        Raises:
+            UsageError: there is none.
+        """
+        kind = type(value)
+        if kind in _BRACKETS and value:
+            return _BRACKETS[kind].format(", ".join(map(self.of, value)))
+        if kind is dict:
+            return f"{{{', '.join(f'{self.of(key)}: {self.of(each)}' for key, each in value.items())}}}"
+        if kind is float and not isfinite(value):
+            return f"float({str(value)!r})"
+        if isinstance(value, PurePath):
+            self.modules.add("pathlib")
+            return f"pathlib.Path({str(value)!r})"
+        if isinstance(value, date):
+            self.modules.add("datetime")
+        elif not _is_plain(value):
+            raise UsageError(f"{value!r:.80} is of a type that has to be made in the script itself")
+        return repr(value)
+
+    def variables(self, env: Mapping[str, str]) -> str:
+        """A dictionary of variables, in which secrets are named."""
+        pairs = [
+            f"{name!r}: {self.of_shell(name) if name in self.secrets else repr(value)}"
+            for name, value in env.items()
+        ]
+        return f"{{{', '.join(pairs)}}}"
+
+    def of_shell(self, name: str) -> str:
+        """A variable as the shell has it."""
+        self.modules.add("os")
+        return f"os.environ[{name!r}]"
+
+    def call(self, made: type, values: Mapping[str, Any], written: Mapping[str, str] | None = None) -> str:
+        """A call of a class: one of ours by its public name.
+
+        Args:
+            written: more of what it is given, as expressions.
+        """
+        if _is_ours(made.__module__):
+            name = f"sky.{made.__name__}"
+        else:
+            self.modules.add(made.__module__)
+            name = f"{made.__module__}.{made.__qualname__}"
+        given = {key: self.of(value) for key, value in values.items()} | dict(written or {})
+        return f"{name}({', '.join(f'{key}={each}' for key, each in given.items())})"
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether what a value looks like gives it again."""
+    return type(value) in _PLAIN or (type(value) in _BRACKETS and not value)
+
+
+def _compute(
+    plan: LaunchPlan,
+    spec: PoolSpec,
+    name: str | None,
+    provider: type,
+    settings: Mapping[str, Any],
+    source: _Source,
+) -> Iterator[str]:
+    """What ``Compute`` is given."""
+    if name is not None:
+        yield f"name={name!r}"
+    with of_field("settings"):
+        yield f"provider={source.call(provider, settings)}"
+    nodes = source.call(Nodes, asdict(spec.nodes)) if isinstance(spec.nodes, Nodes) else str(spec.nodes)
+    yield f"nodes={nodes}"
+    if spec.accelerator is not None:
+        yield f"accelerator={str(spec.accelerator)!r}"
+    if spec.wish is not None:
+        yield f"allocation={spec.wish.allocation!r}"
+        if spec.wish.max_hourly is not None:
+            yield f"max_hourly_cost={source.of(spec.wish.max_hourly)}"
+        if spec.wish.selection != "cheapest":
+            yield f"selection={spec.wish.selection!r}"
+    usual = Options()
+    options = {name: getattr(spec.options, name) for name in ("budget", "wait_for_capacity", "debug_wait")}
+    options = {name: given for name, given in options.items() if given != getattr(usual, name)}
+    secrets = {"secrets": f"[{', '.join(map(source.of_shell, source.secrets))}]"} if source.secrets else {}
+    if options or secrets:
+        yield f"options={source.call(Options, options, secrets)}"
+    image = {name: getattr(spec.image, name) for name in ("workdir", "lock", "requirements", "project")}
+    image |= {name: list(getattr(spec.image, name)) for name in (*LISTS, "outputs")}
+    image = {name: given for name, given in image.items() if given not in (None, False, [])}
+    variables = {"env": source.variables(spec.image.env)} if spec.image.env else {}
+    if image or variables:
+        yield f"image={source.call(Image, image, variables)}"
+    if spec.plugins:
+        with of_field("plugin_settings"):
+            made = [_plugin(each, plan.plugin_values.get(each.name, {}), source) for each in spec.plugins]
+        yield f"plugins=[{', '.join(made)}]"
+    if spec.worker.ranks_per_node != 1:
+        yield f"worker=sky.Worker(ranks_per_node={spec.worker.ranks_per_node!r})"
+
+
+def _plugin(plugin: Plugin, given: Mapping[str, Any], source: _Source) -> str:
+    """How people write one of ours; one of another package is had by its name."""
+    ours = type(plugin).__module__.startswith(f"{built_in.__name__}.")
+    parameters = [f"{name}={source.of(value)}" for name, value in given.items()]
+    made = f"sky.plugins.{plugin.name}" if ours else "sky.plugins.by_name"
+    return f"{made}({', '.join(parameters if ours else [repr(plugin.name), *parameters])})"
+
+
+def _function(plan: LaunchPlan, source: _Source) -> tuple[str, str]:
+    """How the function is had, and what it is called then."""
+    module, name = plan.script.stem, plan.function.name
+    taken = module in sys.stdlib_module_names or _is_ours(module)
+    if plan.script.suffix != ".py" or not _is_name(module) or taken:
+        raise UsageError(f"{plan.script.name} cannot be imported by its name; give the file another one")
+    alias = name if name not in _OURS | {each.partition(".")[0] for each in source.modules} else f"{name}_"
+    lines = [
+        f"sys.path.insert(0, {str(resolved(plan.script).parent)!r})",
+        f"from {module} import {name}" + (f" as {alias}" if alias != name else ""),
+    ]
+    if plan.timeout is not None:
+        lines.append(f"{alias} = sky.Function({alias}.fn, {source.of(plan.timeout)})")
+    return "\n".join(lines) + "\n", alias
+
+
+def _script(plan: LaunchPlan, source: _Source) -> str:
+    """The call of a whole script."""
+    module, args = plan.values["module"], plan.values["args"]
+    given = [source.of(module or str(plan.script)), *([source.of(args)] if args else [])]
+    given += ["module=True"] if module else []
+    given += ["torchrun=True"] if plan.values.get("torchrun") else []
+    given += [] if plan.timeout is None else [f"timeout={source.of(plan.timeout)}"]
+    return f"sky.script({', '.join(given)})"
+
+
+def _arguments(plan: LaunchPlan, source: _Source) -> Iterator[str]:
+    """Those of ``*args``, and what stands before them, by position; all others by name."""
+    values = dict(plan.values)
+    rest = next((each.name for each in plan.function.params if each.kind == "var_positional"), None)
+    by_position = values.pop(rest, []) if rest else []
+    for each in _leading(plan) if by_position else _positional_only(plan):
+        if each not in values:
+            raise UsageError(
+                f"give {each} of {plan.function.name}, too: what comes behind it goes by its place"
+            )
+        yield source.of(values.pop(each))
+    yield from map(source.of, by_position)
+    for name, value in values.items():
+        given = source.of(value)
+        yield f"{name}={given}" if _is_name(name) else f"**{{{name!r}: {given}}}"
+
+
+def _leading(plan: LaunchPlan) -> Iterator[str]:
+    return (each.name for each in plan.function.params if each.kind == "positional")
+
+
+def _positional_only(plan: LaunchPlan) -> list[str]:
+    """Up to the last one that is given."""
+    names = [
+        each.arg
+        for node in ast.walk(parse(plan.script))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno == plan.function.line
+        for each in node.args.posonlyargs
+    ]
+    while names and names[-1] not in plan.values:
+        names.pop()
+    return names
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier() and not iskeyword(text)
+
+
+def _shown(plan: LaunchPlan, ran: str) -> str:
+    """What is done with what it gives."""
+    if plan.one and not plan.function.is_generator:
+        return f"    print({ran})\n"
+    if plan.one or not plan.function.is_generator:
+        return f"    for value in {ran}:\n        print(value)\n"
+    return f"    for values in itertools.zip_longest(*({ran})):\n        print(*values)\n"

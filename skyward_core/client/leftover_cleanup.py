@@ -1,0 +1,190 @@
+"""What accounts hold that was made for pools: the account is asked first, and the ledger second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any
+
+from skyward_core import providers
+from skyward_core.model.errors import PoolError, SkywardError, UsageError, what_of
+from skyward_core.model.machines import Inventory
+from skyward_core.pool import leftovers
+from skyward_core.pool.leftovers import Found as Found
+from skyward_core.pool.leftovers import Verdict as Verdict
+from skyward_core.pool.leftovers import judged, row_of, sweeper
+from skyward_core.providers.provider import ANSWER, NoAnswer, answered, make, told
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import PoolRow, Receipt
+from skyward_core.util.light_dataclass import Value, value
+
+LOOK = "a look through the account"  # what the log calls it in place of a pool
+
+
+@value
+class Sweep(Value):
+    """What was found.
+
+    Attributes:
+        accounts: the providers that were asked.
+        found: what was made by this ledger, and by others that were named.
+        others: things of other ledgers: ledger and owner -> how many machines, how much else.
+        unknown: places that could not be looked at, and why.
+    """
+
+    accounts: Sequence[Any] = ()
+    found: Sequence[Found] = ()
+    others: Mapping[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def left(self) -> list[Found]:
+        """What nobody needs, as far as can be told."""
+        return [each for each in self.found if each.verdict != "up"]
+
+    def of(self, found: Sequence[Found]) -> Sweep:
+        """The same with some of what was found alone."""
+        return replace(self, found=tuple(found))
+
+
+def sweepers() -> list[str]:
+    """The providers that have accounts to look through."""
+    return [name for name in providers.names() if sweeper(name) is not None]
+
+
+def accounts_of(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = None) -> list[Any]:
+    """The accounts in which this ledger's pools have been.
+
+    Args:
+        asked: names of providers, each with settings as ``name=value``: these alone are looked at, and the account that
+            these settings lead to is among them.
+
+    Raises:
+        UsageError: one of these has no account to look through, or no such setting.
+    """
+    rows = [each for row in ledger.providers() for each in providers.parts(row)]
+    if asked is None:
+        return leftovers.accounts_of(rows)
+    named = {}
+    for name, settings in asked.items():
+        if (kind := sweeper(name)) is None:
+            raise UsageError(f"provider {name!r} has no account to look through; {', '.join(sweepers())} has")
+        named[name] = [make(kind, dict(map(_setting, settings)))]
+    # Where settings say which account is meant, those of pools are not.
+    return leftovers.accounts_of([row for row in rows if not asked.get(row["provider"], True)], named)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, given = text.partition("=")
+    if not (name and equals):
+        raise UsageError(f"--set {text}: write a setting of the provider as KEY=VALUE")
+    return name, given
+
+
+async def look(
+    ledger: Ledger, accounts: Sequence[Any], *, everywhere: bool = False, ledgers: Collection[str] = ()
+) -> Sweep:
+    """Look through accounts; changes nothing.
+
+    Args:
+        everywhere: at all places, not only where pools have been.
+        ledgers: others whose things are meant, too.
+    """
+    found: list[Found] = []
+    others: dict[tuple[str, str], tuple[int, int]] = {}
+    unknown: dict[str, str] = {}
+    seen: set[tuple[str, str]] = set()
+    # All at once: one that does not answer holds the others up for no longer than itself.
+    inventories = await asyncio.gather(*(_inventory(each, everywhere) for each in accounts))
+    for index, inventory in enumerate(inventories):
+        for place, why in inventory.unknown.items():  # two accounts may have places of one name
+            unknown[f"{place} of account {index + 1}" if place in unknown else place] = why
+        for thing in inventory.things:
+            if (thing.what, thing.id) in seen:
+                continue
+            seen.add((thing.what, thing.id))
+            if thing.ours or thing.ledger in ledgers:
+                found.append(judged(thing, row_of(thing, ledger), index))
+            else:
+                key = thing.ledger, thing.owner
+                machines, more = others.get(key, (0, 0))
+                others[key] = machines + thing.is_machine, more + (not thing.is_machine)
+    return Sweep(tuple(accounts), tuple(await _looked_at(ledger, found)), others, unknown)
+
+
+async def _inventory(account: Any, everywhere: bool) -> Inventory:
+    """What an account holds; of one that cannot be asked, why."""
+    try:
+        found: Inventory = await answered("inventory", LOOK, account.inventory(everywhere=everywhere))
+    except NoAnswer:
+        return Inventory((), {account.name: f"no answer within {ANSWER:g} s"})
+    except (SkywardError, OSError) as error:
+        return Inventory((), {account.name: what_of(error)})
+    return found
+
+
+async def _looked_at(ledger: Ledger, found: Sequence[Found]) -> list[Found]:
+    """A pool whose time is over, by what its machines say, may still be used: its agents tell."""
+    alive = {}
+    for key in {each.pool for each in found if each.verdict == "expired"}:
+        row = ledger.find(key)
+        alive[key] = row is not None and await _is_alive(ledger, row)
+    return [
+        replace(each, verdict="up") if each.verdict == "expired" and alive[each.pool] else each
+        for each in found
+    ]
+
+
+async def _is_alive(ledger: Ledger, row: PoolRow) -> bool:
+    provider = providers.from_json(row.provider)
+    try:
+        seen = await answered("describe", row.name, provider.describe(row.name, ledger.machines(row.token)))
+    except (SkywardError, OSError):
+        return True  # nobody can tell
+    return any(machine.state in ("running", "orphaned") for machine in seen)
+
+
+async def end(
+    sweep: Sweep,
+    ledger: Ledger,
+    down: Callable[[str], Awaitable[Receipt]],
+    tell: Callable[[str], None] = lambda said: None,
+) -> list[str]:
+    """End what nobody needs of what was found, and see it gone; gives what remains, in words.
+
+    A pool whose time is over is torn down as any other, unless an agent of it lives by now.
+
+    Args:
+        down: tears the pool with that key down.
+        tell: hears what became of each pool that was.
+    """
+    remains: list[str] = []
+    for key in sorted({each.pool for each in sweep.left if each.verdict == "expired"}):
+        row = ledger.find(key)
+        if row is not None and await _is_alive(ledger, row):
+            remains.append(
+                f"pool {row.name}: an agent lives there again, or may; tear the pool down if you want that"
+            )
+            continue
+        try:
+            receipt = await down(key)
+        except Exception as error:  # noqa: BLE001  whatever it was, the others have to end
+            remains.append(f"pool {key}: {what_of(error)}")
+            continue
+        tell(f"{key}: {receipt}")
+        remains += receipt.unaccounted
+    return remains + await _remove(sweep)
+
+
+async def _remove(sweep: Sweep) -> list[str]:
+    """End what is left of pools that are not up."""
+    remains: list[str] = []
+    for index, account in enumerate(sweep.accounts):
+        things = [each.thing for each in sweep.left if each.verdict == "left" and each.account == index]
+        if things:
+            try:
+                remains += await told("remove", LOOK, account.remove(things))
+            except (PoolError, OSError) as error:
+                remains += [f"{each.what} {each.id} ({each.place}): {what_of(error)}" for each in things]
+    return remains

@@ -1,0 +1,467 @@
+"""A recording in place of a live session."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from skyward_core.client.leftover_cleanup import Sweep
+from skyward_core.model.errors import NoTrials, UsageError
+from skyward_core.store.recording_file import Entry, RecordFile
+from skyward_core.util.terminal_safe_text import field, paragraph
+from skyward_core.views.pool_view import PoolView
+from skyward_core.views.recorded_events import feed, time_of
+
+if TYPE_CHECKING:
+    from skyward_core.client.launch.job_records import KeptShell
+    from skyward_core.client.launch.launch_records import KeptLaunch
+    from skyward_core.client.launch.launch_request import LaunchRequest
+    from skyward_core.client.run_comparison import Comparison
+    from skyward_core.client.run_history import LogSearch, PastLook, PastRun, RunSearch
+    from skyward_core.client.session_protocol import Ask, Front, Haul, Listing
+    from skyward_core.model.machines import Check
+    from skyward_core.model.outcomes import Unfetched
+    from skyward_core.model.script_interpreter import Interpreter
+    from skyward_core.model.specs import PoolSpec
+    from skyward_core.model.stack_values import Stacks
+    from skyward_core.pool.dashboards import Dashboard
+    from skyward_core.store.ledger_rows import Receipt
+    from skyward_core.store.run_logs import RunLogs
+    from skyward_core.tasks.pickled_call import Task
+    from skyward_core.views.pool_view import PoolView, RunView, TrialSheet
+    from skyward_core.views.sweep_trials import TrialBoard
+
+
+SLOWEST, FASTEST = 0.25, 64.0
+BEFORE_FAILURE = 2.0  # seconds by which one comes before the failure: it is to be seen happening
+NAP, LONGEST = 0.02, 3600.0  # seconds, at least and at most, between two looks for what is due
+
+
+@dataclass(frozen=True, slots=True)
+class PlaybackState:
+    """How it stands with a record that is played.
+
+    Attributes:
+        now, start, end: Unix times of the record.
+        speed: seconds of the record in one of ours.
+        playing: whether its time goes on.
+        failure: when the first run failed; None where none did.
+        behind: whether the view is not yet what it was then.
+    """
+
+    now: float
+    start: float
+    end: float
+    speed: float
+    playing: bool
+    failure: float | None
+    behind: bool
+
+
+class Playback:
+    """One record that is played. All methods may be called from any thread.
+
+    Args:
+        record: what is played.
+        wall: a clock in seconds that never goes back.
+
+    Raises:
+        UsageError: there is nothing in it.
+
+    Attributes:
+        about: what the record says of itself, safe to show.
+        passed_over: entries that could not be understood.
+    """
+
+    def __init__(self, record: RecordFile, wall: Callable[[], float] = time.monotonic) -> None:
+        self._record, self._wall = record, wall
+        about = record.about
+        self.name = field(str(about.get("pool", "")))[:200] or "pool"
+        self.note = paragraph(about["note"])[:400] if isinstance(about.get("note"), str) else ""
+        # Entries are in the order of their times; to parse them all would take seconds where there are many.
+        start = next(filter(None, map(time_of, record.entries())), None)
+        end = next(filter(None, map(time_of, record.last())), None)
+        if start is None or end is None:
+            why = ": it was cut off before its first whole part" if record.cut else ""
+            raise UsageError(f"the record holds nothing that could be played{why}")
+        self._start, self._end = start, max(start, end)
+        failures = (time_of(entry) for entry in record.entries(b"Ended") if _fails(entry))
+        self._failure = next(filter(None, failures), None)
+        self.cut = record.cut
+        self._changed = threading.Condition()
+        self._speed, self._playing = 1.0, True
+        self._from, self._since = self._start, wall()  # a time of the record, and when that was ours
+        self._jumps = self._came = (
+            0  # how often somebody went elsewhere, and how often the view has come there
+        )
+        self._left_at = self._start
+        self._ours = threading.Lock()  # who feeds
+        self._rewind()
+        self._view = self._making
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    # -- its clock ---------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """The time of the record."""
+        with self._changed:
+            return self._now()
+
+    def shown_at(self) -> float:
+        """The same for who shows the view: where somebody has gone elsewhere, of before until the view has come there,
+        too. So what is shown anew when the time is another one is shown whole."""
+        with self._changed:
+            return self._now() if self._came == self._jumps else self._left_at
+
+    def _now(self) -> float:
+        gone = (self._wall() - self._since) * self._speed if self._playing else 0.0
+        return min(self._end, self._from + gone)
+
+    def _jump(self, at: float) -> None:
+        """Go on from another time of the record."""
+        if self._came == self._jumps:
+            self._left_at = self._now()
+        self._jumps += 1
+        self._settle(at)
+
+    def _settle(self, at: float) -> None:
+        """Go on from a time of the record."""
+        self._from, self._since = min(max(at, self._start), self._end), self._wall()
+        self._changed.notify_all()
+
+    def state(self) -> PlaybackState:
+        """How it stands."""
+        with self._changed:
+            now = self._now()
+            playing = self._playing and now < self._end
+            behind = self._came != self._jumps
+            return PlaybackState(now, self._start, self._end, self._speed, playing, self._failure, behind)
+
+    def toggle(self) -> None:
+        """Pause, or go on; from the beginning where it is at its end."""
+        with self._changed:
+            now = self._now()
+            self._playing = now >= self._end or not self._playing
+            if now >= self._end:
+                return self._jump(self._start)
+            return self._settle(now)
+
+    def faster(self, factor: float) -> float:
+        """Have it go so many times as fast, within its limits; gives how fast it goes then."""
+        with self._changed:
+            now = self._now()
+            self._speed = min(FASTEST, max(SLOWEST, self._speed * factor))
+            self._settle(now)
+            return self._speed
+
+    def skip(self, seconds: float) -> None:
+        """Go forward or back by so much of the record."""
+        with self._changed:
+            self._jump(self._now() + seconds)
+
+    def seek(self, at: float) -> None:
+        """Go to a time of the record."""
+        with self._changed:
+            self._jump(at)
+
+    def to_failure(self) -> bool:
+        """Go to shortly before the first failure, and stop there; whether there is one."""
+        with self._changed:
+            if self._failure is None:
+                return False
+            self._playing = False
+            self._jump(self._failure - BEFORE_FAILURE)
+            return True
+
+    # -- its view ----------------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> PoolView:
+        """What the pool looked like."""
+        return self._view
+
+    def _rewind(self) -> None:
+        self._making = PoolView(self.name, key=f"{self.name}.replay")
+        self._entries: Iterator[Entry] = self._record.entries()
+        self._next: Entry | None = next(self._entries, None)
+        self._fed_to = self._start
+        self._due = self._start  # when the next entry is
+        self.passed_over = 0
+
+    def advance(self) -> None:
+        """Bring the view to the time of the record's clock."""
+        with self._ours:
+            with self._changed:
+                target, jumps = self._now(), self._jumps
+            if target < self._fed_to:
+                self._rewind()
+            while self._next is not None:
+                self._due = max(self._due, time_of(self._next) or 0.0)
+                if self._due > target:
+                    break
+                if self._next.get("k") != "about":
+                    self.passed_over += not feed(self._making, self._next)
+                self._next = next(self._entries, None)
+            else:
+                self._due = inf
+            self._fed_to = target
+            # Made anew it is shown whole, and not as it grows.
+            self._view = self._making
+            with self._changed:
+                self._came = jumps
+
+    # -- its thread --------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Have the view follow the clock from now on."""
+        with self._changed:
+            self._settle(self._from)
+        self._thread = threading.Thread(target=self._follow, name="replay", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Play no more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _follow(self) -> None:
+        while not self._closed:
+            self.advance()
+            with self._changed:
+                if self._closed:
+                    return
+                now = self._now()
+                if self._came != self._jumps:
+                    continue  # somebody has gone elsewhere meanwhile
+                if not self._playing or now >= self._end:
+                    if self._fed_to >= now:
+                        self._changed.wait()
+                    continue
+                due = (min(self._due, self._end) - now) / self._speed
+                self._changed.wait(min(max(NAP, due), LONGEST))
+
+
+def _fails(entry: Entry) -> bool:
+    told: Any = entry.get("event")
+    if not isinstance(told, dict):
+        return False
+    outcome = told.get("outcome")
+    kind = outcome.get("kind") if told.get("event") == "RankEnded" and isinstance(outcome, dict) else ""
+    return kind in ("raised", "exited", "lost") or (
+        told.get("event") == "RunEnded" and told.get("state") == "failed"
+    )
+
+
+REFUSAL = "this is a replay of a record: there is no pool behind it, and nothing is changed"
+
+
+def opened(path: Path) -> RecordFile:
+    """The record in a file.
+
+    Raises:
+        UsageError: it is none, was made by a newer release, or is larger than any that we make.
+        OSError: it cannot be read.
+    """
+    return RecordFile.read(path)
+
+
+class Replay:
+    """All that the app asks of a session, answered of a record.
+
+    Args:
+        playback: of the record; it begins to play now.
+
+    Raises (through the futures of all that needs a pool):
+        UsageError: this is a replay.
+    """
+
+    def __init__(self, playback: Playback) -> None:
+        self._playback = playback
+        playback.begin()
+
+    @property
+    def notice(self) -> str:
+        """What a person should know of the record, or ""."""
+        cut = "the record was cut off: what came after is not in it" if self._playback.cut else ""
+        return "; ".join(filter(None, (self._playback.note, cut)))
+
+    def pools(self) -> list[PoolView]:
+        return [self._playback.view]
+
+    def refresh(self, *, over: bool = False, patient: bool = False) -> Future[list[PoolView]]:
+        return _done(self.pools())
+
+    def recall(self, pool: str) -> Future[PoolView]:
+        return _done(self._playback.view)
+
+    def measure(self, pool: str) -> Future[PoolView]:
+        return _done(self._playback.view)
+
+    def sweep(
+        self,
+        asked: Mapping[str, Sequence[str]] | None = None,
+        *,
+        everywhere: bool = False,
+        ledgers: Sequence[str] = (),
+    ) -> Future[Sweep]:
+        return _done(Sweep())
+
+    def files(self, pool: str, run: str | None = None) -> Future[Listing]:
+        """None: a record has no files of ranks."""
+        from skyward_core.pool.output_files import Listing  # late: the first picture needs no pool
+
+        return _done(Listing([], 0, {}, {}))
+
+    def ask_about_budgets(self) -> None:
+        """Nothing is spent."""
+
+    def on_host_key(self, ask: Ask) -> None:
+        """Nobody is asked."""
+
+    def detach(self) -> None:
+        self._playback.close()
+
+    # What needs a pool
+
+    def run_logs(self, run: str) -> RunLogs:
+        _refuse()
+
+    def result_values(self, run: RunView) -> dict[int, Path]:
+        _refuse()
+
+    def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
+        if begun is not None:
+            begun.set_exception(UsageError(REFUSAL))
+        return _refused()
+
+    def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
+        return _done([])
+
+    def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
+        _refuse()
+
+    def look_at_run(self, run: str) -> Future[PastLook]:
+        _refuse()
+
+    def failures(self) -> Future[list[PastRun]]:
+        return _done([])
+
+    def dismiss(self, runs: Sequence[str]) -> Future[None]:
+        return _refused()
+
+    def compare(self, left: str, right: str) -> Future[Comparison]:
+        return _refused()
+
+    def launch(
+        self,
+        pool: str,
+        task: Task,
+        *,
+        one: bool = False,
+        stays: bool = False,
+        request: LaunchRequest | KeptShell | None = None,
+        joined: bool = False,
+    ) -> Future[RunView]:
+        return _refused()
+
+    def launch_sweep(
+        self,
+        pool: str,
+        tasks: Sequence[Task],
+        sheet: TrialSheet,
+        request: LaunchRequest,
+        *,
+        joined: bool,
+        stays: bool = False,
+    ) -> Future[RunView]:
+        return _refused()
+
+    def sweep_over(self, pool: str, run: str) -> Future[None]:
+        return _refused()
+
+    def trials(self, pool: str, run: RunView) -> Future[TrialBoard]:
+        """Of the record's own sheets; each run that it holds is in the view."""
+        from skyward_core.views.sweep_trials import TrialBoard  # late: few records have one
+
+        sheets = self._playback.view.sheets
+        found = next((each for name, each in sheets.items() if run.id in (name, *each.runs.values())), None)
+        if found is None:
+            return _failed(NoTrials(f"the record says of no sweep that run {run.id} is one, or of one"))
+        return _done(TrialBoard(found))
+
+    def check_provider(
+        self, name: str, settings: Mapping[str, str], python: Interpreter | None = None
+    ) -> Future[list[Check]]:
+        return _refused()
+
+    def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
+        return _refused()
+
+    def kept_launch(self, run: str) -> Future[KeptLaunch | KeptShell]:
+        return _refused()
+
+    def wait(self, pool: str, run: str) -> Future[RunView]:
+        return _refused()
+
+    def cancel(self, pool: str, run: str) -> Future[None]:
+        return _refused()
+
+    def stacks(
+        self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
+    ) -> Future[Stacks]:
+        return _refused()
+
+    def profile(self, pool: str, rank: int, seconds: float) -> Future[str]:
+        return _refused()
+
+    def dashboards(self, pool: str) -> Future[list[Dashboard]]:
+        return _refused()
+
+    def fetch_files(self, pool: str, run: str | None = None) -> Future[Haul]:
+        return _refused()
+
+    def unfetched_files(self, pool: str) -> Future[Unfetched]:
+        return _refused()
+
+    def down(self, pool: str, *, keep_outputs: int | None = None) -> Future[Receipt]:
+        return _refused()
+
+    def raise_budget(self, pool: str, dollars: float) -> Future[None]:
+        return _refused()
+
+    def end_left(self, sweep: Sweep) -> Future[list[str]]:
+        return _refused()
+
+
+def _done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+def _refuse() -> NoReturn:
+    raise UsageError(REFUSAL)
+
+
+def _refused() -> Future[Any]:
+    return _failed(UsageError(REFUSAL))
+
+
+def _failed(error: UsageError) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
+
+
+if TYPE_CHECKING:
+    _is_a_front: type[Front] = Replay

@@ -1,0 +1,253 @@
+"""Two runs side by side: what they were launched with, how they went, what they logged and gave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, NamedTuple
+
+from skyward_core.client.launch.launch_records import KeptLaunch, kept
+from skyward_core.client.run_history import (
+    LogSearches,
+    PastLooks,
+    PastRun,
+    PastRuns,
+    numbers,
+    past_run,
+    run_view,
+)
+from skyward_core.model.errors import UsageError
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.state_folder import pool_path
+from skyward_core.util.terminal_safe_text import field as safe
+from skyward_core.views.outliers import Trace, band, median
+from skyward_core.views.pool_view import RunView, TaskView
+from skyward_core.views.rank_metrics import MetricBook
+
+FEW = 32  # ranks or tasks of which results are told one by one
+READ = 64 << 20  # bytes of each rank's numbers that are read, from their end
+STEPS = 512  # parts of a run's time of which a curve has the median each
+
+
+class Gist(NamedTuple):
+    """What is left of one name's numbers in one run: of all ranks the median of the last ones, least and greatest."""
+
+    last: float | None
+    least: float | None
+    most: float | None
+
+
+class ComparedRow(NamedTuple):
+    """One thing of both, as values; None where one has no such thing."""
+
+    name: str
+    left: Any
+    right: Any
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.left != self.right)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRun:
+    """One of the two.
+
+    Attributes:
+        past: what is known of any run.
+        view: the run with its outcomes.
+        commit: of the repository that the script lies in; "" for none that is known.
+        changed: files there that differed from that commit.
+        source: a hash of the script's text; "" for none that is known.
+        nodes, plugins: of its pool.
+        parameters: of these plugins, as the launch gave them.
+        image: what it said of the ranks' environment; of secrets the names.
+        numbers: by name, what is left of what it logged.
+        book: its numbers over time, as far as they are kept here.
+    """
+
+    past: PastRun
+    view: RunView
+    commit: str = ""
+    changed: tuple[str, ...] = ()
+    source: str = ""
+    nodes: int = 0
+    plugins: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    image: tuple[str, ...] = ()
+    numbers: Mapping[str, Gist] = field(default_factory=dict)
+    book: MetricBook = field(default_factory=MetricBook)
+
+    def arguments(self) -> dict[str, str]:
+        """By name; the words of a whole script by their places."""
+        named = [text.partition("=") for text in self.past.arguments]
+        return {
+            name if equals else f"word {at}": value if equals else name
+            for at, (name, equals, value) in enumerate(named, 1)
+        }
+
+    def curve(self, name: str) -> list[tuple[float, float]]:
+        """Seconds since the run began, and the median of all ranks then."""
+        lines = [line for line in self.book.traces(self.past.run, name).values() if len(line.at)]
+        if len(lines) == 1 and len(lines[0].at) <= STEPS:
+            found: Sequence[Sequence[float]] = lines[0]
+        else:
+            span = band(lines, STEPS)
+            found = span.at, span.middle
+        began = self.past.opened_at
+        return [(at - began, value) for at, value in zip(*found, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Both, and what is told of them row by row."""
+
+    left: ComparedRun
+    right: ComparedRun
+
+    def facts(self, now: float) -> list[ComparedRow]:
+        """How they were made and how they went; times in seconds, costs in dollars."""
+        both = self.left, self.right
+
+        def row(name: str, *values: Any) -> ComparedRow:
+            return ComparedRow(name, *values)
+
+        return [
+            row("pool", *(each.past.pool for each in both)),
+            row("function", *(each.past.function for each in both)),
+            row("script", *(each.past.script for each in both)),
+            row("text", *(each.source for each in both)),
+            row("commit", *(each.commit for each in both)),
+            row("changed", *(each.changed for each in both)),
+            row("provider", *(each.past.provider for each in both)),
+            row("nodes", *(each.nodes for each in both)),
+            row("ranks", *(each.past.ranks for each in both)),
+            row("plugins", *(each.plugins for each in both)),
+            row("parameters", *(each.parameters for each in both)),
+            row("image", *(each.image for each in both)),
+            row("outcome", *(each.past.state for each in both)),
+            row("error", *(each.past.error for each in both)),
+            row("began", *(each.past.opened_at for each in both)),
+            row("took", *(each.past.seconds(now) for each in both)),
+            row("cost", *(each.past.dollars for each in both)),
+        ]
+
+    def arguments(self) -> list[ComparedRow]:
+        """Each argument of either."""
+        return list(_joined(self.left.arguments(), self.right.arguments()))
+
+    def numbers(self) -> list[ComparedRow]:
+        """Of each name that either logged, a :class:`Gist` of both."""
+        return list(_joined(self.left.numbers, self.right.numbers))
+
+    def results(self) -> list[ComparedRow]:
+        """By rank or task a ``TaskView`` of both; none where there are more than 32."""
+        if max(self.left.view.total, self.right.view.total) > FEW:
+            return []
+        tasks = [
+            {_named(each.view, index): task for index, task in sorted(each.view.tasks.items())}
+            for each in (self.left, self.right)
+        ]
+        return list(_joined(*tasks))
+
+    def aggregates(self) -> list[ComparedRow]:
+        """Of numeric results the statistics of both."""
+        return list(_joined(self.left.view.aggregate() or {}, self.right.view.aggregate() or {}))
+
+
+class Comparing(PastRuns, PastLooks, LogSearches):
+    """The part of a session that compares runs, and looks at one."""
+
+    def compare(self, left: str, right: str) -> Future[Comparison]:
+        """Two runs by their ids.
+
+        Raises (through the future):
+            UsageError: there is no such run, or both are one.
+            LedgerError: the ledger cannot be read.
+        """
+
+        async def work() -> Comparison:
+            return await asyncio.to_thread(compared, self.ledger, left, right)
+
+        return self._submit(work())
+
+
+def compared(ledger: Ledger, left: str, right: str) -> Comparison:
+    """Two runs by their ids, as far as they are kept here.
+
+    Raises:
+        UsageError: there is no such run, or both are one.
+        LedgerError: the ledger cannot be read.
+    """
+    if left == right:
+        raise UsageError(f"both are run {left}: name two")
+    return Comparison(_run_of(ledger, left), _run_of(ledger, right))
+
+
+def _run_of(ledger: Ledger, run: str) -> ComparedRun:
+    row = ledger.run(run)
+    if row is None:
+        raise UsageError(f"the ledger has no run {run}")
+    pool = ledger.pool(row.token)
+    launch: KeptLaunch | None
+    try:
+        launch = kept(ledger, row)
+    except UsageError:  # a script dispatched it itself, or it was long ago
+        launch = None
+    view, book = run_view(ledger, row), numbers(pool_path(pool.key) / "logs", run, READ, None)
+    given = launch.request.plugin_settings if launch else {}
+    nodes, plugins = pool.spec.get("nodes"), pool.spec.get("plugins")
+    return ComparedRun(
+        past=past_run(ledger, row),
+        view=view,
+        commit=safe(launch.source.commit) if launch else "",
+        changed=tuple(map(safe, launch.source.changed)) if launch else (),
+        source=safe(launch.source.script) if launch else "",
+        nodes=nodes if isinstance(nodes, int) else 0,
+        plugins=tuple(safe(str(each)) for each in plugins) if isinstance(plugins, list) else (),
+        parameters=tuple(safe(f"{name}={text}") for name, text in sorted(given.items())),
+        image=tuple(map(safe, launch.request.image_settings)) if launch else (),
+        numbers=_numbers_of(view.tasks, book, run),
+        book=book,
+    )
+
+
+def _numbers_of(tasks: Mapping[int, TaskView], book: MetricBook, run: str) -> dict[str, Gist]:
+    """What outcomes tell, and of those whose processes did not live to tell what they sent while they ran."""
+    told: dict[str, list[Gist]] = {}
+    silent = set(book.ranks(run))
+    for _, task in sorted(tasks.items()):
+        if task.outcome is not None and task.outcome.numbers is not None:
+            silent.discard(task.rank)
+            for name, gist in task.outcome.numbers.items():
+                told.setdefault(name, []).append(Gist(*gist))
+    for name in book.names(run):
+        for rank, trace in book.traces(run, name).items():
+            if rank in silent:
+                told.setdefault(name, []).append(_gist_of(trace))
+    return {name: _together(gists) for name, gists in told.items()}
+
+
+def _gist_of(trace: Trace) -> Gist:
+    finite = [value for value in trace.values if isfinite(value)]
+    last = trace.values[-1] if trace.values and isfinite(trace.values[-1]) else None
+    return Gist(last, min(finite, default=None), max(finite, default=None))
+
+
+def _together(gists: Sequence[Gist]) -> Gist:
+    lasts = [each.last for each in gists if each.last is not None]
+    least = [each.least for each in gists if each.least is not None]
+    most = [each.most for each in gists if each.most is not None]
+    return Gist(median(lasts) if lasts else None, min(least, default=None), max(most, default=None))
+
+
+def _named(view: RunView, index: int) -> str:
+    return f"r{index}" if view.kind == "broadcast" else f"#{index}"
+
+
+def _joined(left: Mapping[str, Any], right: Mapping[str, Any]) -> Iterator[ComparedRow]:
+    for name in dict.fromkeys([*left, *right]):
+        yield ComparedRow(name, left.get(name), right.get(name))

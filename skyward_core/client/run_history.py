@@ -1,0 +1,900 @@
+"""Past runs and their costs, searched."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import re
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from skyward_core import providers
+from skyward_core.client.launch.launch_request import WAYS
+from skyward_core.client.session_part import SessionPart
+from skyward_core.client.sweep_results import board_of
+from skyward_core.model.errors import NoTrials, SkywardError, UsageError
+from skyward_core.model.outcomes import Outcome
+from skyward_core.model.provider_capabilities import price_of
+from skyward_core.protocol.node_paths import ERR, METRICS, OUT
+from skyward_core.store import pool_folder
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import Bill, Kept, PoolRow, Receipt, RunRow, bills_of
+from skyward_core.store.pool_folder import are_kept, fill, log_files, rank_of
+from skyward_core.store.pruning import prune, prune_clones, prune_environments
+from skyward_core.store.run_logs import Batch, Part, RunLogs, StoredLines, tail_of
+from skyward_core.store.state_folder import pool_path
+from skyward_core.util.terminal_safe_text import field as safe
+from skyward_core.util.terminal_safe_text import field as safe_field
+from skyward_core.views.log_buffer import text_of
+from skyward_core.views.output_merge import PIECE, Place, weave
+from skyward_core.views.pool_view import RunView, TaskView
+from skyward_core.views.rank_metrics import MetricBook
+from skyward_core.views.sweep_trials import TrialTable
+
+PERIOD = 0.05  # seconds between two looks at log files
+OF_MANY = 16 << 10  # bytes of each file that are in memory at once where all ranks' files are read together
+SETTLED = 0.3  # seconds without anything new after which a log has been read
+
+
+class Printed(NamedTuple):
+    """A piece of what a worker printed; the bytes of one ``file`` are in order. ``at``: when, by its node's clock."""
+
+    rank: int
+    file: str
+    stream: str
+    data: bytes
+    at: float | None = None
+
+
+def run_view(ledger: Ledger, row: RunRow) -> RunView:
+    """A run as the ledger has it, with its outcomes and without its logs.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    view = RunView(row.run, ledger.pool(row.token).name, row.function, row.kind, row.total, row.opened_at)
+    view.nodes = row.nodes or ()
+    view.state, view.ended_at, view.root_cause = row.state, row.ended_at, row.root_cause
+    for outcome, _ in ledger.outcomes(row.run):
+        view.tasks[outcome.index] = TaskView(
+            outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome
+        )
+        view.counts[outcome.kind] = view.counts.get(outcome.kind, 0) + 1
+    with suppress(OSError):  # they are beside what the run is
+        fill(view, pool_path(ledger.pool(row.token).key))
+    return view
+
+
+def result_pickles(ledger: Ledger, run: RunView) -> dict[int, Path]:
+    """The files that have the values of a run's ranks, or tasks, that have returned, as far as these are kept here.
+
+    Raises:
+        UsageError: they are not: they were given to the script that ran it, or are on its nodes.
+        LedgerError: the ledger cannot be read.
+    """
+    row = ledger.run(run.id)
+    folder = pool_path(ledger.pool(row.token).key) / "results" if row is not None else None
+    returned = [out.index for out in run.outcomes() if out.kind == "returned"]
+    paths = {index: folder / f"{run.id}.{index}.pickle" for index in returned} if folder is not None else {}
+    lacking = [index for index, path in paths.items() if not path.is_file()]
+    if lacking or not paths:
+        raise UsageError(
+            f"the values of run {run.id} are not all kept here: they were given to who ran it, or wait on its nodes; "
+            ".csv, .json and .parquet have what is known of them"
+        )
+    return paths
+
+
+def locks(ledger: Ledger, row: RunRow) -> dict[int, str]:
+    """What the nodes of a run's pool had when it ended, node by node, as ``Image(lock=...)`` takes it.
+
+    None of other machines where nobody asked for packages.
+
+    Raises:
+        LedgerError, OSError: it cannot be read.
+    """
+    return pool_folder.read_lock(ledger.pool(row.token).key, row.ended_at)
+
+
+def printed(ledger: Ledger, run: str) -> Iterator[Printed]:
+    """What the ranks of a run have printed, as far as it is here; rank by rank."""
+    found = RunLogs(ledger, run)
+    for rank in sorted(found.parts):
+        for part in found.parts[rank]:
+            yield from _pieces(found, part)
+
+
+def printed_together(ledger: Ledger, run: str) -> Iterator[Printed]:
+    """The same for all ranks together, in the order of their clocks."""
+    found = RunLogs(ledger, run)
+    ranks = [_timed(found, found.parts[rank]) for rank in sorted(found.parts)]
+    return (piece for _, piece in heapq.merge(*ranks, key=itemgetter(0)))
+
+
+def _timed(found: RunLogs, parts: list[Part]) -> Iterator[tuple[float, Printed]]:
+    """A rank's pieces in its own order, each with the latest time that is known by then."""
+    latest = 0.0
+    for part in parts:
+        for piece in _pieces(found, part, OF_MANY):
+            latest = max(latest, piece.at or 0.0)
+            yield latest, piece
+
+
+def following(ledger: Ledger, run: str, ended: Future[Any] | None) -> Iterator[Printed]:
+    """What the ranks of a running run print: from where those of runs before it ended, as it comes here.
+
+    Args:
+        ended: done when nothing comes any more, whose error then is raised; None to end when nothing has come for a
+            moment.
+    """
+    seen: dict[str, Place] = {}
+    quiet = 0.0
+    while True:
+        over = quiet >= SETTLED if ended is None else ended.done()
+        found = RunLogs(ledger, run)
+        came = False
+        for part in itertools.chain.from_iterable(found.parts.values()):
+            at = seen.get(part.stem, (0, 0))
+            start = max(at[0], part.start[0]), max(at[1], part.start[1])
+            yield from _pieces(found, part._replace(start=start))
+            seen[part.stem] = end = max(start[0], part.end[0]), max(start[1], part.end[1])
+            came |= start != end
+        if over:
+            break
+        quiet = 0.0 if came else quiet + PERIOD
+        time.sleep(PERIOD)
+    if ended is not None:
+        ended.result()
+
+
+def _pieces(found: RunLogs, part: Part, size: int = PIECE) -> Iterator[Printed]:
+    for piece in weave(found.folder, *part, size):
+        yield Printed(rank_of(part.stem), f"{part.stem}.{piece.stream}", piece.stream, piece.data, piece.at)
+
+
+DAY = 86400.0
+MOST_POOLS_COSTED = 10_000  # pools that are looked at, at most
+
+
+@dataclass(frozen=True)
+class PoolCost:
+    """One pool's.
+
+    Attributes:
+        pool, key: its name, and what no other one has.
+        provider: whose machines they were.
+        functions: what ran there, each once.
+        since: when it was made, Unix time.
+        dollars: what its machines cost in the time that was asked about; None where nobody knows.
+        goes_on: whether they still do.
+    """
+
+    pool: str
+    key: str
+    provider: str
+    functions: Sequence[str]
+    since: float
+    dollars: float | None
+    goes_on: bool
+
+
+@dataclass
+class Spending:
+    """Of all pools.
+
+    Attributes:
+        pools: those that cost something, or of which nobody knows, the last one first.
+        by_function: what ran -> dollars; of a pool with several, all of them together.
+        by_day: local date, as "2026-11-23" -> dollars.
+    """
+
+    pools: list[PoolCost] = field(default_factory=list)
+    by_function: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    by_day: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    @property
+    def dollars(self) -> float:
+        """All told, as far as is known."""
+        return sum(each.dollars or 0.0 for each in self.pools)
+
+
+def costs(since: float) -> Spending:
+    """What pools have cost from then until now.
+
+    Args:
+        since: Unix time.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    ledger = Ledger()
+    try:
+        return _add_up(ledger, since)
+    finally:
+        ledger.close()
+
+
+def _add_up(ledger: Ledger, since: float) -> Spending:
+    told = Spending()
+    for row in [*ledger.live(), *ledger.over(since, MOST_POOLS_COSTED)]:
+        bills = list(bills_of_pool(ledger, row))
+        if not bills and (not row.spec.get("rents") or _made_nothing(row)):
+            continue
+        names = tuple(dict.fromkeys(run.function for run in ledger.runs(row.token)))
+        days: defaultdict[str, float] = defaultdict(float)
+        for bill in bills:
+            for day, dollars in _by_day(bill, since):
+                days[day] += dollars
+        total = sum(days.values()) if bills else None
+        provider = row.spec.get("provider", "")
+        told.pools.append(
+            PoolCost(row.name, row.key, provider, names, row.created_at, total, row.ended_at is None)
+        )
+        told.by_function[", ".join(names)] += total or 0.0
+        for day, dollars in days.items():
+            told.by_day[day] += dollars
+    return told
+
+
+def _made_nothing(row: PoolRow) -> bool:
+    """Whether it ended before it had a machine, as a start does that is refused."""
+    receipt = row.receipt
+    return receipt is not None and receipt.get("created") == 0 and not receipt.get("unaccounted")
+
+
+def bills_of_pool(ledger: Ledger, row: PoolRow) -> Iterator[Bill]:
+    """What each of a pool's machines has cost, as far as that is known."""
+    if row.receipt is not None and row.ended_at is not None:
+        for each in row.receipt.get("bills", ()):
+            yield Bill(**each)
+    else:
+        machines = [*ledger.machines(row.token), *ledger.former(row.token)]
+        try:
+            price = price_of(providers.from_json(row.provider))
+        except SkywardError:  # its package is not here any more
+            price = None
+        yield from bills_of(row, machines, {}, price)
+
+
+def _by_day(bill: Bill, since: float) -> Iterator[tuple[str, float]]:
+    """What a machine cost on each day of this machine's calendar."""
+    at = max(bill.since, since)
+    while at < bill.until:
+        local = time.localtime(at)
+        midnight = time.mktime((local.tm_year, local.tm_mon, local.tm_mday + 1, 0, 0, 0, 0, 0, -1))
+        end = min(midnight, bill.until)
+        yield time.strftime("%Y-%m-%d", local), bill.hourly * (end - at) / 3600
+        at = end
+
+
+EVERY = 10_000  # runs that are looked at, at most: the newest
+RECENT = 30 * 86400.0  # seconds after which a failure is old news
+_COUNTED = {"broadcast": "rank", "sweep": "trial"}  # what a run of a kind has as many of as its total says
+FAILED = ("failed", "lost")  # how runs, and pools, end that went wrong
+COLUMNS = ("when", "pool", "function", "outcome", "took", "cost")
+"""What they can be sorted by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastRun:
+    """One of them; all texts may be shown.
+
+    Attributes:
+        run: its id; "" stands for a pool that had none.
+        pool, key: the pool's name, and what no other one has.
+        provider: whose machines it had.
+        function: what ran.
+        script: the script's name; "" where nobody kept that, as of runs that a script dispatched itself.
+        arguments: texts, as they were given.
+        ranks: how many ranks, or tasks, it had.
+        counted: what these are: a rank, a trial, a task.
+        state: how it ended, or "running"; of a pool without a run, how it is with that.
+        opened_at, ended_at: Unix time; None for what goes on.
+        error: the root cause in words, or "".
+        dollars: what its pool's machines cost while it went on; None where nobody knows.
+        is_up: whether its pool is.
+        figures: of failures, what the machine of the root cause was at before it, in words and by name; None where
+            nobody knows.
+    """
+
+    run: str
+    pool: str
+    key: str
+    provider: str
+    function: str
+    script: str = ""
+    arguments: tuple[str, ...] = ()
+    ranks: int = 0
+    counted: str = "rank"
+    state: str
+    opened_at: float
+    ended_at: float | None
+    error: str = ""
+    dollars: float | None = 0.0
+    is_up: bool = False
+    figures: dict[str, Any] | None = None
+
+    @property
+    def figures_note(self) -> str:
+        """The former in words, or ""."""
+        return "" if self.figures is None else f"n{self.figures['node']}: {', '.join(self.figures['words'])}"
+
+    @property
+    def has_failed(self) -> bool:
+        return self.state in FAILED
+
+    @property
+    def note(self) -> str:
+        """What tells it from others: its failure, else its arguments."""
+        return self.error or " ".join(self.arguments)
+
+    def seconds(self, now: float) -> float:
+        """How long it took, or has taken so far."""
+        return max(0.0, (now if self.ended_at is None else self.ended_at) - self.opened_at)
+
+    def lacks(self, words: Iterable[str]) -> tuple[str, ...]:
+        """Those of some words, in small letters, that are in nothing of it."""
+        texts = (
+            self.run,
+            self.pool,
+            self.provider,
+            self.function,
+            self.script,
+            self.state,
+            *self.arguments,
+            self.error,
+        )
+        text = "\n".join(texts).casefold()
+        return tuple(word for word in words if word not in text)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSearch:
+    """Which are wanted.
+
+    Attributes:
+        words: all of them have to be in it, in small or capital letters: in its id, pool, provider, function, script,
+            arguments, outcome or error.
+        failed: only those that failed or were lost.
+        since: Unix time at which it had not begun yet.
+    """
+
+    words: Sequence[str] = ()
+    failed: bool = False
+    since: float = 0.0
+
+    def wants(self, run: PastRun) -> bool:
+        return self.takes(run) and not run.lacks(word.casefold() for word in self.words)
+
+    def takes(self, run: PastRun) -> bool:
+        """Whether it is wanted but for the words."""
+        return run.has_failed or not self.failed
+
+
+def past_runs(
+    ledger: Ledger,
+    search: RunSearch,
+    launches: dict[str, Launched],
+    seen: Mapping[str, RunView],
+) -> list[PastRun]:
+    """Those that are wanted, of the newest 10,000, newest first; pools that had no run stand among them.
+
+    Args:
+        launches: what runs were launched with, as far as that was read before; gets the rest.
+        seen: those of pools that are watched, by id: of what only looks at a pool the ledger hears nothing.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    pools = _Pools(ledger, launches)
+    rows = ledger.latest_runs(search.since, EVERY)
+    found = [pools.run(_as_it_ended(row, seen.get(row.run))) for row in rows]
+    found += [pools.without_run(row) for row in ledger.pools_without_runs(search.since, EVERY)]
+    return sorted(filter(search.wants, found), key=lambda each: -each.opened_at)
+
+
+def past_run(ledger: Ledger, row: RunRow) -> PastRun:
+    """One of them.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    return _Pools(ledger, {}).run(row)
+
+
+def sorted_runs(runs: Sequence[PastRun], by: str, now: float, *, falling: bool) -> list[PastRun]:
+    """Runs by one of ``COLUMNS``; what is equal stays as it stood."""
+    keys: dict[str, Callable[[PastRun], Any]] = {
+        "when": lambda run: run.opened_at,
+        "pool": lambda run: run.pool,
+        "function": lambda run: run.function,
+        "outcome": lambda run: run.state,
+        "took": lambda run: run.seconds(now),
+        "cost": lambda run: -1.0 if run.dollars is None else run.dollars,
+    }
+    return sorted(runs, key=keys[by], reverse=falling)
+
+
+def failures(ledger: Ledger) -> list[PastRun]:
+    """Runs of the last 30 days that failed, or were lost, and that nobody has dismissed; newest first.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    known, pools = set(pool_folder.dismissed()), _Pools(ledger, {})
+    rows = ledger.failed_runs(time.time() - RECENT, EVERY)
+    found = ((row, pools.run(row)) for row in rows if row.run not in known)
+    return [_with_figures(ledger, row, run) for row, run in found if run.has_failed]
+
+
+def _with_figures(ledger: Ledger, row: RunRow, run: PastRun) -> PastRun:
+    """With what its machine was at, where that was kept, which takes reading files."""
+    if row.root_cause is None or not are_kept(pool_path(run.key)):
+        return run
+    told = run_view(ledger, row).cause_figures
+    return run if told is None else replace(run, figures=told.to_json())
+
+
+def _as_it_ended(row: RunRow, view: RunView | None) -> RunRow:
+    """The same as it was seen to end, where nobody has written that down yet."""
+    if row.state != "running" or view is None or view.state == "running":
+        return row
+    return replace(row, state=view.state, ended_at=view.ended_at, root_cause=view.root_cause)
+
+
+def _as_seen(run: PastRun, view: RunView | None) -> PastRun:
+    """The same with what its machine was at, as far as that was seen: it is written down a few seconds later."""
+    told = view.cause_figures if view is not None else None
+    return run if told is None else replace(run, figures=told.to_json())
+
+
+class PastRuns(SessionPart):
+    """The part of a session that tells of them."""
+
+    ledger: Ledger
+    _launches: dict[str, Launched]  # what runs were launched with, which never changes
+
+    def past_runs(self, search: RunSearch) -> Future[list[PastRun]]:
+        """See :func:`past_runs`; the future raises what that raises."""
+
+        async def work() -> list[PastRun]:
+            return await asyncio.to_thread(past_runs, self.ledger, search, self._launches, self._runs_seen())
+
+        return self._submit(work())
+
+    def failures(self) -> Future[list[PastRun]]:
+        """See :func:`failures`; the future raises what that raises."""
+
+        async def work() -> list[PastRun]:
+            found = await asyncio.to_thread(failures, self.ledger)
+            views = self._runs_seen()
+            return [_as_seen(run, views.get(run.run)) for run in found]
+
+        return self._submit(work())
+
+    def _runs_seen(self) -> dict[str, RunView]:
+        return {run.id: run for pool in self.pools() for run in list(pool.runs.values())}
+
+    def dismiss(self, runs: Sequence[str]) -> Future[None]:
+        """Tell of some failures no more.
+
+        Raises (through the future):
+            OSError: that cannot be written down.
+        """
+
+        async def work() -> None:
+            await asyncio.to_thread(pool_folder.dismiss, runs)
+
+        return self._submit(work())
+
+
+@dataclass(slots=True)
+class _Pools:
+    """What several runs of one pool have in common is read once."""
+
+    ledger: Ledger
+    launches: dict[str, Launched]
+    rows: dict[str, tuple[PoolRow, list[Bill]]] = field(default_factory=dict)
+
+    def run(self, row: RunRow) -> PastRun:
+        if row.token not in self.rows:
+            pool = self.ledger.pool(row.token)
+            self.rows[row.token] = pool, list(bills_of_pool(self.ledger, pool))
+        pool, bills = self.rows[row.token]
+        cause = row.root_cause
+        error = (
+            ""
+            if cause is None
+            else f"{cause.who.replace('rank ', 'r')}{cause.type}: {cause.message}".rstrip(": ")
+        )
+        told = self.launches.get(row.run) or _launched(pool.key, row.run)
+        if told.script:  # what nobody kept may be on its way
+            self.launches[row.run] = told
+        end = time.time() if row.ended_at is None else row.ended_at
+        return PastRun(
+            run=row.run, pool=safe(pool.name), key=pool.key, provider=_provider(pool), function=safe(row.function),
+            script=told.script, arguments=told.arguments, ranks=row.total,
+            counted=_COUNTED.get(row.kind, "task"), state=row.state,
+            opened_at=row.opened_at, ended_at=row.ended_at, error=safe(error),
+            dollars=_dollars(pool, bills, row.opened_at, end), is_up=pool.ended_at is None,
+        )  # fmt: skip
+
+    def without_run(self, pool: PoolRow) -> PastRun:
+        bills = bills_of_pool(self.ledger, pool)
+        return PastRun(
+            run="", pool=safe(pool.name), key=pool.key, provider=_provider(pool), function="", state=pool.state,
+            opened_at=pool.created_at, ended_at=pool.ended_at, is_up=pool.ended_at is None,
+            dollars=_dollars(pool, bills, 0.0, time.time()),
+        )  # fmt: skip
+
+
+def _provider(pool: PoolRow) -> str:
+    return safe(str(pool.spec.get("provider") or pool.provider.get("provider", "")))
+
+
+def _dollars(pool: PoolRow, bills: Iterable[Bill], since: float, until: float) -> float | None:
+    """What a pool's machines cost between two times."""
+    parts = [each.hourly * max(0.0, min(each.until, until) - max(each.since, since)) / 3600 for each in bills]
+    return sum(parts) if parts or not pool.spec.get("rents") else None
+
+
+class Launched(NamedTuple):
+    """The name of the script that a run was launched with, and its arguments."""
+
+    script: str = ""
+    arguments: tuple[str, ...] = ()
+
+
+def _combination(pool: str, run: str) -> list[str]:
+    """Of one of a sweep by gangs: its own arguments."""
+    sheet = pool_folder.read_trials(pool, run)
+    rows = {} if sheet is None else {each: row for row, each in sheet.runs.items()}
+    if sheet is None or run not in rows:
+        return []
+    pairs = zip(sheet.names, sheet.rows[rows[run]], strict=True)
+    return [f"{name}={text}" for name, text in pairs]
+
+
+def _launched(pool: str, run: str) -> Launched:
+    """As far as that is kept and can be read."""
+    try:
+        told = pool_folder.kept(pool, run) or {}
+        if "job" in told:
+            variables = tuple(safe(f"{name}={text}") for name, text in dict(told["job"]["env"]).items())
+            return Launched(safe(Path(str(told["job"]["path"])).name), variables)
+        if "command" in told:
+            return Launched("", tuple(safe(str(word)) for word in told["command"]["words"]))
+        asked = dict(told["request"])
+        words = asked.get("arguments") or asked.get("script_args") or ()
+        if any(map(asked.get, WAYS)):
+            words = _combination(pool, run) or words
+        return Launched(safe(Path(str(asked["script"])).name), tuple(safe(str(word)) for word in words))
+    except (OSError, KeyError, TypeError, ValueError):
+        return Launched()
+
+
+LINES = 60  # of a log, at most
+SHORT = 256 << 10  # bytes of a log that is read whole, so that both streams are in their true order
+TAIL = 16 << 10  # bytes that are read of a longer one
+NUMBERS = 1 << 20  # bytes of a rank's numbers that are read, from their end
+RANKS = 8  # of whose numbers
+
+
+class PastLook(NamedTuple):
+    """What there is to see.
+
+    Attributes:
+        view: the run with its outcomes; None where nothing is known.
+        book: its numbers over time.
+        rank: whose lines they are: of a run that failed the one that it failed by; None for none.
+        lines: those that it printed last.
+        trials: of a sweep, its table; None for any other run.
+    """
+
+    view: RunView | None = None
+    book: MetricBook = MetricBook()
+    rank: int | None = None
+    lines: Sequence[str] = ()
+    trials: TrialTable | None = None
+
+
+def past_look(ledger: Ledger, run: str) -> PastLook:
+    """Look at a run by its id, as far as it is kept here.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    row = ledger.run(run)
+    if row is None:
+        return PastLook()
+    key = ledger.pool(row.token).key
+    view, folder = run_view(ledger, row), pool_path(key) / "logs"
+    rank, lines = None, []
+    with suppress(OSError, SkywardError):  # what was pruned is not there any more
+        logs = RunLogs(ledger, run)
+        cause = None if row.root_cause is None else row.root_cause.rank
+        rank = cause if cause in logs.parts else min(logs.parts, default=None)
+        lines = [] if rank is None else last_lines(logs, rank)
+    book = MetricBook()
+    with suppress(OSError):
+        book = numbers(folder, run)
+    return PastLook(view, book, rank, lines, _trials(ledger, key, view, book))
+
+
+def _trials(ledger: Ledger, pool: str, run: RunView, book: MetricBook) -> TrialTable | None:
+    """The table of a sweep; of one by gangs each run is looked at by itself."""
+    if run.kind != "sweep":
+        return None
+    with suppress(UsageError, NoTrials):
+        return board_of(ledger, pool, run, {}).table(run.id, run.tasks, book)
+    return None
+
+
+def last_lines(logs: RunLogs, rank: int) -> list[str]:
+    """What a rank printed last in a run."""
+    parts = logs.parts[rank]
+    if sum(sum(part.end) - sum(part.start) for part in parts) <= SHORT:
+        return list(deque((line.text for line in logs.lines(rank)), LINES))
+    # Which came when is not looked up: whatever of the two has more to tell.
+    ends = [_tail(logs.folder, parts[-1], stream) for stream in (0, 1)]
+    return max(ends, key=len)
+
+
+def _tail(folder: Path, part: Part, stream: int) -> list[str]:
+    end = part.end[stream]
+    start = max(part.start[stream], end - TAIL)
+    if start == end:
+        return []
+    with open(folder / f"{part.stem}{(OUT, ERR)[stream]}", "rb") as source:
+        source.seek(start)
+        lines = source.read(end - start).split(b"\n")
+    whole = lines[1:] if start > part.start[stream] else lines
+    return [line.decode("utf-8", "replace") for line in whole if line][-LINES:]
+
+
+def numbers(folder: Path, run: str, most: int = NUMBERS, ranks: int | None = RANKS) -> MetricBook:
+    """The numbers of one run, from the files of its pool.
+
+    Args:
+        most: bytes that are read of each rank's, from their end.
+        ranks: of how many; None for all.
+    """
+    book, needle = MetricBook(), f'"{run}"'.encode()
+    files = [path for path in (log_files(folder) if folder.is_dir() else ()) if path.suffix == METRICS]
+    for path in files[:ranks]:
+        with open(path, "rb") as source:
+            source.seek(max(0, path.stat().st_size - most))
+            for line in source:
+                if needle in line:
+                    book.feed(path.name, rank_of(path.name), line)
+    return book
+
+
+class PastLooks(SessionPart):
+    """The part of a session that shows them."""
+
+    ledger: Ledger
+
+    def look_at_run(self, run: str) -> Future[PastLook]:
+        """See :func:`past_look`; the future raises what that raises."""
+
+        async def work() -> PastLook:
+            return await asyncio.to_thread(past_look, self.ledger, run)
+
+        return self._submit(work())
+
+
+STEP = 0.2  # seconds of one step
+MOST = 1 << 30  # bytes of one run's logs that are looked through
+SHOWN = 300  # characters of a line that are told
+BEFORE = 40  # of them that stand before the first word, where the line is longer
+_COLOR = re.compile("\x1b\\[[0-9;:]*m")
+
+
+class _NotWanted(Exception):
+    """Nobody wants to know any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundInLogs:
+    """Where some words stand together in what a run printed, or gave; all texts may be shown.
+
+    Attributes:
+        rank: whose line it is: of the ranks that printed such a line the first.
+        number: of that line among all that the rank printed in the run, from 0; None where it is of a result or an
+            error, and no line has the words.
+        line: it, or the part of it that has the first word.
+        words: in small letters, in the order in which they stand there.
+        lines: how many there are.
+        whole: whether all of the run was looked through, so that there are no others.
+    """
+
+    rank: int
+    number: int | None
+    line: str
+    words: tuple[str, ...]
+    lines: int = 1
+    whole: bool = False
+
+    @property
+    def where(self) -> str:
+        """In words: "r3 line 1,205, and 12 more lines"."""
+        place = f"r{self.rank} result" if self.number is None else f"r{self.rank} line {self.number + 1:,}"
+        more = self.lines - 1
+        return f"{place}, and {more:,} more{'' if self.whole else ' so far'}" if more else place
+
+    @property
+    def note(self) -> str:
+        return f"{self.where}: {self.line}"
+
+
+class LogSearch:
+    """Looks through runs for the words that the ledger does not have of them. For one thread at a time.
+
+    Args:
+        runs: newest first.
+        words: all of them have to stand in one line, in small or capital letters, but for those that a run has in its
+            id, pool, function, arguments or error. A run that has them all there is not looked through.
+
+    Attributes:
+        runs: how many are to be looked through.
+        looked: how many have been.
+        unread: how many of these could not be read.
+        done: whether nothing is left to do.
+    """
+
+    def __init__(self, ledger: Ledger, runs: Sequence[PastRun], words: Sequence[str]) -> None:
+        folded = list(dict.fromkeys(word.casefold() for word in words))
+        lacking = ((run, run.lacks(folded)) for run in runs if run.run)
+        wanted = [(run, those) for run, those in lacking if those]
+        self.runs, self.looked, self.unread, self.done = len(wanted), 0, 0, not wanted
+        self._cancelled = False
+        self._work = self._through(ledger, wanted)
+
+    def cancel(self) -> None:
+        """Have a step that goes on in another thread end at its next piece, or row of the ledger, and none follow."""
+        self._cancelled = True
+
+    def step(self, seconds: float = STEP) -> dict[str, FoundInLogs]:
+        """Look on for so long; at least one piece. Gives what has been found, or has grown, by the run's id.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        end = time.monotonic() + seconds
+        found: dict[str, FoundInLogs] = {}
+        with suppress(_NotWanted):
+            while not (self._cancelled or self.done):
+                piece = next(self._work, None)
+                if piece is None:
+                    self.done = True
+                elif piece[1] is not None:
+                    found[piece[0]] = piece[1]
+                if time.monotonic() >= end:
+                    break
+        return found
+
+    def _check(self) -> None:
+        if self._cancelled:
+            raise _NotWanted
+
+    def _through(
+        self, ledger: Ledger, runs: Sequence[tuple[PastRun, Sequence[str]]]
+    ) -> Iterator[tuple[str, FoundInLogs | None]]:
+        for run, words in runs:
+            try:
+                for found in in_run(ledger, run.run, run.key, words, self._check):
+                    yield run.run, found
+            except (OSError, UsageError):  # pruned or forgotten meanwhile, or no file of ours any more
+                self.unread += 1
+            self.looked += 1
+
+
+class LogSearches(SessionPart):
+    """The part of a session that makes them."""
+
+    ledger: Ledger
+
+    def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
+        """Look through what some runs printed; each step takes time."""
+        return LogSearch(self.ledger, runs, words)
+
+
+def in_run(
+    ledger: Ledger, run: str, pool: str, words: Sequence[str], check: Callable[[], None] = lambda: None
+) -> Iterator[FoundInLogs | None]:
+    """Look through a run for lines that have all of some words; what is found so far, after each piece.
+
+    Args:
+        pool: its key.
+        words: in small letters.
+        check: called while the ledger is read; what it raises ends the search.
+
+    Raises:
+        UsageError: no such run.
+        OSError: its files cannot be read.
+        LedgerError: the ledger cannot be read.
+    """
+    found: FoundInLogs | None = None
+    read = 0
+    for rank, batch in _printed(ledger, run, pool, check):
+        if places := having(batch.texts, words):
+            here = _found(rank, batch.number + places[0], batch.texts[places[0]], words)
+            found = replace(found or here, lines=(found.lines if found else 0) + len(places))
+        yield found
+        if (read := read + batch.size) >= MOST:
+            break
+    if found is None:
+        given = []
+        for outcome, _ in ledger.each_outcome(run):
+            check()
+            given += [
+                _found(outcome.rank, None, text, words) for text in _told(outcome) if having([text], words)
+            ]
+        found = replace(given[0], lines=len(given)) if given else None
+    yield None if found is None else replace(found, whole=read < MOST)
+
+
+def _printed(ledger: Ledger, run: str, pool: str, check: Callable[[], None]) -> Iterator[tuple[int, Batch]]:
+    """What is kept of what its ranks printed; where the pool has no folder any more none is made."""
+    if (pool_path(pool) / "logs").is_dir():
+        logs = RunLogs(ledger, run, check)
+        for rank in sorted(logs.parts):
+            for batch in logs.batches(rank):
+                yield rank, batch
+
+
+def having(texts: Sequence[str], words: Sequence[str]) -> list[int]:
+    """Which of some lines have all of the words, which are in small letters; colours are looked through."""
+    text = text_of(texts)
+    if "\x1b" in text:
+        text = _COLOR.sub("", text)
+    text = text.casefold()
+    if not all(word in text for word in words):
+        return []
+    return [at for at, line in enumerate(text.split("\n")) if all(word in line for word in words)]
+
+
+def _told(outcome: Outcome) -> Iterator[str]:
+    """What a rank gave, and what it failed by, a line each."""
+    if outcome.summary is not None:
+        yield safe_field(outcome.summary.text)
+    if outcome.error is not None:
+        yield safe_field(f"{outcome.error.type}: {outcome.error.message}")
+
+
+def _found(rank: int, number: int | None, line: str, words: Sequence[str]) -> FoundInLogs:
+    text = safe_field(line)
+    places = {word: text.casefold().find(word) for word in words}
+    first = max(0, min(places.values()) - BEFORE) if len(text) > SHOWN else 0
+    shown = f"{'… ' if first else ''}{text[first : first + SHOWN].strip()}"
+    return FoundInLogs(rank, number, shown, tuple(sorted(places, key=lambda word: places[word])))
+
+
+__all__ = [
+    "Kept",
+    "PoolRow",
+    "Printed",
+    "Receipt",
+    "RunLogs",
+    "RunRow",
+    "StoredLines",
+    "following",
+    "locks",
+    "printed",
+    "printed_together",
+    "prune",
+    "prune_clones",
+    "prune_environments",
+    "result_pickles",
+    "run_view",
+    "tail_of",
+]

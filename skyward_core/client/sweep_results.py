@@ -1,0 +1,277 @@
+"""Sweeps over arguments and their trials, for app and command line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skyward_core.client.session_part import SessionPart
+from skyward_core.model.errors import NoTrials, PoolError, UsageError
+from skyward_core.model.outcomes import Outcome
+from skyward_core.pool.runs.gang_sweep import NOT_KEPT, GangSweep, begin
+from skyward_core.pool.runs.scheduler import new_id
+from skyward_core.store import pool_folder
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import RunRow
+from skyward_core.tasks.pickled_call import Task
+from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
+from skyward_core.views.sweep_trials import TrialBoard, of_gang
+
+if TYPE_CHECKING:
+    from skyward_core.client.launch.launch_request import LaunchRequest
+    from skyward_core.pool.pool import Pool
+
+__all__ = ["TrialRuns", "TrialSheet", "board_of", "gangs_of", "going_on", "missing_of"]
+
+
+class TrialRuns(SessionPart):
+    """The part of a session that runs sweeps."""
+
+    ledger: Ledger
+    _sweeps: dict[str, GangSweep]  # by gangs, of ours; by each of their runs
+
+    def wait(self, pool: str, run: str) -> Future[RunView]:
+        """Resolves when a run has ended, and its logs are here."""
+        raise NotImplementedError
+
+    def view(self, pool: str) -> PoolView:
+        """What a pool that this session is connected to looks like."""
+        raise NotImplementedError
+
+    def launch_sweep(
+        self,
+        pool: str,
+        tasks: Sequence[Task],
+        sheet: TrialSheet,
+        request: LaunchRequest,
+        *,
+        joined: bool,
+        stays: bool = False,
+    ) -> Future[RunView]:
+        """Run tasks beside each other, each on one rank; or by gangs, each as a run of its own on every rank of some
+        nodes, as many at a time as there is room for: then this gives the first of these. No failure stops others. What
+        they are, and what they were launched with, is on disk before the first of them begins.
+
+        Args:
+            pool: its key.
+            sheet: says which combinations the tasks are.
+            request: what was asked for.
+            joined: whether the pool was up before.
+            stays: whether the results are for whoever comes later, though they are told here.
+
+        Raises (through the future):
+            PoolError: there is no such pool, or nothing can be written; then nothing has begun.
+            UsageError: the pool has fewer nodes than a gang is to have.
+        """
+
+        async def work() -> RunView:
+            from skyward_core.client.launch.launch_records import ScriptState, keep
+
+            source = ScriptState.of_file(Path(request.script))  # who asks git keeps the rest afterwards
+            found = await self._ours(pool)
+            if sheet.gang:
+                return await self._begin_gangs(found, tasks, sheet, request, joined=joined)
+            run_id = new_id()
+            try:
+                await asyncio.to_thread(pool_folder.save_trials, found.row.key, run_id, sheet)
+                await asyncio.to_thread(keep, found.row.key, run_id, request, joined=joined, source=source)
+            except OSError as error:
+                raise PoolError(f"nothing was begun, {NOT_KEPT}: {error}") from error
+            run = found.launch.open("sweep", tasks, run_id=run_id, stays=stays)
+            return found.view.runs[run.id]
+
+        return self._submit(work())
+
+    async def _begin_gangs(
+        self, found: Pool, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool
+    ) -> RunView:
+        from skyward_core.client.launch.launch_records import ScriptState, keep
+
+        key, source = found.row.key, ScriptState.of_file(Path(request.script))
+        sweep = await begin(
+            found.context, found.launch, tasks, sheet, sheet.nodes,
+            keep=lambda run: keep(key, run, request, joined=joined, source=source),
+        )  # fmt: skip
+        self._sweeps |= dict.fromkeys(sweep.ids, sweep)
+        return found.view.runs[sweep.begun[0]]
+
+    def sweep_over(self, pool: str, run: str) -> Future[None]:
+        """Resolves when all runs of a sweep by gangs have ended that this session began, and their logs are here; of
+        another run as ``session.Session.wait``.
+
+        Args:
+            run: any of them.
+
+        Raises (through the future):
+            SkywardError: why the rest of them was not begun; a sweep that is cancelled raises nothing.
+        """
+
+        async def work() -> None:
+            if (sweep := self._sweeps.get(run)) is None:
+                await asyncio.wrap_future(self.wait(pool, run))
+                return
+            try:
+                await sweep.over()
+            finally:
+                for each in sweep.begun:
+                    if each in self.view(pool).runs:  # else it ended long ago
+                        await asyncio.wrap_future(self.wait(pool, each))
+
+        return self._submit(work())
+
+    def trials(self, pool: str, run: RunView) -> Future[TrialBoard]:
+        """What the table of a sweep is made of.
+
+        Args:
+            pool: its key.
+
+        Raises (through the future):
+            NoTrials: it is no sweep.
+            UsageError: what is kept of it cannot be read.
+            LedgerError: the ledger cannot be read.
+        """
+
+        async def work() -> TrialBoard:
+            known: Mapping[str, RunView] = {}
+            with suppress(PoolError):  # what is over is in the ledger, which lags a moment behind
+                known = self.view(pool).runs
+            return await asyncio.to_thread(board_of, self.ledger, pool, run, known)
+
+        return self._submit(work())
+
+
+def board_of(ledger: Ledger, pool: str, run: RunView, known: Mapping[str, RunView]) -> TrialBoard:
+    """What the table of a sweep is made of; of one whose sheet is gone, its tasks without their arguments.
+
+    Args:
+        pool: its key.
+        known: other runs of the pool, as they are held.
+
+    Raises:
+        NoTrials: it is no sweep.
+        UsageError: what is kept of it cannot be read.
+        LedgerError: the ledger cannot be read.
+    """
+    sheet = _sheet_of(pool, run.id)
+    if sheet is None:
+        if run.kind != "sweep":
+            raise NoTrials(f"run {run.id} of {run.function} is no sweep over arguments")
+        sheet = TrialSheet.new((), [()] * run.total)
+    earlier: dict[tuple[str, int], TaskView] = {}
+    for before in {*(each for each, _ in sheet.before.values()), *sheet.runs.values()}:
+        held, row = known.get(before), ledger.run(before) if sheet.gang else None
+        if sheet.gang and (row is None or row.state == "running"):
+            continue  # of its ranks more may be known soon
+        tasks = {outcome.index: _task_of(outcome) for outcome, _ in ledger.outcomes(before)}
+        if held is not None and len(held.tasks) >= len(tasks):
+            tasks = dict(held.tasks)
+        if sheet.gang and (stands := of_gang(tasks.values())) is not None:
+            tasks = {0: stands}
+        earlier |= {(before, index): task for index, task in tasks.items()}
+    return TrialBoard(sheet, earlier)
+
+
+def missing_of(ledger: Ledger, row: RunRow) -> TrialSheet:
+    """The sheet for a run that goes on with what a sweep has no results of; without tasks where nothing is missing.
+
+    Raises:
+        UsageError: it is no sweep, or its combinations are kept no more.
+        LedgerError: the ledger cannot be read.
+    """
+    key, name, sheet = _named(ledger, row)
+    if sheet.gang:
+        found = filter(None, map(ledger.run, sheet.runs.values()))
+        left = sheet.missing_of_gangs({each.run for each in found if each.state == "done"})
+    else:
+        outcomes = (outcome for outcome, _ in ledger.outcomes(row.run))
+        left = sheet.missing(row.run, {outcome.index for outcome in outcomes if outcome.kind == "returned"})
+    return replace(left, after=(key, name))
+
+
+def _named(ledger: Ledger, row: RunRow) -> tuple[str, str, TrialSheet]:
+    """The key of a sweep's pool, the run that its sheet is kept under, and that."""
+    key = ledger.pool(row.token).key
+    sheet = _sheet_of(key, row.run)
+    if sheet is None:
+        raise UsageError(
+            f"run {row.run} of {row.function} is no sweep over arguments, or its combinations are kept no more: run it "
+            "again without --missing"
+        )
+    return key, sheet.name if sheet.gang else row.run, sheet
+
+
+@contextmanager
+def going_on(ledger: Ledger, row: RunRow, look: Callable[[str], None]) -> Iterator[RunRow]:
+    """Have what is missing of a sweep for this process alone, and give the run that is to be gone on with: the last
+    one that went on with it before.
+
+    Args:
+        look: has the ledger know what the nodes of a pool hold, by its key; it may raise.
+
+    Raises:
+        UsageError: another process goes on with it just now; or it is no sweep, or what is kept of it cannot be read.
+        LedgerError: the ledger cannot be read.
+    """
+    with ExitStack() as held:
+        while True:
+            key, name, _ = _named(ledger, row)
+            held.close()  # the claim on the one before
+            try:
+                held.enter_context(pool_folder.claimed(key, name))
+                place = pool_folder.gone_on_by(key, name)
+            except pool_folder.Claimed as error:
+                raise UsageError(
+                    f"{error} goes on with what is missing of run {row.run}: it may still come"
+                ) from error
+            except (OSError, ValueError) as error:
+                raise UsageError(
+                    f"it cannot be told whether anybody goes on with run {row.run}: {error}"
+                ) from error
+            later = None if place is None else _begun(ledger, *place, look)
+            if later is None:
+                yield row
+                return
+            row = later
+
+
+def _begun(ledger: Ledger, key: str, run: str, look: Callable[[str], None]) -> RunRow | None:
+    """A run that was to begin, where it has."""
+    pool = ledger.find(key)
+    if ledger.run(run) is None and pool is not None and pool.ended_at is None:
+        look(key)  # its client may have died before it wrote down what the nodes know
+    return ledger.run(run)
+
+
+def gangs_of(ledger: Ledger, row: RunRow) -> tuple[list[RunRow], bool]:
+    """The runs of a sweep by gangs that have begun, and whether its client may begin more.
+
+    Args:
+        row: any of them.
+
+    Raises:
+        UsageError: what is kept of it cannot be read.
+        LedgerError: the ledger cannot be read.
+    """
+    key = ledger.pool(row.token).key
+    sheet = _sheet_of(key, row.run)
+    if sheet is None or not sheet.gang:
+        return [row], False
+    return [found for run in sheet.runs.values() if (found := ledger.run(run))], pool_folder.goes_on(
+        key, sheet
+    )
+
+
+def _sheet_of(pool: str, run: str) -> TrialSheet | None:
+    try:
+        return pool_folder.read_trials(pool, run)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"what run {run} was a sweep of cannot be read: {error}") from error
+
+
+def _task_of(outcome: Outcome) -> TaskView:
+    return TaskView(outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome)

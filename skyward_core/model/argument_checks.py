@@ -1,0 +1,253 @@
+"""What the fields of a spec may hold: each check gives the value to keep, or says in words what it should be.
+
+Plain functions, as a script cannot begin to connect before its spec is made, and a node's Python, which imports a
+script's modules and whatever they make of specs, has the standard library and no more.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Check = Callable[[Any], Any]
+Checks = Mapping[str, Check]  # by field
+
+
+def anything(value: Any) -> Any:
+    return value
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"should be text (got {_kind(value)})")
+    return value
+
+
+def python(value: Any) -> str | None:
+    """A version; None for what older generations call "auto"."""
+    return None if value == "auto" else text(value)
+
+
+def unless_none(default: Any, other: Check) -> Check:
+    """Older generations have None for what a provider would rather have."""
+    return lambda value: default if value is None else other(value)
+
+
+_CONSOLES = {"rich": True, "minimal": True, "log": True, "silent": False}  # words of older generations
+
+
+def console(value: Any) -> bool:
+    return flag(_CONSOLES.get(value, value) if isinstance(value, str) else value)
+
+
+def threads(value: Any) -> int:
+    """A number of processor threads, of which older generations have parts."""
+    if isinstance(value, float) and 0 < value < 4096:
+        return math.ceil(value)
+    return whole(1, 4096)(value)  # type: ignore[no-any-return]
+
+
+_EXECUTORS = {"auto": "process", "loky": "process"}  # words of older generations
+
+
+def executor(value: Any) -> str:
+    return str(one_of("process", "thread")(_EXECUTORS.get(value, value) if isinstance(value, str) else value))
+
+
+def path(value: Any) -> str:
+    return text(os.fspath(value) if isinstance(value, os.PathLike) else value)
+
+
+def output_pattern(value: Any) -> str:
+    """A pattern of files that ranks write, as ``output_file_patterns.pattern`` has it."""
+    from skyward_core.protocol.output_file_patterns import pattern  # most pools have none
+
+    return pattern(value)
+
+
+def sent_pattern(value: Any) -> str:
+    """A pattern of files of the working folder that travel, or do not."""
+    plain = text(value).removeprefix("./")
+    parts = plain.split("/")
+    if plain.startswith(("/", "~")) or ".." in parts:
+        raise ValueError(
+            f"{value!r:.80} leads out of the working folder, and only what lies in that is sent: name it from there, "
+            "as in 'data' or '*.bin'"
+        )
+    if set(parts) <= {"", "."} or any("**" in part != "**" for part in parts):
+        raise ValueError(
+            f"{value!r:.80} names no files: write a path, or a pattern such as 'data/**' or '*.bin'"
+        )
+    return plain
+
+
+def flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"should be True or False (got {value!r:.60})")
+    return value
+
+
+def whole(least: int, most: int) -> Check:
+    def check(value: Any) -> int:
+        try:
+            number = operator.index(value)  # of numpy, too
+        except TypeError:
+            number = least - 1
+        if isinstance(value, bool) or not least <= number <= most:
+            raise ValueError(f"should be a whole number from {least} to {most} (got {value!r:.60})")
+        return number
+
+    return check
+
+
+def seconds(*, least: float | None = None, most: float | None = None) -> Check:
+    """A time of at least ``least``; of more than nothing where that is None."""
+    words = (
+        "more than 0" if least is None else f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
+    )
+
+    def check(value: Any) -> float:
+        number = _number(value)
+        enough = number > 0 if least is None else number >= least  # neither is true of NaN
+        if not enough or (most is not None and number > most):
+            raise ValueError(f"should be a number of seconds, {words} (got {value!r:.60})")
+        return number
+
+    return check
+
+
+def dollars(value: Any) -> float:
+    number = _number(value)
+    if not 0 < number < float("inf"):
+        raise ValueError(f"should be a number of dollars, more than 0 (got {value!r:.60})")
+    return number
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_DURATION = re.compile(
+    r"(\d+(?:\.\d+)?)\s*(s|sec|second|m|min|minute|h|hour|d|day|w|week)s?", re.IGNORECASE | re.ASCII
+)
+
+
+def duration(value: Any) -> float:
+    """A time in seconds, or in words such as "7d", "12 hours"; 0 is one, too."""
+    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+        return float(match[1]) * _UNITS[match[2][0].lower()]
+    number = _number(value)
+    if not 0 <= number < float("inf"):
+        raise ValueError(f'should be a time such as "7d" or "12h", or seconds, 0 or more (got {value!r:.60})')
+    return number
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", re.IGNORECASE | re.ASCII)
+
+
+def size(value: Any) -> int:
+    """A number of bytes, or words such as "10 GB"; 0 is one, too."""
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        return int(float(match[1]) * 1000 ** " kmgt".index(match[2].lower() or " "))
+    number = _number(value)
+    if not 0 <= number < 1 << 62 or number != int(number):
+        raise ValueError(f'should be a size such as "10 GB", or bytes, 0 or more (got {value!r:.60})')
+    return int(number)
+
+
+def one_of(*choices: str) -> Check:
+    def check(value: Any) -> str:
+        if value not in choices:
+            raise ValueError(f"should be {' or '.join(map(repr, choices))} (got {value!r:.60})")
+        return str(value)
+
+    return check
+
+
+def one_of_words(*choices: str) -> Check:
+    """As :func:`one_of`, of words with hyphens, which may be written with underscores."""
+    check = one_of(*choices)
+    return lambda value: check(value.replace("_", "-") if isinstance(value, str) else value)
+
+
+def amount(value: Any) -> float:
+    """A number above 0."""
+    number = _number(value)
+    if not 0 < number < float("inf"):
+        raise ValueError(f"should be a number above 0 (got {value!r:.60})")
+    return number
+
+
+def one_or_several(other: Check) -> Check:
+    """Text, or several; kept as a tuple."""
+    many = several(other)
+    return lambda value: (other(value),) if isinstance(value, str) else many(value)
+
+
+def word_or(word: str, other: Check) -> Check:
+    def check(value: Any) -> Any:
+        if value == word:
+            return word
+        try:
+            return other(value)
+        except ValueError as error:
+            raise ValueError(f"should be {word!r}, or it {error}") from None
+
+    return check
+
+
+def optional(other: Check) -> Check:
+    return lambda value: None if value is None else other(value)
+
+
+def several(other: Check) -> Check:
+    """A list, tuple or other collection of what passes another check; kept as a tuple."""
+
+    def check(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str | bytes | Mapping):
+            raise ValueError(f"should be a list (got {_kind(value)})")
+        try:
+            items = tuple(value)
+        except TypeError:
+            raise ValueError(f"should be a list (got {_kind(value)})") from None
+        return tuple(map(other, items))
+
+    return check
+
+
+def instance(kind: type) -> Check:
+    def check(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise ValueError(f"should be {kind.__name__}(...) (got {_kind(value)})")
+        return value
+
+    return check
+
+
+PLACE = "COMPUTE_POOL"  # as runtime/instance_info.py has it, which ranks load without this
+
+
+def variables(value: Any) -> dict[str, str]:
+    """Environment variables; what they hold may be secret, so no word of it is said."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"should map names to texts (got {_kind(value)})")
+    for name, held in value.items():
+        if not isinstance(name, str) or not isinstance(held, str):
+            raise ValueError(f"should map names to texts ({name!r:.60} is of {_kind(held)})")
+    if PLACE in value:
+        raise ValueError(f"cannot set {PLACE}: by this variable each rank is told its place in the pool")
+    return dict(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, str | bytes | bool):
+        return float("nan")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return float("nan")
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__

@@ -1,0 +1,108 @@
+"""The GPUs of a node: how many, and of which model; for ``ranks_per_node="gpu"`` also which of them each rank sees."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from signal import SIGKILL
+from typing import IO, cast
+
+from skyward_core.node.agent.config import AgentConfig
+from skyward_core.node.agent.worker_processes import mark, signal_group
+
+LIST = (
+    "import json, sys; bundle, path = {!a};"
+    "sys.path[:0] = [bundle] if bundle else [];"
+    "sys.path += [e for e in path if e and e not in sys.path];"
+    "from skyward_core.runtime.visible_gpus import devices; print(json.dumps(devices()))"
+)
+PATIENCE = 60  # seconds; a driver that has to wake its GPUs first takes some
+SILENT = f"the NVIDIA driver has not answered for {PATIENCE} s"
+
+Found = list[tuple[str, str]]
+"""What ``CUDA_VISIBLE_DEVICES`` calls each device, and its model."""
+
+
+def per_gpu(config: AgentConfig) -> AgentConfig:
+    """A config with ``ranks_per_node="gpu"`` made a number: a rank for each device of this node.
+
+    A child asks the driver: its library would stay in an agent for good, and can hang.
+
+    Raises:
+        ValueError: none could be found; says what to do.
+    """
+    found, why = None, ""
+    with _child(config, subprocess.PIPE) as child:
+        try:
+            said, errors = child.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            why = SILENT
+        else:
+            found = _understood(said)
+            words = errors.decode(errors="replace").strip().splitlines() if found is None else []
+            why = (words or ["it lists none"])[-1].removeprefix("skyward_core.model.errors.PoolError: ")
+    if not found:
+        raise ValueError(
+            f'ranks_per_node="gpu" needs a GPU and node {config.node} has none ({why}); '
+            "give the number of ranks: ranks_per_node=2, say"
+        )
+    return config.with_gpus([model for _, model in found]).changed(
+        ranks_per_node=len(found),
+        devices=[name for name, _ in found],
+    )
+
+
+def ask_meanwhile(config: AgentConfig, then: Callable[[Found, str], None]) -> None:
+    """Have ``then`` told of the devices once they are known, and what kept it from being known, if something did."""
+    loop = asyncio.get_running_loop()
+    try:
+        child = _child(config, subprocess.DEVNULL)
+    except OSError as error:
+        then([], f"it cannot be asked for its GPUs: {error}")
+        return
+    child.returncode = 0  # the agent collects every child itself
+    pipe = cast(IO[bytes], child.stdout)
+    said: list[bytes] = []
+
+    def hear() -> None:
+        piece = os.read(pipe.fileno(), 1 << 16)
+        said.append(piece)
+        if not piece:
+            end(_understood(b"".join(said)) or [], "")
+
+    def give_up() -> None:
+        signal_group(child.pid, SIGKILL)
+        end([], SILENT)
+
+    def end(found: Found, why: str) -> None:
+        timer.cancel()
+        loop.remove_reader(pipe.fileno())
+        pipe.close()
+        then(found, why)
+
+    timer = loop.call_later(PATIENCE, give_up)
+    loop.add_reader(pipe.fileno(), hear)
+
+
+def _child(config: AgentConfig, errors: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [config.python, "-c", LIST.format([config.bundle, config.path])],
+        env=os.environ | config.env | mark(config.folder),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        start_new_session=True,
+    )
+
+
+def _understood(said: bytes) -> Found | None:
+    """What a child has told; a start-up file of its interpreter may have printed what it likes before."""
+    try:
+        told = json.loads(said.splitlines()[-1])
+        return [(str(name), str(model)) for name, model in told]
+    except (ValueError, TypeError, IndexError):
+        return None

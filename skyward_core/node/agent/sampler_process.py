@@ -1,0 +1,176 @@
+"""The process that measures this node's machine, and what clients are sent of it. It may hang, die or be stopped: then
+another is started, and clients are told why nothing comes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from signal import SIGKILL
+from typing import IO, cast
+
+from skyward_core.node.agent.config import AgentConfig
+from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.worker_processes import mark, signal_group
+from skyward_core.protocol.frame_codec import CHUNK
+from skyward_core.protocol.node_paths import sample_files
+
+START = (
+    "import sys; sys.path[:] = {!a};"
+    "from skyward_core.node.machine_metrics.sampler import main; main(*sys.argv[1:])"
+)
+PERIOD = 1.0  # seconds between samples, and between looks at what has come
+PIECE = CHUNK // 4
+LOOK = 5.0  # seconds
+SILENT = 4  # looks at which nothing was new: what measures hangs, or is stopped
+PAUSES = (1.0, 60.0)  # seconds before it is started again, the first time and at most
+TRIES = 20
+
+
+class Meter:
+    """One node's."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        self._folder = config.paths.samples
+        self._child: subprocess.Popen[bytes] | None = None
+        self._timer: asyncio.TimerHandle | None = None  # of the next look, or the next try
+        self._pause, self._tries = PAUSES[0], 0
+        self._size, self._silent = 0, 0
+        self._why = ""  # nothing comes
+        self._ended = False
+        self._turns: dict[Connection, int] = {}  # how often each has asked
+
+    def begin(self) -> None:
+        """Have the machine measured from now on, if it is not."""
+        if self._child is None and self._timer is None and not self._ended:
+            self._start()
+
+    def end(self) -> None:
+        """Measure no more."""
+        self._ended = True
+        self._stop()
+
+    # -- the process -------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._timer = None
+        self._tries += 1
+        # On this machine pynvml is where the ranks' packages are; elsewhere it is in the bundle.
+        path = [*dict.fromkeys(filter(None, [*sys.path, *self._config.path]))]
+        try:
+            self._child = child = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    "-c",
+                    START.format(path),
+                    self._folder,
+                    str(self._config.spool),
+                    str(PERIOD),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                cwd="/",
+                env=os.environ | self._config.env | mark(self._config.folder),
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._again(f"what measures it cannot be started: {error}")
+            return
+        child.returncode = 0  # the agent collects every child itself
+        asyncio.get_running_loop().add_reader(cast(IO[bytes], child.stdout).fileno(), self._gone)
+        self._size, self._silent = self._written(), 0
+        self._timer = asyncio.get_running_loop().call_later(LOOK, self._look)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        child, self._child = self._child, None
+        if child is not None:
+            asyncio.get_running_loop().remove_reader(cast(IO[bytes], child.stdout).fileno())
+            signal_group(child.pid, SIGKILL)
+            for pipe in (child.stdin, child.stdout):
+                with suppress(BrokenPipeError):
+                    cast(IO[bytes], pipe).close()
+
+    def _gone(self) -> None:
+        self._stop()
+        self._again("what measures it has ended")
+
+    def _look(self) -> None:
+        size = self._written()
+        self._silent = 0 if size > self._size else self._silent + 1
+        if size > self._size:
+            self._why, self._pause = "", PAUSES[0]
+        self._size = size
+        if self._silent >= SILENT:
+            self._stop()
+            self._again(f"what measures it has said nothing for {SILENT * LOOK:g} s")
+            return
+        self._timer = asyncio.get_running_loop().call_later(LOOK, self._look)
+
+    def _again(self, why: str) -> None:
+        pause, self._pause = self._pause, min(PAUSES[1], self._pause * 2)
+        last = self._tries >= TRIES
+        self._why = f"{why}; it is not started again" if last else why
+        if last:
+            self._ended = True
+        elif not self._ended:
+            self._timer = asyncio.get_running_loop().call_later(pause, self._start)
+
+    def _written(self) -> int:
+        """Bytes that were ever written."""
+        found = sample_files(self._folder)
+        if not found:
+            return 0
+        start, name = found[-1]
+        with suppress(FileNotFoundError):
+            start += os.stat(f"{self._folder}/{name}").st_size
+        return start
+
+    # -- who reads ---------------------------------------------------------------------------------------
+
+    async def serve(self, connection: Connection, at: int) -> None:
+        """Send what there is from a byte on, and what comes, for as long as the connection is open.
+
+        Args:
+            at: one beyond the end is of another machine, or another folder: all is sent then.
+        """
+        self.begin()
+        turn = self._turns[connection] = self._turns.get(connection, 0) + 1
+        if at > self._written():
+            at = 0
+        said = ""
+        try:
+            while connection.open and self._turns[connection] == turn:
+                start, piece = self._piece(at)
+                if piece:
+                    connection.send({"t": "metrics", "at": start}, piece)
+                    at = start + len(piece)
+                    await connection.drain()
+                    continue
+                if self._why != said:
+                    said = self._why
+                    connection.send({"t": "metrics", "at": at, "why": said})
+                await asyncio.sleep(PERIOD)
+        finally:
+            if not connection.open:
+                self._turns.pop(connection, None)
+
+    def _piece(self, at: int) -> tuple[int, bytes]:
+        """The next whole lines from a byte on, and where they begin: later where the past is not kept."""
+        for start, name in sample_files(self._folder):
+            try:
+                with open(f"{self._folder}/{name}", "rb") as file:
+                    file.seek(max(0, at - start))
+                    data = file.read(PIECE)
+            except FileNotFoundError:  # removed meanwhile: newer ones are there
+                continue
+            if whole := data[: data.rfind(b"\n") + 1]:
+                return max(at, start), whole
+        return at, b""

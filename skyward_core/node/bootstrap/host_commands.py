@@ -1,0 +1,187 @@
+"""What the client has done on a host besides starting the agent. In the bundle; run by ``bootstrap.bootstrap``.
+
+Modules that only some tasks need are imported by them: this is loaded on every start of a pool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from skyward_core.node.agent.worker_processes import kill_groups
+from skyward_core.node.bootstrap import receive_working_folder
+from skyward_core.node.bootstrap.host_inspection import belongs, is_running, members
+from skyward_core.protocol.node_paths import NodePaths, for_workers, pools
+
+Receive = Callable[[int], bytes]
+Emit = Callable[[str], None]
+PATIENCE = 3.0  # seconds between the polite signal and the final one
+
+_copies: dict[str, tuple[receive_working_folder.Copy, list[receive_working_folder.Item]]] = {}
+
+
+def do(what: str, wanted: dict[str, Any], root: str, receive: Receive, emit: Emit) -> dict[str, Any]:
+    """Do one errand; the answer's values are the result.
+
+    Raises:
+        OSError, ValueError: it could not be done; says why.
+    """
+    base = Path(root)
+    if what == "environment":
+        from skyward_core.node.bootstrap import image_environment
+
+        where = wanted["cwd"]
+        python = image_environment.ensure(wanted["image"], base, wanted["env"], where, emit, client=1)
+        asked = image_environment.wanted_by(wanted["image"])
+        return {"python": python, "installed": image_environment.installed_with(python) if asked else {}}
+    if what == "manifest":
+        items = receive_working_folder.from_json(receive(wanted["size"]))
+        copy = receive_working_folder.Copy(base, wanted["name"], emit)
+        missing, doubtful = copy.compare(items)
+        found = {"wanted": missing, "doubtful": list(doubtful.items()), "folder": str(copy.folder)}
+        if not missing and not doubtful and copy.lists(items):
+            copy.close()
+            return found | {"current": True}
+        _copies[wanted["name"]] = (copy, items)
+        return found
+    if what == "files":
+        copy, items = _copies.pop(wanted["name"])
+        incoming = _Incoming(receive, wanted["size"])
+        contents = receive_working_folder.Unzipped(incoming) if wanted["compressed"] else incoming
+        with contextlib.closing(copy), contextlib.closing(incoming):
+            copy.apply(items, wanted["same"], wanted["wanted"], contents)
+        return {}
+    if what == "reach":
+        return {"reached": reach([(host, port) for host, port in wanted["places"]], wanted["seconds"])}
+    if what == "end":
+        return {"killed": end(Path(pools(root), wanted["folder"]), wanted["socket"])}
+    if what == "gpus":
+        return {"gpus": gpus()}
+    if what == "look":
+        from skyward_core.node.gpu_locks import look_in_child
+
+        seen, why = look_in_child()
+        return {"uses": seen, "why": why}
+    if what == "probe":
+        from skyward_core.node.bootstrap.hardware_benchmark import measure
+
+        return measure(base, wanted)
+    if what == "send":
+        from skyward_core.node.bootstrap.hardware_benchmark import send
+
+        return send(wanted)
+    raise ValueError(f"this bundle knows no errand {what!r}")
+
+
+class _Incoming:
+    """The announced bytes of standard input, as something to read from."""
+
+    def __init__(self, receive: Receive, size: int) -> None:
+        self._receive = receive
+        self._left = size
+
+    def read(self, size: int, /) -> bytes:
+        size = min(size, self._left)
+        self._left -= size
+        return self._receive(size)
+
+    def close(self) -> None:
+        """Take the rest: what is compressed may be read without its last bytes, and the next request follows."""
+        while self._left:
+            self.read(1 << 20)
+
+
+def end(folder: Path, socket_path: str, patience: float = PATIENCE) -> list[int]:
+    """End a node's agent and all else that belongs to it, for certain, and remove its folder, but for what nobody has
+    fetched (see ``agent.unfetched``); returns what had to be killed.
+
+    The agent is asked first (SIGTERM): it ends its workers itself.
+
+    Args:
+        patience: seconds that it has for that.
+    """
+    # Whoever holds the folder and has not said yet who it is would go on in the place that we have cleared.
+    _until(lambda: not is_running(str(folder)) or agent_of(folder) is not None, patience)
+    if (pid := agent_of(folder)) is not None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+                os.kill(pid, signal.SIGCONT)  # a stopped process acts on none but this and SIGKILL
+            if _until(lambda: not is_running(str(folder)), patience):
+                break
+    killed: set[int] = set()
+
+    def none_left() -> bool:
+        left = members(str(folder))
+        killed.update(left)
+        kill_groups(left)
+        return not left
+
+    _until(none_left, patience)
+    from skyward_core.node.agent import retained_results
+
+    for path in (socket_path, for_workers(socket_path)):
+        with contextlib.suppress(OSError):
+            Path(path).unlink()
+    if folder.exists():
+        retained_results.settle(folder, max(retained_results.seconds_told(folder), retained_results.AT_LEAST))
+    return sorted(killed)
+
+
+def agent_of(folder: Path) -> int | None:
+    """The process that is a folder's agent, where there is one and it is what the folder says."""
+    try:
+        pid = int(json.loads(Path(NodePaths(str(folder)).state).read_text(encoding="utf-8"))["pid"])
+        there = is_running(str(folder)) and (not Path("/proc/self").exists() or belongs(pid, str(folder)))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # it has not come so far, or has ended
+    return pid if there else None
+
+
+def _until(reached: Callable[[], bool], patience: float) -> bool:
+    deadline = time.monotonic() + patience
+    while not reached():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def reach(places: list[tuple[str, int]], seconds: float) -> list[bool]:
+    """Whether machines answer at all, be it with a refusal, asked at the same time."""
+    import socket
+    from concurrent.futures import ThreadPoolExecutor
+
+    def answers(place: tuple[str, int]) -> bool:
+        try:
+            socket.create_connection(place, timeout=seconds).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(places)) as pool:
+        return list(pool.map(answers, places))
+
+
+def gpus() -> list[str]:
+    """What nvidia-smi says of each GPU: name, memory, driver."""
+    import shutil
+    import subprocess
+
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    said = subprocess.run(query, capture_output=True, text=True, check=False, timeout=20)
+    return (
+        said.stdout.strip().splitlines()
+        if said.returncode == 0
+        else [said.stdout.strip() or "nvidia-smi fails"]
+    )

@@ -1,0 +1,154 @@
+"""Requirements that an interpreter does not meet (a program).
+
+Nothing is imported of what is asked for. Run by hosts in the interpreter in question, and by the client in its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import operator
+import os
+import platform
+import re
+import sys
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+
+
+def lacking(requirements: Sequence[str]) -> list[str]:
+    """Those that are not met; all of them where it cannot be told. Of one that is no more than a name, or a name in one
+    version, it mostly can.
+
+    Args:
+        requirements: as pip takes them.
+    """
+    told = {text: _is_met(text) for text in requirements}
+    unsure = [text for text, met in told.items() if met is None]
+    missing = _missing_of(unsure) if unsure else set()
+    return [text for text in requirements if told[text] is False or text in missing]
+
+
+def _missing_of(requirements: Sequence[str]) -> set[str]:
+    """What is lacking of those that only a package can judge that knows requirements, which takes long to import."""
+    packaging: Any
+    try:
+        from packaging import requirements as packaging
+    except ImportError:
+        try:
+            from pip._vendor.packaging import requirements as packaging
+        except ImportError:
+            return set(requirements)
+    return {text for text in requirements if _lacking(packaging, text, [], set())}
+
+
+def _is_met(text: str) -> bool | None:
+    """Whether that is so; None where only such a package can tell."""
+    pass  # only a lock has many
+
+    plain, _, marker = text.partition(";")
+    if marker and (needed := holds(marker)) is not True:
+        return True if needed is False else None
+    name, _, version = (each.strip() for each in plain.partition("=="))
+    if not _NAME.fullmatch(name):
+        return None
+    try:
+        return True if version in ("", metadata.version(name)) else None
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def _lacking(
+    packaging: Any, text: str, extras: Sequence[str], seen: set[tuple[str, tuple[str, ...]]]
+) -> list[str]:
+    try:
+        wanted = packaging.Requirement(text)
+    except packaging.InvalidRequirement:
+        return [text]
+    if wanted.marker and not any(wanted.marker.evaluate({"extra": each}) for each in (extras or [""])):
+        return []
+    asked = wanted.name, tuple(sorted(wanted.extras))
+    if asked in seen:
+        return []
+    seen.add(asked)
+    try:
+        found = metadata.distribution(wanted.name)
+    except metadata.PackageNotFoundError:
+        return [text]
+    if wanted.url or not wanted.specifier.contains(found.version, prereleases=True):
+        return [text]
+    return [
+        each
+        for other in found.requires or []
+        if "extra" in other and wanted.extras
+        for each in _lacking(packaging, other, sorted(wanted.extras), seen)
+    ]
+
+
+def main() -> None:
+    """Requirements come on standard input as JSON, and the answer goes to standard output."""
+    sys.stdout.write(json.dumps(lacking(json.load(sys.stdin))))
+
+
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_HERE: dict[str, Callable[[], str]] = {
+    "os_name": lambda: os.name,
+    "sys_platform": lambda: sys.platform,
+    "platform_machine": platform.machine,
+    "platform_system": platform.system,
+    "platform_python_implementation": platform.python_implementation,
+    "implementation_name": lambda: sys.implementation.name,
+    "python_version": lambda: ".".join(map(str, sys.version_info[:2])),
+    "python_full_version": lambda: ".".join(map(str, sys.version_info[:3])),
+    "extra": lambda: "",
+}
+_VERSIONS = ("python_version", "python_full_version")
+
+
+def holds(marker: str) -> bool | None:
+    """Whether a marker is true for the interpreter that runs this; None where that cannot be told."""
+    try:
+        return _truth(ast.parse(marker.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, KeyError):
+        return None
+
+
+def _truth(node: ast.expr) -> bool:
+    """Markers are written as comparisons of Python's."""
+    if isinstance(node, ast.BoolOp):
+        parts = [_truth(each) for each in node.values]
+        return all(parts) if isinstance(node.op, ast.And) else any(parts)
+    if not isinstance(node, ast.Compare) or len(node.ops) != 1:
+        raise ValueError("no comparison")
+    left, right, kind = node.left, node.comparators[0], node.ops[0]
+    if isinstance(kind, ast.In | ast.NotIn):
+        return (_text(left) in _text(right)) is isinstance(kind, ast.In)
+    if any(isinstance(each, ast.Name) and each.id in _VERSIONS for each in (left, right)):
+        return _COMPARE[type(kind)](_numbers(_text(left)), _numbers(_text(right)))
+    return _COMPARE[type(kind)](_text(left), _text(right))
+
+
+def _text(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return _HERE[node.id]()
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    raise ValueError("neither a name nor a text")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """``3.11`` and ``3.11.0`` are the same."""
+    found = [int(each) for each in version.split(".")]
+    while found and not found[-1]:
+        found.pop()
+    return tuple(found)

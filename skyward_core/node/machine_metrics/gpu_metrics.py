@@ -1,0 +1,506 @@
+"""GPU metrics by NVML, DCGM and amdgpu; Xid errors of the kernel log."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Callable
+from time import monotonic, sleep
+from typing import Any, Protocol
+
+# ruff: noqa: PTH118, PTH119, PTH208
+
+
+VENDOR = "0x1002"
+CARDS = "sys/class/drm"
+# Figure, file, and what it is divided by.
+_FILES = (
+    ("util", "gpu_busy_percent", 1),
+    ("mem_busy", "mem_busy_percent", 1),
+    ("mem_used", "mem_info_vram_used", 1),
+    ("mem_total", "mem_info_vram_total", 1),
+)
+_SENSORS = (
+    ("power", "power1_average", 1_000_000),
+    ("power", "power1_input", 1_000_000),
+    ("power_limit", "power1_cap", 1_000_000),
+    ("temp", "temp1_input", 1000),
+    ("sm_clock", "freq1_input", 1_000_000),
+    ("mem_clock", "freq2_input", 1_000_000),
+)
+
+
+class Amd:
+    """All GPUs of this machine that amdgpu drives.
+
+    Args:
+        root: where ``sys`` is.
+    """
+
+    def __init__(self, root: str = "/") -> None:
+        self.devices: list[dict[str, str]] = []
+        self._files: list[list[tuple[str, str, int]]] = []
+        folder = os.path.join(root, CARDS)
+        for card in sorted(_names(folder), key=lambda name: (len(name), name)):
+            if card.startswith("card") and card[4:].isdigit():
+                self._add(os.path.join(folder, card, "device"))
+
+    def _add(self, device: str) -> None:
+        if _read(os.path.join(device, "vendor")) != VENDOR or not _read(
+            os.path.join(device, "gpu_busy_percent")
+        ):
+            return
+        files = [(figure, os.path.join(device, name), unit) for figure, name, unit in _FILES]
+        for sensors in _names(os.path.join(device, "hwmon")):
+            files += [
+                (figure, os.path.join(device, "hwmon", sensors, name), unit)
+                for figure, name, unit in _SENSORS
+            ]
+        self._files.append(files)
+        number = len(self.devices)
+        told = _read(os.path.join(device, "unique_id"))
+        model = _read(os.path.join(device, "product_name")) or "AMD GPU"
+        bus = os.path.basename(os.path.realpath(device))
+        self.devices.append(
+            {"id": told or f"card{number}", "model": model, "number": str(number), "bus": bus}
+        )
+
+    def read(self, now: float) -> list[dict[str, float]]:
+        """The figures of each now, in the order of :attr:`devices`."""
+        return [
+            {figure: int(text) / unit for figure, path, unit in files if (text := _read(path)).isdigit()}
+            for files in self._files
+        ]
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(200).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
+# ruff: noqa: PTH117, PTH118
+
+
+PROGRAM = "dcgmi"
+FIELDS = {"1002": "sm_active", "1004": "tensor_active"}
+TRIES = 5  # times that it is started
+PAUSE = 60.0  # seconds between them
+OLD = 5.0  # seconds after which what it said says nothing
+LONGEST = 1 << 16  # bytes without a line
+
+
+class Dcgm:
+    """What it says, by number of the GPU."""
+
+    def __init__(self, folders: str = "") -> None:
+        self._program = _find(folders or os.environ.get("PATH", ""))
+        self._child: subprocess.Popen[bytes] | None = None
+        self._tries, self._next_try = 0, 0.0
+        self._said = b""
+        self._figures: dict[str, tuple[float, dict[str, float]]] = {}
+
+    def read(self, now: float) -> dict[str, dict[str, float]]:
+        """The figures now, as far as it has told of any; never waits."""
+        if not self._program:
+            return {}
+        if self._child is None:
+            self._begin(now)
+        if self._child is not None:
+            self._hear(now)
+        return {gpu: figures for gpu, (at, figures) in self._figures.items() if now - at < OLD}
+
+    def close(self) -> None:
+        """Have it end."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.wait()
+            if child.stdout is not None:
+                child.stdout.close()
+
+    def _begin(self, now: float) -> None:
+        if self._tries >= TRIES or now < self._next_try:
+            return
+        self._tries += 1
+        self._next_try = now + PAUSE
+        self._said = b""
+        try:
+            self._child = subprocess.Popen(
+                [self._program, "dmon", "-e", ",".join(FIELDS), "-d", "1000"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+            )
+        except OSError:
+            return
+        if self._child.stdout is not None:
+            os.set_blocking(self._child.stdout.fileno(), False)
+
+    def _hear(self, now: float) -> None:
+        child = self._child
+        if child is None or child.stdout is None:
+            return
+        try:
+            piece = os.read(child.stdout.fileno(), LONGEST)
+        except BlockingIOError:
+            return
+        *lines, self._said = (self._said + piece).split(b"\n")
+        for line in lines:
+            if (told := figures_of(line.decode("ascii", "replace"))) is not None:
+                self._figures[told[0]] = (now, told[1])
+        if not piece or len(self._said) > LONGEST:
+            self.close()
+
+
+def figures_of(line: str) -> tuple[str, dict[str, float]] | None:
+    """Which GPU a line tells of, and its figures in percent; None where it is another line."""
+    kind, *rest = line.split() or [""]
+    if kind != "GPU" or len(rest) != 1 + len(FIELDS):
+        return None
+    gpu, *told = rest
+    if not (gpu.isascii() and gpu.isdigit() and len(gpu) < 4):
+        return None
+    figures = {}
+    for name, text in zip(FIELDS.values(), told, strict=True):
+        try:
+            share = float(text)
+        except ValueError:  # "N/A": this GPU has no such figure
+            continue
+        if 0 <= share <= 1:
+            figures[name] = round(100 * share, 2)
+    return gpu, figures
+
+
+def _find(folders: str) -> str:
+    for folder in folders.split(":"):
+        path = os.path.join(folder, PROGRAM)
+        if os.path.isabs(folder) and os.access(path, os.X_OK):
+            return path
+    return ""
+
+
+PATH = "/dev/kmsg"
+AT_ONCE = 1000  # records in one look; a log that floods is read on in the next
+RECORD = 8192  # bytes; the kernel's own limit
+_BEFORE, _BEHIND = "NVRM: Xid (PCI:", "): "
+
+
+class XidLog:
+    """What is written from now on."""
+
+    def __init__(self, path: str = PATH) -> None:
+        try:
+            self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            self._file = -1
+            return
+        try:
+            os.lseek(self._file, 0, os.SEEK_END)
+        except OSError:  # what cannot be sought in has no past
+            return
+
+    def read(self) -> dict[str, int]:
+        """The last error of each GPU that had one since the last look, by its place on the bus; see :func:`place`."""
+        found: dict[str, int] = {}
+        for _ in range(AT_ONCE if self._file >= 0 else 0):
+            try:
+                record = os.read(self._file, RECORD)
+            except BrokenPipeError:
+                continue  # records were overwritten before we came to read them
+            except BlockingIOError:
+                break
+            except OSError:
+                os.close(self._file)
+                self._file = -1
+                break
+            if not record:
+                break
+            for line in record.decode("ascii", "replace").splitlines():
+                if error := xid_of(line):
+                    found[error[0]] = error[1]
+        return found
+
+
+def xid_of(line: str) -> tuple[str, int] | None:
+    """Which GPU, and which error, a line of the kernel's log tells of; None where it tells of something else."""
+    _, said, rest = line.partition(_BEFORE)
+    bus, said_too, rest = rest.partition(_BEHIND)
+    number = rest.partition(",")[0].strip()
+    if (
+        not (said and said_too)
+        or len(bus) > 20
+        or not (number.isascii() and number.isdigit() and len(number) < 5)
+    ):
+        return None
+    return place(bus), int(number)
+
+
+def place(bus: str) -> str:
+    """A place on the PCI bus, however it is written: ``00000000:3B:00.0`` is ``0000:3b:00``."""
+    domain, _, rest = bus.lower().partition(":")
+    return f"{domain[-4:]:0>4}:{rest.partition('.')[0]}"
+
+
+PATIENCE = 5.0  # seconds after which a driver does not answer
+
+
+class Driver(Protocol):
+    """NVIDIA's or AMD's."""
+
+    @property
+    def devices(self) -> list[dict[str, str]]: ...
+
+    def read(self, now: float) -> list[dict[str, float]]: ...
+
+
+class Gpus:
+    """Those of this machine, as they were at the last reading; none where nothing drives any.
+
+    Args:
+        period: seconds between readings.
+
+    Attributes:
+        devices: what each is: id, model, number, place on the bus. Replaced when it is known.
+    """
+
+    def __init__(self, period: float) -> None:
+        self._period = period
+        self.devices: list[dict[str, str]] = []
+        self._latest: list[dict[str, float]] = []
+        self._asked_at = monotonic()
+        self._read_at = 0.0
+        self._over = False
+        self._why = ""
+        self._xids: dict[str, int] = {}
+        threading.Thread(target=self._serve, name="gpus", daemon=True).start()
+
+    def read(self) -> tuple[list[dict[str, float]], str]:
+        """The figures of each, in the order of :attr:`devices`, and why there are none, or ""."""
+        now = monotonic()
+        if self._over:
+            return [], self._why
+        if now - max(self._read_at, self._asked_at) > PATIENCE:
+            return [], f"the GPUs' driver has not answered for {now - self._asked_at:.0f} s"
+        return self._latest if self._read_at else [], ""
+
+    def _serve(self) -> None:
+        try:
+            self._follow()
+        except Exception as error:  # noqa: BLE001  whatever a driver does, the machine is measured, and this is told
+            self._why = f"the GPUs cannot be measured: {type(error).__name__}: {error}"
+        self._over = True
+
+    def _follow(self) -> None:
+        driver = _driver()
+        if driver is None:
+            return
+        self.devices = driver.devices
+        dcgm, log = Dcgm(), XidLog()
+        while True:
+            self._asked_at = now = monotonic()
+            figures = driver.read(now)
+            more = dcgm.read(now)
+            self._xids |= log.read()
+            for device, of_one in zip(self.devices, figures, strict=True):
+                of_one |= more.get(device["number"], {})
+                if (xid := self._xids.get(place(device["bus"]))) is not None:
+                    of_one["xid"] = xid
+            self._latest, self._read_at = figures, monotonic()
+            sleep(self._period)
+
+
+def _driver() -> Driver | None:
+    try:
+        import pynvml
+    except ImportError:  # hosts without a driver are not sent it
+        return _amd()
+    pass
+
+    try:
+        nvidia = Nvidia(pynvml)
+    except pynvml.NVMLError:
+        return _amd()
+    return nvidia if nvidia.devices else _amd()
+
+
+def _amd() -> Driver | None:
+    found = Amd()
+    return found if found.devices else None
+
+
+Figures = dict[str, float]
+
+SELDOM = 10  # readings between two that ask for what changes slowly
+ALL_LINKS = 0xFFFFFFFF
+# Reasons to run slower that are none to worry: idle, clocks that somebody has set, GPUs that keep step, displays.
+HARMLESS = 0x1 | 0x2 | 0x10 | 0x100
+
+
+class Nvidia:
+    """All GPUs of this machine, and of those that are cut their slices.
+
+    Raises:
+        pynvml.NVMLError: no driver answers.
+    """
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        nvml.nvmlInit()
+        self._gpus: list[_Gpu] = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            try:
+                self._gpus.append(_Gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(index), index))
+            except nvml.NVMLError:
+                continue  # one that has fallen off the bus cannot even be opened
+        self._readings = 0
+
+    @property
+    def devices(self) -> list[dict[str, str]]:
+        """What each is: id, model, place on the bus."""
+        return [gpu.about for gpu in self._gpus]
+
+    def read(self, now: float) -> list[Figures]:
+        """The figures of each now, in the order of :attr:`devices`."""
+        turn = self._readings
+        self._readings += 1
+        # Rates of the bus are measured while one waits, a fiftieth of a second: one GPU's at a time.
+        return [
+            gpu.read(now, seldom=turn % SELDOM == 0, waits=turn % len(self._gpus) == number)
+            for number, gpu in enumerate(self._gpus)
+        ]
+
+
+class _Gpu:
+    def __init__(self, nvml: Any, handle: Any, index: int) -> None:
+        self._nvml, self._handle, self._index = nvml, handle, index
+        self._lacks: set[str] = set()
+        self._kept: Figures = {}  # what is not asked for each time
+        self._links: tuple[float, list[int]] | None = None
+        self.about = {
+            "id": str(nvml.nvmlDeviceGetUUID(handle)),
+            "model": str(nvml.nvmlDeviceGetName(handle)),
+            "number": str(index),
+            "bus": "",
+        }
+        self._ask("bus", self._bus)
+
+    def read(self, now: float, *, seldom: bool, waits: bool) -> Figures:
+        figures: Figures = {}
+        try:
+            for name, question in _OFTEN.items():
+                figures |= self._ask(name, question, self._nvml, self._handle)
+            figures |= self._ask("nvlink", self._nvlink, now)
+            if seldom:
+                for name, question in _SELDOM.items():
+                    self._kept |= self._ask(
+                        name, lambda question=question: question(self._nvml, self._handle)
+                    )
+            if waits:
+                self._kept |= self._ask("pcie", _pcie, self._nvml, self._handle)
+        except self._nvml.NVMLError_GpuIsLost:
+            self._kept = {}
+            return {"lost": 1}
+        return figures | self._kept
+
+    def _ask(self, name: str, question: Callable[..., Figures], *about: Any) -> Figures:
+        if name in self._lacks:
+            return {}
+        nvml = self._nvml
+        try:
+            return question(*about)
+        except nvml.NVMLError_GpuIsLost:
+            raise
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NoPermission):
+            self._lacks.add(name)
+        except nvml.NVMLError:
+            pass  # not this time
+        except (AttributeError, UnicodeDecodeError, nvml.NVMLLibraryMismatchError):
+            self._lacks.add(name)  # a pynvml, or a driver, that does not know it; text that is none
+        return {}
+
+    def _bus(self) -> Figures:
+        told = self._nvml.nvmlDeviceGetPciInfo(self._handle).busId
+        self.about["bus"] = told.decode("ascii", "replace") if isinstance(told, bytes) else str(told)
+        return {}
+
+    def _nvlink(self, now: float) -> Figures:
+        """Bytes a second over all links together; counted by the GPU in KiB."""
+        nvml = self._nvml
+        fields = [
+            (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS),
+            (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS),
+        ]
+        values = nvml.nvmlDeviceGetFieldValues(self._handle, fields)
+        if any(value.nvmlReturn != 0 for value in values):
+            raise nvml.NVMLError_NotSupported
+        counts = [int(value.value.ullVal) for value in values]
+        before, self._links = self._links, (now, counts)
+        if (
+            before is None
+            or now <= before[0]
+            or any(new < old for new, old in zip(counts, before[1], strict=True))
+        ):
+            return {}
+        rates = [1024 * (new - old) / (now - before[0]) for new, old in zip(counts, before[1], strict=True)]
+        return {"nvlink_out": round(rates[0]), "nvlink_in": round(rates[1])}
+
+
+def _utilisation(nvml: Any, gpu: Any) -> Figures:
+    rates = nvml.nvmlDeviceGetUtilizationRates(gpu)
+    return {"util": rates.gpu, "mem_busy": rates.memory}
+
+
+def _memory(nvml: Any, gpu: Any) -> Figures:
+    memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
+    return {"mem_used": memory.used, "mem_total": memory.total}
+
+
+def _throttle(nvml: Any, gpu: Any) -> Figures:
+    return {"throttle": nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & ~HARMLESS}
+
+
+def _pcie(nvml: Any, gpu: Any) -> Figures:
+    sent, received = (
+        nvml.nvmlDeviceGetPcieThroughput(gpu, counter)
+        for counter in (nvml.NVML_PCIE_UTIL_TX_BYTES, nvml.NVML_PCIE_UTIL_RX_BYTES)
+    )
+    return {"pcie_out": sent * 1024, "pcie_in": received * 1024}
+
+
+def _ecc(kind: str) -> Callable[[Any, Any], int]:
+    def errors(nvml: Any, gpu: Any) -> int:
+        which = getattr(nvml, f"NVML_MEMORY_ERROR_TYPE_{kind}")
+        return int(nvml.nvmlDeviceGetTotalEccErrors(gpu, which, nvml.NVML_VOLATILE_ECC))
+
+    return errors
+
+
+_uncorrected, _corrected = _ecc("UNCORRECTED"), _ecc("CORRECTED")
+
+_OFTEN: dict[str, Callable[[Any, Any], Figures]] = {
+    "util": _utilisation,
+    "memory": _memory,
+    "power": lambda nvml, gpu: {"power": nvml.nvmlDeviceGetPowerUsage(gpu) / 1000},
+    "temperature": lambda nvml, gpu: {"temp": nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)},
+    "sm_clock": lambda nvml, gpu: {"sm_clock": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)},
+    "mem_clock": lambda nvml, gpu: {"mem_clock": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM)},
+    "throttle": _throttle,
+}
+_SELDOM: dict[str, Callable[[Any, Any], Figures]] = {
+    "limit": lambda nvml, gpu: {"power_limit": nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000},
+    "uncorrected": lambda nvml, gpu: {"ecc": _uncorrected(nvml, gpu)},
+    "corrected": lambda nvml, gpu: {"ecc_corrected": _corrected(nvml, gpu)},
+    "processes": lambda nvml, gpu: {"processes": len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu))},
+}

@@ -1,1 +1,0 @@
-"""Where the threads of ranks are, and where they spend their time. Loaded when somebody first asks."""

@@ -1,0 +1,47 @@
+"""Pickles of what goes back to a client, by value where that has no name there."""
+
+from __future__ import annotations
+
+import functools
+from types import CodeType
+from typing import Any
+
+import cloudpickle
+
+from skyward_core.protocol.pickle_errors import (
+    is_replaced,
+    reduce_cached_property,
+    reduce_code,
+    set_unless_found,
+)
+
+
+class AnswerPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+    """cloudpickle's, which leaves a class as it is where it stands under its name: it came from there, and what a rank
+    has of it (functions with globals of their own, other files) is a copy."""
+
+    dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child(
+        {CodeType: reduce_code, functools.cached_property: reduce_cached_property}
+    )
+
+    def reducer_override(self, value: Any) -> Any:
+        if is_replaced(value):
+            return value.__reduce_ex__(5)
+        made = super().reducer_override(value)
+        if type(made) is tuple and isinstance(value, type) and len(made) == 6:
+            return *made[:5], set_unless_found
+        return made
+
+
+def dump(value: Any, file: Any) -> None:
+    """Pickle a value into a file, as :func:`cloudpickle.dump`."""
+    AnswerPickler(file, protocol=5).dump(value)
+
+
+def dumps(value: Any) -> bytes:
+    """A value's pickle, as :func:`cloudpickle.dumps`."""
+    import io
+
+    with io.BytesIO() as file:
+        dump(value, file)
+        return file.getvalue()

@@ -1,0 +1,258 @@
+"""What a worker makes of a value or an exception: a pickle for who asked, a summary for everybody else."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from skyward_core.protocol.frame_codec import INLINE, NONE, NONE_SUMMARY, is_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from skyward_core.protocol.frame_types import SummaryWords, Told
+
+_open, _os_open = open, os.open  # user code may put something else in the place of what is built in
+TEXT = 200  # characters of a summary
+JSON_LIMIT = 16 * 1024  # characters of a value that travels in a summary as it is
+DEPTH = 32  # levels of it
+PARTS, PART = 64, 100  # values of a dictionary that are told one by one, and characters of each
+
+
+def own_file(path: str, flags: int) -> int:
+    """Opens what nobody else may read, whatever the person's umask says: clients take such files as they are."""
+    return _os_open(path, flags, 0o600)
+
+
+class Pickled:
+    """A pickled value: in memory when small, in a file of the spool when not."""
+
+    def __init__(self, path: str | None = None) -> None:
+        self.data = b""
+        self.size = 0
+        self.summary: SummaryWords | None = None
+        self._path = path
+        self._pieces: list[bytes] = []
+        self._file: Any = None
+
+    def write(self, data: Any) -> int:
+        data = data.raw() if isinstance(data, pickle.PickleBuffer) else memoryview(data)
+        self.size += data.nbytes
+        if self._file is None and self.size > INLINE and self._path is not None:
+            self._file = _open(self._path, "wb", buffering=0, opener=own_file)
+            for piece in self._pieces:
+                self._put(piece)
+            self._pieces.clear()
+        if self._file is not None:
+            self._put(data)
+        else:
+            self._pieces.append(bytes(data))
+        return int(data.nbytes)
+
+    def _put(self, data: Any) -> None:
+        view = memoryview(data)
+        while view.nbytes:
+            view = view[self._file.write(view) :]
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        else:
+            self.data = b"".join(self._pieces)
+
+    def discard(self) -> None:
+        if self._file is not None and self._path is not None:
+            self._file.close()
+            with suppress(FileNotFoundError):  # its folder may have gone with the pool
+                os.unlink(self._path)  # noqa: PTH108  pathlib would be a tenth of a worker's start
+
+    def header(self) -> Told:
+        header: Told = {"summary": self.summary, "size": self.size}
+        if self._file is not None and self._path is not None:
+            header["file"] = self._path.rpartition("/")[2]
+        return header
+
+
+def pickle_result(value: Any, what: str, path: str | None) -> Pickled:
+    """Pickle a value and say what it looks like.
+
+    Args:
+        what: whose result it is.
+        path: the file that a large one is written to; None to keep it in memory.
+
+    Raises:
+        NotPicklableError: names the object inside the value that cannot travel.
+        OSError: the spool cannot take it (disk full).
+    """
+    pickled = Pickled(path)
+    if value is None:
+        pickled.data, pickled.size, pickled.summary = NONE, len(NONE), NONE_SUMMARY
+        return pickled
+    if is_plain(value):
+        pickled.data = pickle.dumps(value, protocol=5)
+        pickled.size = len(pickled.data)
+        pickled.summary = summarise(value, pickled.size)
+        return pickled
+    from skyward_core.node.worker.result_pickler import dump
+
+    try:
+        dump(value, pickled)
+        pickled.close()
+    except OSError:
+        pickled.discard()
+        raise
+    except BaseException as error:  # a reducer may raise anything, SystemExit too
+        pickled.discard()
+        from skyward_core.model.errors import NotPicklableError
+        from skyward_core.protocol.pickle_errors import find_culprit
+
+        where, culprit, why = find_culprit(value, error, "result", _failure)
+        at = f" at {where}" if where != "result" else ""
+        raise NotPicklableError(
+            f"the result of {what} cannot travel back: {_NAME(type(culprit))} object{at} ({text_of(why)})"
+        ) from error
+    pickled.summary = summarise(value, pickled.size)
+    return pickled
+
+
+def _failure(value: Any) -> BaseException | None:
+    from skyward_core.node.worker.result_pickler import dump
+    from skyward_core.protocol.pickle_errors import Nowhere
+
+    try:
+        dump(value, Nowhere())
+    except BaseException as error:  # noqa: BLE001  any reducer may raise anything; that is the answer asked for
+        return error
+    return None
+
+
+def summarise(value: Any, size: int) -> SummaryWords:
+    """A :class:`skyward_core.model.outcomes.Summary` as JSON: cheap, bounded, and calls no code of the value's own
+    except for builtin types and well-known arrays."""
+    try:
+        plain = plain_json(value)
+        is_json = plain is not _NOT_JSON
+        text, parts = repr(plain) if is_json else _describe(value), plain if is_json else _parts(value)
+    except BaseException:  # noqa: BLE001  it says that it is an array, and its own code raises
+        is_json, text, parts = False, f"{full_name(type(value))} object", None
+    return {"type": _NAME(type(value)), "text": _clip(text), "json": parts, "is_json": is_json, "size": size}
+
+
+def _parts(value: Any) -> dict[str, str] | None:
+    """The values of a dictionary that is not JSON, each in few characters, so that ranks can be compared."""
+    if type(value) is not dict or not 0 < len(value) <= PARTS or not all(type(key) is str for key in value):
+        return None
+    return {key[:PART]: _sketch(part, 1)[:PART] for key, part in value.items()}
+
+
+_NOT_JSON = object()
+
+
+def plain_json(value: Any) -> Any:
+    """The value in JSON types, or a marker when it is not made of them, holds NaN, or is large or deep."""
+    return _plain(value, [JSON_LIMIT], DEPTH)
+
+
+def _plain(value: Any, budget: list[int], depth: int) -> Any:
+    budget[0] -= 8
+    if budget[0] < 0 or depth == 0:
+        return _NOT_JSON
+    kind = type(value)
+    if value is None or kind is bool or kind is int:
+        return value if kind is not int or -(2**63) <= value < 2**64 else _NOT_JSON
+    if kind is float:
+        return value if math.isfinite(value) else _NOT_JSON
+    if kind is str:
+        budget[0] -= len(value)
+        return value if budget[0] >= 0 else _NOT_JSON
+    if kind is list or kind is tuple:
+        if len(value) * 8 > budget[0]:
+            return _NOT_JSON
+        items = [_plain(item, budget, depth - 1) for item in value]
+        return _NOT_JSON if any(item is _NOT_JSON for item in items) else items
+    if kind is dict:
+        if len(value) * 16 > budget[0] or not all(type(key) is str for key in value):
+            return _NOT_JSON
+        budget[0] -= sum(map(len, value))
+        entries = {key: _plain(item, budget, depth - 1) for key, item in value.items()}
+        return _NOT_JSON if any(item is _NOT_JSON for item in entries.values()) else entries
+    if _MODULE(kind) == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item"):
+        return _plain(value.item(), budget, depth - 1)
+    return _NOT_JSON
+
+
+def _describe(value: Any) -> str:
+    kind = type(value)
+    if kind is str:
+        return repr(value[:TEXT])
+    if kind in _BRACKETS:
+        return f"{kind.__name__} of {len(value):,}: {_sketch(value, 3)}"
+    return _sketch(value, 1)
+
+
+def _sketch(value: Any, depth: int) -> str:
+    """A value in few characters; of classes we do not know only the name, for their code may do anything."""
+    kind = type(value)
+    if value is None or kind in (bool, float, complex):
+        return repr(value)
+    if kind is int:
+        return repr(value) if value.bit_length() <= 256 else f"int of {value.bit_length():,} bits"
+    if kind is str:
+        return repr(value) if len(value) <= 40 else repr(value[:40]) + "…"
+    if kind in (bytes, bytearray):
+        return f"{len(value):,} bytes"
+    if kind in _BRACKETS and depth == 0:
+        return f"{kind.__name__} of {len(value):,}"
+    if kind in _BRACKETS:
+        some = islice(value.items() if kind is dict else value, 5)
+        if kind is dict:
+            shown = [f"{_sketch(key, 0)}: {_sketch(part, depth - 1)}" for key, part in some]
+        else:
+            shown = [_sketch(part, depth - 1) for part in some]
+        return _BRACKETS[kind].format(", ".join(shown + ["…"] * (len(value) > 5)))
+    if full_name(kind).partition(".")[0] in _ARRAYS and hasattr(value, "shape"):
+        extents = " × ".join(str(n) for n in tuple(value.shape)) or "scalar"
+        from skyward_core.node.worker.array_digest import content_of
+
+        content = content_of(value)
+        parts = (kind.__name__, getattr(value, "dtype", ""), extents, content and f"#{content}")
+        return " ".join(str(part) for part in parts if str(part))
+    return f"{full_name(kind)} object"
+
+
+# As Python has them: a metaclass may define attributes of these names, and a class any ``__module__``.
+_NAME, _QUALNAME, _MODULE = (
+    type.__dict__[name].__get__ for name in ("__name__", "__qualname__", "__module__")
+)
+
+
+def full_name(kind: type) -> str:
+    """A class's name with its module's; runs no code of the class."""
+    module = _MODULE(kind)
+    return f"{module if type(module) is str else '?'}.{_QUALNAME(kind)}"
+
+
+_ARRAYS = ("numpy", "torch", "jax", "jaxlib", "tensorflow", "pandas")
+_BRACKETS: dict[type[Any], str] = {
+    list: "[{}]",
+    tuple: "({})",
+    set: "{{{}}}",
+    frozenset: "frozenset({{{}}})",
+    dict: "{{{}}}",
+}
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= TEXT else text[: TEXT - 1] + "…"
+
+
+def text_of(value: object, how: Callable[[Any], str] = str) -> str:
+    """A value's text, whatever its own code raises, or returns."""
+    try:
+        return str.__str__(how(value))  # of a class that derives from str, plain text
+    except BaseException as nested:  # noqa: BLE001  user code: its __str__ may raise anything, SystemExit too
+        return f"(its __{how.__name__}__ raised {_NAME(type(nested))})"

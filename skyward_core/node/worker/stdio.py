@@ -1,0 +1,275 @@
+"""Stdout and stderr of a rank and its children.
+
+A mark is there before the bytes that it is about, whenever the stream changes: so whoever sees bytes finds their order.
+But a flood must cost nothing: once a write to standard output is marked, those of the next moment go straight to C,
+until standard error is written to. A thread ends that moment; it sleeps while nothing is printed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic, sleep  # user code may replace the functions of `time`
+from typing import Any
+
+from skyward_core.protocol.output_order_marks import BEFORE, EVERY, Marker, identity
+
+ROOM = 1 << 20  # bytes that a pipe holds, where the system lets us: so far is a child ahead of us
+PIECE = 1 << 16
+
+
+class Children:
+    """Gives pipes to children, and passes on what comes.
+
+    Args:
+        write: takes bytes of standard output (1) or standard error (2).
+        opened: called when there is a first child, and so others than us who print.
+    """
+
+    def __init__(self, write: Callable[[int, bytes], None], opened: Callable[[], None]) -> None:
+        self._write = write
+        self._opened = opened
+        self._places = {stream: identity(stream) for stream in (1, 2)}
+        self._pipes: dict[int, tuple[int, int]] = {}
+        self._ours: dict[int, tuple[int, int]] = {}  # descriptors and their files: user code may close them
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._forked)
+        if "subprocess" in sys.modules:
+            self._patch(sys.modules["subprocess"])
+        else:
+            sys.meta_path.insert(0, AtImport(self._patch, "subprocess"))
+        os.system = self._system
+
+    def drain(self) -> None:
+        """Pass on what children have printed by now."""
+        if self._pipes:
+            with self._lock:
+                for stream, (readable, _) in self._pipes.items():
+                    with suppress(BlockingIOError):
+                        while identity(readable) == self._ours[readable] and (
+                            data := os.read(readable, PIECE)
+                        ):
+                            self._write(stream, data)
+
+    def _patch(self, subprocess: Any) -> None:
+        handles = subprocess.Popen._get_handles
+
+        def get_handles(popen: Any, stdin: Any, stdout: Any, stderr: Any) -> Any:
+            stdout = self._for_child(1) if stdout is None else stdout
+            stderr = self._for_child(2) if stderr is None else stderr
+            return handles(popen, stdin, stdout, stderr)
+
+        subprocess.Popen._get_handles = get_handles
+
+    def _system(self, command: Any) -> int:
+        import subprocess
+
+        code = subprocess.Popen(command, shell=True).wait()
+        return code << 8 if code >= 0 else -code
+
+    def _for_child(self, stream: int) -> int | None:
+        """The end that a child gets; None where user code has put another file in the stream's place."""
+        if self._places[stream] != identity(stream):
+            return None
+        with self._lock:
+            if not self._pipes:
+                self._open()
+        writable = self._pipes[stream][1]
+        return writable if identity(writable) == self._ours[writable] else None
+
+    def _open(self) -> None:
+        pipes = {}
+        for stream in (1, 2):
+            pipes[stream] = readable, writable = os.pipe()
+            os.set_blocking(readable, False)
+            with suppress(OSError, AttributeError):
+                fcntl.fcntl(writable, fcntl.F_SETPIPE_SZ, ROOM)
+        self._ours = {end: identity(end) for ends in pipes.values() for end in ends}
+        self._pipes = pipes
+        self._opened()
+        threading.Thread(target=self._serve, args=(pipes,), name="child-output", daemon=True).start()
+
+    def _serve(self, pipes: dict[int, tuple[int, int]]) -> None:
+        poll = select.poll()
+        for readable, _ in pipes.values():
+            poll.register(readable, select.POLLIN)
+        while all(event & select.POLLIN for _, event in poll.poll()):
+            self.drain()
+
+    def _forked(self) -> None:
+        """A child that was forked leaves the passing on to us, and prints into the files."""
+        self._pipes = {}
+        self._lock = threading.Lock()
+
+
+class AtImport:
+    """Does something to modules as soon as each is imported."""
+
+    def __init__(self, then: Callable[[Any], None], *names: str) -> None:
+        self._names = set(names)
+        self._then = then
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in self._names:
+            return None
+        from importlib.machinery import PathFinder
+
+        spec = PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            self._names.remove(name)
+            if not self._names:
+                sys.meta_path.remove(self)
+            execute = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                self._then(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+class Streams:
+    """Both streams of this process, which take the place of the interpreter's own.
+
+    Args:
+        path: of the file of marks.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._runs: list[str] = []  # of the calls that run now
+        self._run = ""
+        self._files = {stream: (os.dup(stream), identity(stream)) for stream in (1, 2)}
+        self._marker = Marker(path, self._files[1][0], self._files[2][0], BEFORE)
+        # Of no class of ours: every line would take a tenth longer, as the interpreter's classes have short cuts for
+        # one another. What is to be done before a write stands in the object, in the place of the method.
+        out = io.FileIO(1, "w", closefd=False)
+        self._out_vars = vars(out)
+        self._straight = out.write
+        self._watch_out()
+        self._marked = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._alone = False
+        self._marked_at = 0.0
+        self._stdout = sys.stdout = sys.__stdout__ = _text(sys.stdout, out)  # type: ignore[misc]
+        self._stderr = sys.stderr = sys.__stderr__ = _text(sys.stderr, _Err(self))  # type: ignore[misc]
+        self._children = Children(self._pass_on, self._share)
+        os.register_at_fork(after_in_child=self._forked)
+
+    def begin(self, run: str) -> None:
+        """A call of a run begins to print."""
+        self._runs.append(run)
+        self._know()
+
+    def end(self, run: str) -> None:
+        """It has printed its last."""
+        self._runs.remove(run)
+        self._know()
+
+    def flush(self) -> None:
+        """Write what waits: of children, in our streams, and in what user code has put in their place."""
+        self._children.drain()
+        ours: tuple[Any, ...] = (self._stdout, self._stderr)
+        others = (sys.stdout, sys.stderr)
+        for stream in ours if others[0] is ours[0] and others[1] is ours[1] else ours + others:
+            try:
+                stream.flush()
+            except Exception as error:  # noqa: BLE001  what stands there is user code's, and may be None
+                # The disk is full; where standard error is written to fails, too, at worst. (Who closes it knows.)
+                if stream is self._stdout and not stream.closed:
+                    with suppress(OSError):
+                        os.write(2, f"skyward: standard output could not be written: {error}\n".encode())
+
+    def _know(self) -> None:
+        runs = self._runs
+        self._run = runs[0] if len(runs) == 1 or len(set(runs)) == 1 else ""
+        self._marked_at = 0.0
+        self._watch_out()
+
+    def _watch_out(self) -> None:
+        self._out_vars["write"] = self._write_out
+
+    def _write_out(self, data: Any, /) -> int | None:
+        self._before_out()
+        return self._straight(data)
+
+    def _before_out(self) -> None:
+        self._children.drain()
+        self._marker.before(self._run)
+        self._marked_at = monotonic()
+        if self._alone:
+            return
+        if self._thread is None:  # most calls print nothing
+            self._thread = threading.Thread(target=self._rearm, name="log-marks", daemon=True)
+            self._thread.start()
+        self._out_vars.pop("write", None)
+        if not self._marked.is_set():
+            self._marked.set()
+
+    def before_err(self) -> None:
+        self._children.drain()
+        if self._marker.out_grew() or monotonic() > self._marked_at + EVERY:
+            self._marker.before(self._run)
+            self._marked_at = monotonic()
+        self._watch_out()
+
+    def _rearm(self) -> None:
+        while True:
+            self._marked.wait()
+            sleep(EVERY)
+            self._marked.clear()
+            self._watch_out()
+
+    def _pass_on(self, stream: int, data: bytes) -> None:
+        """Write what children have printed."""
+        self._marker.before(self._run)
+        kept, place = self._files[stream]
+        descriptor = kept if identity(kept) == place else stream  # user code closes what it does not know
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+
+    def _share(self) -> None:
+        """From now on others print, too: look for what they have before each write of ours."""
+        self._alone = True
+        self._watch_out()
+
+    def _forked(self) -> None:
+        """A child has no such thread."""
+        self._share()
+
+
+class _Err(io.FileIO):
+    def __init__(self, streams: Streams) -> None:
+        super().__init__(2, "w", closefd=False)
+        self._streams = streams
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"cannot pickle {type(self).__name__!r} object")
+
+    def write(self, data: Any, /) -> int | None:  # type: ignore[override]
+        self._streams.before_err()
+        return super().write(data)
+
+
+def _text(old: Any, raw: io.FileIO) -> io.TextIOWrapper:
+    """A text stream over ``raw`` that is as the old one was, but for what a rank's streams always are."""
+    unbuffered = isinstance(getattr(old, "buffer", None), io.RawIOBase)  # PYTHONUNBUFFERED
+    raw.name = getattr(old, "name", "")
+    buffer: Any = raw if unbuffered else io.BufferedWriter(raw)
+    stream = io.TextIOWrapper(
+        buffer,
+        encoding=getattr(old, "encoding", "utf-8"),
+        errors="backslashreplace",
+        newline="\n",
+        line_buffering=True,
+        write_through=unbuffered,
+    )
+    stream.mode = "w"  # type: ignore[misc]
+    return stream

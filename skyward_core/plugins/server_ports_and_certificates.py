@@ -1,0 +1,83 @@
+"""Ports and certificates of plugins' own servers."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+
+from skyward_core.model.errors import PoolError
+
+
+def check_free(plugin: str, address: str, port: int) -> None:
+    """See whether a server can have its port: those there are would take another one, where nobody looks for it, or end
+    and say little.
+
+    Args:
+        plugin: what takes another port.
+
+    Raises:
+        PoolError: it cannot.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            words = f"port {port} of {address} cannot be had ({error.strerror}): give another one, {plugin}(port=...)"
+            raise PoolError(words) from error
+
+
+@contextmanager
+def variables(given: Mapping[str, str]) -> Iterator[None]:
+    """Have variables in this process while the block runs."""
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+BEGINNING, NO_END = datetime(2000, 1, 1), datetime(9999, 12, 31, 23, 59, 59)  # whatever a host's clock says
+
+
+def papers(name: str) -> tuple[str, str, str]:
+    """An authority that signs once and is forgotten: its certificate, the one that it signed, and that one's key; PEM.
+
+    Args:
+        name: what the authority is called.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    def named(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+    authority, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+
+    def signed(holder: str, public: ec.EllipticCurvePublicKey, *, is_authority: bool) -> str:
+        builder = x509.CertificateBuilder(named(name), named(holder), public, x509.random_serial_number())
+        builder = builder.not_valid_before(BEGINNING).not_valid_after(NO_END)
+        builder = builder.add_extension(
+            x509.BasicConstraints(ca=is_authority, path_length=None), critical=True
+        )
+        made = builder.sign(authority, hashes.SHA256())
+        return made.public_bytes(serialization.Encoding.PEM).decode()
+
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return (
+        signed(name, authority.public_key(), is_authority=True),
+        signed(f"{name}'s own", key.public_key(), is_authority=False),
+        private.decode(),
+    )

@@ -1,0 +1,358 @@
+"""Large files to and from nodes.
+
+What is used again is not sent again; but a node's disk must not fill with what nobody asks for any more. So the latest
+one stays, however large, and older ones within ``KEPT``; a node keeps those that anybody else may be about to use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skyward_core.pool.agent_link import Link
+from skyward_core.protocol.frame_codec import Header
+from skyward_core.protocol.tls_stream import CLIENT, LineError, context
+from skyward_core.transport.downloads import Landing
+from skyward_core.util.light_dataclass import Value, value
+
+if TYPE_CHECKING:
+    from skyward_core.protocol.frame_types import AgentKnown, AgentWelcome, Fetched, PeersAnswer
+    from skyward_core.transport.certificates import Authority
+    from skyward_core.transport.direct_transfer import IdleStreams, Transfer
+    from skyward_core.transport.downloads import IncomingOutput
+
+
+LARGE = 1 << 20  # bytes below which the existing connection is as good
+# Bytes of results that a node sends through SSH before it is to listen: that takes a process there, which costs
+# as much time as these do.
+FIRST = 8 << 20
+THREADS = 8
+MOST_IDLE_STREAMS = 16  # lines for files that wait for more, to all nodes together
+
+Place = tuple[str, int]
+OnTrouble = Callable[[Link, str], None]
+
+
+class _Node:
+    """What is known of a node for as long as its connection lives: it listens no longer than that."""
+
+    def __init__(self, welcome: AgentWelcome) -> None:
+        self.welcome = welcome
+        self.place: asyncio.Task[Place | None] | None = None
+        self.usable = True
+        self.fetched = 0
+
+
+def _room_for(lines: int) -> bool:
+    """Whether that many more connections leave a script most of the files that it may open."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit == resource.RLIM_INFINITY or lines * 4 <= limit
+
+
+class Direct:
+    """The direct lines of one pool, as one client set them up.
+
+    Args:
+        pool: its name.
+        trouble: told when a line cannot be used, and why.
+    """
+
+    def __init__(self, pool: str, trouble: OnTrouble) -> None:
+        self._pool = pool
+        self._trouble = trouble
+        self._nodes: dict[int, _Node] = {}
+        self._authority: Authority | None = None
+        self._papers: ssl.SSLContext | None = None  # our own
+        self._threads: ThreadPoolExecutor | None = None
+        self._kept: IdleStreams | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+
+    async def place(self, link: Link) -> Place | None:
+        """Where a node listens; asked once per connection."""
+        node = self._node(link)
+        if node.place is None:
+            node.place = asyncio.ensure_future(self._listen(link))
+        return await asyncio.shield(node.place)
+
+    async def put(self, link: Link, path: Path, name: str) -> bool:
+        """Bring a file to a node as ``blobs/<name>``; says whether it is there now.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return await self._transfer(link, lambda transfer: transfer.put(path, name))
+
+    async def get(self, link: Link, name: str, landing: Landing) -> bool:
+        """Bring a result here, or what has not landed of it; says whether it is all here now.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if not self._worth_it(link, landing.size):
+            return False
+        return await self._transfer(link, lambda transfer: transfer.get(name, landing))
+
+    async def take(self, link: Link, path: str, incoming: IncomingOutput) -> bool:
+        """Bring a file that ranks wrote here, or what is missing of it; says whether it is all here now.
+
+        Raises:
+            OSError: it is no more as it was, or it cannot be written.
+        """
+        if not self._worth_it(link, incoming.size):
+            return False
+        return await self._transfer(link, lambda transfer: transfer.take(path, incoming))
+
+    def _worth_it(self, link: Link, size: int) -> bool:
+        node = self._node(link)
+        node.fetched += size
+        return size >= LARGE and (node.place is not None or node.fetched >= FIRST)
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self._kept is not None:
+            self._kept.close()
+
+    def _node(self, link: Link) -> _Node:
+        node = self._nodes.get(link.node)
+        if node is None or node.welcome is not link.welcome:
+            node = self._nodes[link.node] = _Node(link.welcome)
+        return node
+
+    async def _transfer(self, link: Link, work: Callable[[Transfer], None]) -> bool:
+        node = self._node(link)
+        if not (node.usable and self._goes_there(link)):
+            return False
+        place = await self.place(link)
+        if place is None:
+            node.usable = False
+            return False
+        from skyward_core.transport import direct_transfer
+        from skyward_core.transport.certificates import node_name
+        from skyward_core.transport.direct_transfer import Endpoint, Transfer
+
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, "bulk")
+        if self._kept is None:
+            # Beside SSH they are to take a small part only of what may be open.
+            self._kept = direct_transfer.IdleStreams(
+                MOST_IDLE_STREAMS if _room_for(4 * MOST_IDLE_STREAMS) else 0
+            )
+        transfer = Transfer(Endpoint(place, node_name(link.node)), self._own(), self._kept)
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._threads, work, transfer)
+        except LineError as error:
+            self._give_up(link, node, error)
+            return False
+        finally:
+            transfer.stop()
+            if self._expiry is not None:
+                self._expiry.cancel()
+            self._expiry = loop.call_later(direct_transfer.IDLE, self._kept.expire, direct_transfer.IDLE)
+        return True
+
+    def _give_up(self, link: Link, node: _Node, error: OSError) -> None:
+        told, node.usable = not node.usable, False
+        # Else what is amiss is the link, or was, and is known.
+        if link.up and link.welcome is node.welcome and not told:
+            address = link.welcome["address"]
+            self._trouble(link, f"large files go through SSH: no direct line to {address} ({error})")
+
+    async def _listen(self, link: Link) -> Place | None:
+        from skyward_core.transport.certificates import node_name
+
+        papers = self._signer().issue(node_name(link.node))
+        answer: PeersAnswer
+        try:
+            answer, _ = await link.ask({"t": "peers"} | papers.to_json())
+            error = answer.get("error")
+        except ConnectionError as failure:
+            error = str(failure)
+        if error:
+            self._trouble(link, f"nobody can bring it large files directly ({error})")
+            return None
+        return (link.welcome["address"], answer["port"])
+
+    @staticmethod
+    def _goes_there(link: Link) -> bool:
+        """Whether the link is up and its connection ends at the node's own address."""
+        return link.up and link.transport.direct == link.welcome.get("address")
+
+    def _own(self) -> ssl.SSLContext:
+        if self._papers is None:
+            self._papers = context(ssl.PROTOCOL_TLS_CLIENT, self._signer().issue(CLIENT).to_json())
+        return self._papers
+
+    def _signer(self) -> Authority:
+        if self._authority is None:
+            from skyward_core.transport.certificates import Authority
+
+            self._authority = Authority(self._pool)
+        return self._authority
+
+
+@value
+class Parcel(Value):
+    """A file of the client on its way; ``name`` is the hash of its content."""
+
+    name: str
+    path: Path
+    size: int
+
+
+class Spread:
+    """The ways to and between the nodes of one pool, as one client set them up.
+
+    Args:
+        cluster: whether nodes may reach each other; where they may not, they listen for the client neither.
+        direct: the client's own lines to them.
+        trouble: told when a node gets blobs from the client although it should get them from a peer, and why.
+    """
+
+    def __init__(self, cluster: bool, direct: Direct, trouble: OnTrouble) -> None:
+        self._cluster = cluster
+        self._direct = direct
+        self._trouble = trouble
+        self._alone: dict[int, AgentWelcome] = {}  # as long as the connection lives that welcome came over
+
+    async def send(self, links: Sequence[Link], parcels: Sequence[Parcel]) -> None:
+        """Have files on all nodes, as ``blobs/<name>``.
+
+        Raises:
+            OSError: a node got one neither from a peer nor from here.
+        """
+        small = sum(parcel.size for parcel in parcels) < LARGE
+        if small or any(link.transport.shares_files for link in links):
+            await _all(link.transport.put(p.path, p.name) for p in parcels for link in links)
+        else:
+            await _all(self._send(links, parcel) for parcel in parcels)
+
+    async def _send(self, links: Sequence[Link], parcel: Parcel) -> None:
+        whole = [asyncio.Event() for _ in links]
+
+        async def give(at: int) -> None:
+            above = (at - 1) // 2
+            if not (
+                at and self._cluster and await self._fetch(links[at], links[above], parcel, whole[above])
+            ):
+                await self._bring(links[at], parcel)
+            whole[at].set()
+
+        await _all(give(at) for at in range(len(links)))
+
+    async def _bring(self, link: Link, parcel: Parcel) -> None:
+        """Have a file on a node that the client reaches, unless it is there already."""
+        if "error" not in await _ask(link, _pull(parcel, None)):
+            return
+        if not (self._cluster and await self._direct.put(link, parcel.path, parcel.name)):
+            await link.transport.put(parcel.path, parcel.name)
+
+    async def _fetch(self, link: Link, above: Link, parcel: Parcel, whole: asyncio.Event) -> bool:
+        """Have a node fetch a file from the one above, which may be getting it just now; says whether it has it."""
+        while self._alone.get(link.node) is not link.welcome:
+            here, place = await asyncio.gather(self._direct.place(link), self._direct.place(above))
+            if here is None or place is None:
+                break
+            last = whole.is_set()
+            answer = await _ask(link, _pull(parcel, place))
+            if "error" not in answer:
+                return True
+            if last or answer.get("unreachable"):
+                self._alone[link.node] = link.welcome  # one time-out is enough
+                self._trouble(link, f"gets files from the client: {answer['error']}")
+            else:
+                await whole.wait()  # it broke off up there, or has not begun
+        return False
+
+
+def _pull(parcel: Parcel, place: tuple[str, int] | None) -> Header:
+    return {"t": "pull", "hash": parcel.name, "size": parcel.size, "from": place}
+
+
+async def _ask(link: Link, request: Header) -> Fetched:
+    """A node's answer; a link that is down gives one with an error, as the transport may still find a way."""
+    answer: AgentKnown
+    try:
+        answer, _ = await link.ask(request)
+    except ConnectionError as error:
+        return {"error": str(error)}
+    return answer
+
+
+async def _all(work: Iterable[Awaitable[None]]) -> None:
+    """Wait for all; the first failure stops the others and is raised itself."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+KEPT = 128 << 20  # bytes of blobs that no run of ours needs now
+
+
+class Blobs:
+    """See the module.
+
+    Args:
+        links: gives the nodes that are there.
+    """
+
+    def __init__(self, spread: Spread, links: Callable[[], Sequence[Link]]) -> None:
+        self._spread = spread
+        self._links = links
+        self._sizes: dict[str, int] = {}  # by name; the latest use is last
+        self._users: dict[str, set[str]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def bring(self, run: str, parcels: Sequence[Parcel]) -> frozenset[Link]:
+        """Have what a run needs on all nodes that are there, which it gives, until it is released.
+
+        Raises:
+            OSError: a node could not get it.
+        """
+        for parcel in parcels:
+            self._sizes.pop(parcel.name, None)
+            self._sizes[parcel.name] = parcel.size
+            self._users.setdefault(parcel.name, set()).add(run)
+        if self._leaving:
+            await asyncio.wait(self._leaving)  # what is on its way out must not be taken for there
+        links = self._links()
+        await self._spread.send(links, parcels)
+        return frozenset(links)
+
+    def release(self, run: str) -> None:
+        """A run is over: make room."""
+        for users in self._users.values():
+            users.discard(run)
+        idle = [name for name in self._sizes if not self._users[name]]
+        over = sum(self._sizes[name] for name in idle) - KEPT
+        latest = next(reversed(self._sizes), None)
+        gone = []
+        for name in idle:
+            if over <= 0 or name == latest:
+                break
+            over -= self._sizes.pop(name)
+            del self._users[name]
+            gone.append(name)
+        if gone:
+            for link in self._links():
+                task = asyncio.ensure_future(_drop(link, gone))
+                self._leaving.add(task)
+                task.add_done_callback(self._leaving.discard)
+
+
+async def _drop(link: Link, names: Sequence[str]) -> None:
+    try:
+        await link.ask({"t": "drop", "blobs": names})
+    except ConnectionError:
+        return  # they stay until the pool's end

@@ -1,1 +1,0 @@
-"""Ranks that know each other, and the lock that has one client at a time start them."""

@@ -1,0 +1,592 @@
+"""Gangs of ranks set up together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from skyward_core.pool.agent_link import Link
+
+if TYPE_CHECKING:
+    from skyward_core.protocol.frame_types import (
+        AgentFormed,
+        ClientGang,
+        HereOfGang,
+        HoldsAnswer,
+        NumberAnswer,
+        OfLock,
+        Place,
+        PortsAnswer,
+        WhereAnswer,
+    )
+
+
+NodesWanted = int | tuple[int, ...]  # how many nodes a run wants, or which
+
+
+class Keeper(ABC):
+    """Has the ranks of a pool set up before they are given work; how, depends on whether they are a gang.
+
+    Args:
+        links: of all nodes, by index; the pool puts others in their places.
+        facts: what is the same in every rank's place.
+        plugins: the pickled plugins; None for a client that did not make the pool and has not asked yet.
+        secrets: what the agents blank.
+        apps: whether one of the plugins has an ``around_app``.
+        joins: whether one of them makes one world of the ranks.
+        fail_fast: whether a rank's failure stops the others of its gang.
+        tell: told what runs wait for, and "" when they do not any more.
+        ask: has the nodes asked for the plugins; what they know comes by :meth:`learn`.
+    """
+
+    def __init__(
+        self,
+        links: Sequence[Link],
+        facts: Place,
+        plugins: bytes | None,
+        secrets: Sequence[str] = (),
+        *,
+        apps: bool = False,
+        joins: bool = False,
+        fail_fast: bool = True,
+        tell: Callable[[str], None] = lambda words: None,
+        ask: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._links = links
+        self._facts = facts
+        self._plugins = plugins
+        self._secrets = list(secrets)
+        self._apps, self._joins = apps, joins
+        self._fail_fast = fail_fast
+        self._tell = tell
+        self._ask = ask
+        self._busy = asyncio.Lock()
+
+    def renew(self, facts: Place) -> None:
+        """A node has another machine: peers are found elsewhere."""
+        self._facts = facts
+
+    @property
+    def knows_plugins(self) -> bool:
+        return self._plugins is not None
+
+    @property
+    def plugins(self) -> bytes:
+        """They, pickled, as far as is known here; empty where there are none."""
+        return self._plugins or b""
+
+    def learn(self, plugins: bytes, secrets: Sequence[str], *, apps: bool, joins: bool) -> None:
+        """What the pool's plugins are, as one of its agents has told."""
+        self._plugins, self._secrets, self._apps, self._joins = plugins, list(secrets), apps, joins
+
+    def _setup(self, epoch: int, info: Place, *, fresh: bool = False) -> tuple[ClientGang, bytes]:
+        """The frame that sets a node's ranks up; ``fresh``: in processes that have run nothing before."""
+        header: ClientGang = {"t": "gang", "epoch": epoch, "info": info, "hooks": bool(self._plugins)}
+        header["apps"], header["joins"] = self._apps, self._joins
+        if fresh:
+            header["fresh"] = True
+        if self._secrets:
+            header["secrets"] = self._secrets
+        return header, self.plugins
+
+    async def _know_plugins(self) -> None:
+        """Have the plugins known here.
+
+        Raises:
+            ConnectionError: no node that could be asked knows them.
+        """
+        if self._plugins is None and self._ask is not None:
+            await self._ask()
+        if self._plugins is None:
+            raise ConnectionError(
+                "the pool's plugins are known neither here nor on any node that answers: its agents were started "
+                "anew, and the client that made it is gone; make the pool anew"
+            )
+
+    @property
+    @abstractmethod
+    def whole(self) -> bool:
+        """Whether all ranks are set up, as far as their nodes are there."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether all ranks are set up for calls that need no gang, be it in several gangs."""
+        return self.whole
+
+    @abstractmethod
+    def start_now(self, send: Callable[[int], None]) -> bool:
+        """Start a broadcast without waiting, when nothing stands in the way; says whether it did."""
+
+    @abstractmethod
+    async def start(self, send: Callable[[int], None]) -> bool:
+        """Start a broadcast: ``send(epoch)`` hands its calls to the links. False where it cannot be yet, for runs on
+        some of the nodes only have not ended.
+
+        Raises:
+            ConnectionError: a node that is needed for that cannot be reached now.
+        """
+
+    @abstractmethod
+    async def start_on(
+        self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = ""
+    ) -> bool:
+        """Start a broadcast on some of the nodes: ``send(epoch, nodes)`` hands its calls to their links. False where
+        not enough of them are free yet.
+
+        Args:
+            wanted: how many, or which.
+            job: that it is a step of; nodes that are kept for that it may have.
+
+        Raises:
+            ConnectionError: a node that is needed for that cannot be reached now.
+        """
+
+    @abstractmethod
+    async def ensure(self) -> None:
+        """Have the ranks set up, for work that is no broadcast but needs the plugins' contexts."""
+
+    @abstractmethod
+    async def renew_processes(self) -> None:
+        """Have fresh processes take the ranks' places, once broadcasts that are under way have ended.
+
+        Raises:
+            ConnectionError: a node that is needed for that cannot be reached now.
+        """
+
+    def on_frame(self, link: Link, header: OfLock) -> None:  # noqa: B027  only some need to know
+        """An agent's word about starting broadcasts."""
+
+    def on_down(self, link: Link) -> None:  # noqa: B027
+        """A link went down."""
+
+
+class NodeHolds(NamedTuple):
+    """What a node has.
+
+    Attributes:
+        node: its index.
+        there: whether it answers.
+        gone: whether it is gone for good.
+        epoch: of its gang; 0 for none.
+        broken: whether that takes no other run, and what it runs is about to end.
+        members: that gang's nodes; () for all.
+        runs: what became of the calls that the gang was given here, by run.
+    """
+
+    node: int
+    there: bool
+    gone: bool = False
+    epoch: int = 0
+    broken: bool = False
+    members: tuple[int, ...] = ()
+    runs: Mapping[str, HereOfGang] = {}
+
+
+def held(nodes: Sequence[NodeHolds], job: str = "", *, of_parts: bool = False) -> set[int]:
+    """The nodes that somebody's run has.
+
+    A run has all nodes of its gang until the last of its ranks has ended: the others may wait for that one.
+
+    Args:
+        job: that asks; what is kept for its next step it may have.
+        of_parts: of those that are on some of the nodes only.
+    """
+    found: set[int] = set()
+    for epoch in {each.epoch for each in nodes if each.epoch}:
+        gang = [each for each in nodes if each.epoch == epoch and not each.broken]
+        if of_parts:
+            gang = [each for each in gang if each.members]
+        answer = [each for each in gang if each.there]
+        silent = any(not each.there and not each.gone for each in gang)
+        for run in {run for each in answer for run in each.runs}:
+            told = [each.runs[run] for each in answer if run in each.runs]
+            goes_on = any(one["active"] or one["kept"] not in ("", job) for one in told)
+            # A node that does not answer just now may have ranks of it.
+            ended, total = sum(one["ended"] for one in told), max(one["total"] for one in told)
+            if goes_on or (silent and ended < total):
+                found |= {each.node for each in gang}
+                break
+    return found
+
+
+def choose(wanted: NodesWanted, nodes: Sequence[NodeHolds], job: str = "") -> tuple[int, ...]:
+    """The nodes that a run gets now, in order; () where it has to wait.
+
+    A gang that is there, and has as many nodes as are wanted, is taken again: its processes are. Else nodes that are in
+    no such gang come first, so that others find theirs as they left it.
+
+    Args:
+        wanted: how many nodes, or which.
+        job: that asks; what is kept for its next step it may have.
+    """
+    taken = held(nodes, job)
+    free = {each.node: each for each in nodes if each.there and not each.gone and each.node not in taken}
+    if not isinstance(wanted, int):
+        return tuple(wanted) if all(node in free for node in wanted) else ()
+    gangs = {each.members for each in free.values() if each.members and not each.broken}
+    for members in sorted(gangs):
+        is_whole = all(node in free and free[node].members == members for node in members)
+        if len(members) == wanted and is_whole:
+            return members
+    if len(free) < wanted:
+        return ()
+    in_order = sorted(free.values(), key=lambda each: (bool(each.members) and not each.broken, each.node))
+    return tuple(sorted(each.node for each in in_order[:wanted]))
+
+
+PATIENCE = 1.0  # seconds that a turn may take to come before it is said who has it
+
+
+class GangKeeper(Keeper):
+    """Holds the head's lock while gang runs are started, and forms a new epoch where one is needed.
+
+    The lock is kept after a start and given back only when another client wants it, so that a client which is
+    alone with the pool sends its calls at once.
+
+    See :class:`Keeper` for what it is made with.
+    """
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._held = False
+        self._holder = ""  # of the lock, while it is another client
+        self._wanted = False
+        self._unclean = False
+        self._granted: asyncio.Future[bool] | None = None
+        self._giving: asyncio.Future[None] | None = None
+
+    @property
+    def head(self) -> Link:
+        return self._links[0]
+
+    @property
+    def epoch(self) -> int:
+        return self.head.epoch
+
+    @property
+    def whole(self) -> bool:
+        """Whether all ranks live in one unbroken epoch."""
+        epoch = self.head.epoch
+        return epoch > 0 and all(
+            link.epoch == epoch and not link.broken and not link.members for link in self._links
+        )
+
+    @property
+    def ready(self) -> bool:
+        return all(link.epoch and not link.broken for link in self._links)
+
+    def on_frame(self, link: Link, header: OfLock) -> None:
+        """The head's answers about the lock."""
+        if link is not self.head:
+            return
+        if header["t"] == "granted":
+            self._held = True
+            if self._granted is not None and not self._granted.done():
+                self._granted.set_result(header["unclean"])
+        elif header["t"] == "held":
+            self._holder = header["by"]
+        elif header["t"] == "wanted":
+            self._wanted = True
+            if not self._busy.locked():
+                self._giving = asyncio.ensure_future(self._give_back())
+
+    def on_down(self, link: Link) -> None:
+        if link is self.head:
+            self._held = self._wanted = False
+            if self._granted is not None and not self._granted.done():
+                self._granted.set_exception(ConnectionError("the link to the head went down"))
+
+    def start_now(self, send: Callable[[int], None]) -> bool:
+        """Start a gang run without waiting, when nothing stands in the way; says whether it did."""
+        if not self._held or self._wanted or self._busy.locked() or not self.whole:
+            return False
+        send(self.epoch)
+        return True
+
+    async def start(self, send: Callable[[int], None]) -> bool:
+        """Start a gang run: ``send(epoch)`` hands its calls to the links.
+
+        Raises:
+            ConnectionError: the head cannot be reached now.
+        """
+        async with self._busy:
+            await self._hold()
+            if started := self.whole or not held(await self._look(), of_parts=True):
+                await self._have_whole()
+                send(self.epoch)
+            if self._wanted:
+                await self._release()
+            return started
+
+    async def start_on(
+        self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = ""
+    ) -> bool:
+        async with self._busy:
+            await self._hold()
+            nodes = choose(wanted, await self._look(), job)
+            if nodes:
+                links = [self._links[node] for node in nodes]
+                epoch = links[0].epoch
+                if any(link.epoch != epoch or link.broken or link.members != nodes for link in links):
+                    epoch = await self._form(nodes)
+                send(epoch, nodes)
+            if self._wanted:
+                await self._release()
+            return bool(nodes)
+
+    async def ensure(self) -> None:
+        """Have all ranks in a gang, for work that is not a gang run but needs the plugins' contexts. Gangs of some of
+        the nodes stay as they are."""
+        async with self._busy:
+            if self.ready:
+                return
+            await self._hold()
+            await self._look()
+            if any(link.members and not link.broken for link in self._links):
+                rest = tuple(link.node for link in self._links if not link.epoch or link.broken)
+                if rest:
+                    await self._form(rest)
+            else:
+                await self._have_whole()
+            if self._wanted:
+                await self._release()
+
+    async def _look(self) -> list[NodeHolds]:
+        """What the nodes have, as they tell it; another client may have formed gangs there."""
+        links = [
+            link
+            for link in self._links
+            if link.up and not link.gone and "queue" in link.welcome.get("knows", ())
+        ]
+        answers: list[tuple[HoldsAnswer, bytes] | BaseException]
+        answers = await asyncio.gather(*(link.ask({"t": "holds"}) for link in links), return_exceptions=True)
+        told: dict[int, Mapping[str, HereOfGang]] = {}
+        for link, answer in zip(links, answers, strict=True):
+            if isinstance(answer, BaseException):
+                if link is self.head:
+                    raise answer
+                continue  # it went down just now: others may do
+            header = answer[0]
+            told[link.node] = header["runs"]
+            if header["epoch"] >= link.epoch and not (link.broken and header["epoch"] == link.epoch):
+                link.learn_gang(header)
+        return [
+            NodeHolds(
+                node=link.node,
+                there=link.node in told,
+                gone=link.gone,
+                epoch=link.epoch,
+                broken=bool(link.broken) and not link.spent,
+                members=link.members,
+                runs=told.get(link.node, {}),
+            )
+            for link in self._links
+        ]
+
+    async def _have_whole(self) -> None:
+        """Form the next epoch where there is need of it; of one that is only spent, ranks may have yet to begin what
+        they have been given."""
+        if self.whole:
+            return
+        links = self._links
+        if any(link.spent for link in links) and all(link.spent or not link.broken for link in links):
+            await self._until_idle("runs wait for broadcasts that leave no process for them")
+        await self._form()
+
+    async def _hold(self) -> None:
+        if not self._held:
+            if not self.head.send({"t": "lock"}):
+                raise ConnectionError("the link to the head is down")
+            self._granted = asyncio.get_running_loop().create_future()
+            with self._telling():
+                self._unclean = await self._granted
+        if self._unclean:
+            await self._repair()
+            self._unclean = False
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Say who is waited for, where that takes long."""
+        since = time.strftime("%H:%M:%S")
+        told = False
+
+        def tell() -> None:
+            nonlocal told
+            told = True
+            self._tell(
+                f"runs wait since {since} for their turn after those of {self._holder or 'another client'}"
+            )
+
+        timer = asyncio.get_running_loop().call_later(PATIENCE, tell)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if told:
+                self._tell("")
+
+    async def _give_back(self) -> None:
+        async with self._busy:
+            if self._held and self._wanted:
+                await self._release()
+
+    async def _release(self) -> None:
+        """Let the next client start its runs, once every agent has got ours: else they could overtake them."""
+        answers = [link.ask({"t": "ping"}) for link in self._links if link.up]
+        await asyncio.gather(*answers, return_exceptions=True)
+        self._held = self._wanted = False
+        self.head.send({"t": "unlock", "unclean": self._unclean})
+
+    async def _repair(self) -> None:
+        """The last holder of the lock vanished: end runs that it had started on some agents only.
+
+        Raises:
+            ConnectionError: an agent cannot be asked now what it was given.
+        """
+        links = [link for link in self._links if not link.gone]
+        answers: list[tuple[WhereAnswer, bytes]]
+        answers = await asyncio.gather(*(link.ask({"t": "where"}) for link in links))
+        runs = [(run, here) for header, _ in answers for run, here in header["runs"].items()]
+        calls, active, totals = Counter[str](), Counter[str](), dict[str, int]()
+        for run, here in runs:
+            calls[run] += here["calls"]
+            active[run] += here["active"]
+            totals[run] = here["total"]
+        why = "its client went away while it was being started"
+        for run, total in totals.items():
+            if active[run] and calls[run] < total:
+                for link, (header, _) in zip(links, answers, strict=True):
+                    if link.members and run not in header["runs"]:
+                        continue  # it has a gang of some nodes, and the run is on others
+                    link.send({"t": "stop", "run": run, "why": why, "break": link.epoch})
+                    # Its agent will say so; but what we start next would reach it before we hear of it.
+                    link.broken = link.broken or why
+
+    async def renew_processes(self) -> None:
+        async with self._busy:
+            await self._hold()
+            await self._until_idle(
+                "runs wait for broadcasts that still use modules as they were before they were edited"
+            )
+            await self._form(fresh=True)
+            if self._wanted:
+                await self._release()
+
+    async def _until_idle(self, words: str) -> None:
+        """Wait for broadcasts that are under way, and say so. No other is begun meanwhile: the lock is ours."""
+        told, pause = False, 0.01
+        while True:
+            links = [link for link in self._links if not link.gone]
+            answers: list[tuple[WhereAnswer, bytes]]
+            answers = await asyncio.gather(*(link.ask({"t": "where"}) for link in links))
+            if not any(here["active"] for header, _ in answers for here in header["runs"].values()):
+                break
+            if not told:
+                self._tell(words)
+            told, pause = True, min(2 * pause, 0.5)
+            await asyncio.sleep(pause)
+        if told:
+            self._tell("")
+
+    async def _form(self, nodes: tuple[int, ...] = (), *, fresh: bool = False) -> int:
+        """Form the next epoch, of all nodes or of these, and give its number."""
+        await self._know_plugins()
+        links = [self._links[node] for node in nodes] or self._links
+        # Asked of all at once: forming a gang takes one round trip.
+        formed: AgentFormed
+        numbered: NumberAnswer
+        (formed, _), (numbered, _), (peers, gpus, line) = await asyncio.gather(
+            links[0].ask({"t": "form"}),
+            self.head.ask({"t": "number", "least": 1 + max(link.epoch for link in self._links)}),
+            self._with_ports(links),
+        )
+        epoch = numbered["epoch"]
+        rendezvous = {"head_addr": formed["head_addr"], "head_port": formed["head_port"], "peers": peers}
+        info = self._facts | rendezvous | {"total_accelerators": gpus}
+        if nodes:
+            each = self._facts["world_size"] // self._facts["total_nodes"]
+            info |= {"members": list(nodes), "total_nodes": len(nodes), "world_size": len(nodes) * each}
+            info["peers"] = [peers[node] | {"node": place} for place, node in enumerate(nodes)]
+        header: ClientGang
+        header, plugins = self._setup(epoch, info, fresh=fresh)
+        if self._fail_fast and len(line) > 1:
+            header["line"] = {"key": token_hex(), "nodes": line}
+        for link in links:
+            if link.send(header, plugins):
+                link.epoch, link.broken, link.spent, link.members = epoch, "", False, nodes
+        return epoch
+
+    async def _with_ports(self, links: Sequence[Link]) -> tuple[list[Place], int, list[tuple[int, str, int]]]:
+        """The nodes with the ports that they keep free for their ranks; their GPUs; where they hear one another."""
+        links = [link for link in links if link.up]
+        answers: list[tuple[PortsAnswer, bytes] | BaseException]
+        answers = await asyncio.gather(*(link.ask({"t": "ports"}) for link in links), return_exceptions=True)
+        told = {
+            link.node: answer[0]
+            for link, answer in zip(links, answers, strict=True)
+            if not isinstance(answer, BaseException)  # it went down just now: there will be no whole gang
+        }
+        ports = {node: answer["ports"] for node, answer in told.items()}
+        peers = [peer | {"ports": ports.get(peer["node"], [])} for peer in self._facts["peers"]]
+        gpus = sum(answer["accelerators"] for answer in told.values())
+        at = {peer["node"]: str(peer["address"]) for peer in peers}
+        line = [(node, at[node], answer["line"]) for node, answer in told.items() if answer["line"]]
+        return peers, gpus, line
+
+
+FIRST = 1  # the epoch that a node begins with; it counts on by itself
+
+
+class Standalone(Keeper):
+    """See the module, and :class:`Keeper` for what it is made with."""
+
+    @property
+    def whole(self) -> bool:
+        return all(link.epoch or link.gone for link in self._links)
+
+    def start_now(self, send: Callable[[int], None]) -> bool:
+        if self.whole:
+            send(FIRST)
+            return True
+        return False
+
+    async def start(self, send: Callable[[int], None]) -> bool:
+        await self.ensure()
+        send(FIRST)
+        return True
+
+    async def start_on(
+        self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = ""
+    ) -> bool:
+        """The nodes with the least to do for this client; where all have some, its calls wait there."""
+        await self.ensure()
+        if isinstance(wanted, int):
+            there = sorted((link.gone, link.load, link.node) for link in self._links)
+            wanted = tuple(sorted(node for *_, node in there[:wanted]))
+        send(FIRST, wanted)
+        return True
+
+    async def renew_processes(self) -> None:
+        async with self._busy:
+            await self._know_plugins()
+            header, plugins = self._setup(FIRST, self._facts, fresh=True)
+            for link in self._links:
+                # One that is down tells what it has loaded when it is there again.
+                link.send(header | {"alone": True}, plugins)
+
+    async def ensure(self) -> None:
+        async with self._busy:
+            if self.whole:
+                return
+            await self._know_plugins()
+            header, plugins = self._setup(FIRST, self._facts)
+            for link in self._links:
+                # One that is down is set up when it is there again: its calls wait for that.
+                if not link.epoch and link.send(header | {"alone": True}, plugins):
+                    link.epoch = FIRST

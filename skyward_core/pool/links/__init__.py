@@ -1,1 +1,0 @@
-"""The connections to the nodes' agents, and what travels over them."""

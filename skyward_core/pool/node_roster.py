@@ -1,0 +1,206 @@
+"""Which nodes are there, and which are leaving."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from skyward_core.model.machines import Machine
+from skyward_core.model.outcomes import PoolStatus
+from skyward_core.pool.agent_link import Link
+from skyward_core.pool.event_log import News
+from skyward_core.pool.pool_context import PoolContext
+from skyward_core.protocol.frame_schema import LONGEST_NOTICE, is_same_end
+from skyward_core.store.ledger_rows import Replacement
+from skyward_core.views import events
+from skyward_core.views.pool_view import NodeView
+
+if TYPE_CHECKING:
+    from skyward_core.protocol.frame_types import NoticeKeys
+
+
+LOOK = 0.02  # seconds between looks at whether another client has decided about a node
+OVERDUE = 30.0  # seconds after which a machine that was to be taken back is not expected to be
+SAID = 3  # nodes that the pool's state names; the others are counted
+
+
+class Roster:
+    """One pool's.
+
+    Attributes:
+        owner: this client's name, where one client sees to a node for all.
+        tasks: node -> what brings it another machine, while that goes on.
+        given_up: node -> why it got none.
+    """
+
+    def __init__(self, context: PoolContext, news: News) -> None:
+        self._context = context
+        self._news = news
+        self.owner = f"{os.getpid()}.{secrets.token_hex(4)}"
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.given_up: dict[int, str] = {}
+
+    # -- who is missing ----------------------------------------------------------------------------------
+
+    def away(self) -> list[Link]:
+        """Links that are down and do not try to come up again."""
+        return [link for link in self._context.links if link.gone or not (link.up or link.returning)]
+
+    def state(self) -> tuple[PoolStatus, str]:
+        """The pool's state as its links have it, and what is amiss."""
+        away = self.away()
+        if not away:
+            return "up", ""
+        nodes = [self._context.view.nodes[link.node] for link in away]
+        said = [
+            f"node {node.index} {why}" if (why := node.link_detail or node.detail) else f"node {node.index}"
+            for node in nodes[:SAID]
+        ]
+        more = f" and {len(away) - SAID} more" if len(away) > SAID else ""
+        return "degraded", f"not there: {'; '.join(said)}{more}"
+
+    def tell(self) -> None:
+        """Say that the pool is up, or what of it is not there."""
+        state, detail = self.state()
+        self._news.emit(events.PoolState(pool=self._context.name, state=state, detail=detail))
+
+    def note(self) -> None:
+        """Say so, and write it down."""
+        context = self._context
+        if not context.observer:  # who only looks changes nothing
+            context.ledger.pool_state(context.token, self.state()[0])
+        self.tell()
+
+    # -- who may come back -------------------------------------------------------------------------------
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a node is to get another machine, or just gets it."""
+        return bool(self.tasks)
+
+    def hope_for(self, node: int) -> bool:
+        """Whether a node that is gone may come back."""
+        return node in self.tasks
+
+    def why_not(self, node: int) -> str:
+        """Why a node that is gone got no other machine; "" where none was asked for."""
+        return self.given_up.get(node, "")
+
+    @property
+    def expects_losses(self) -> bool:
+        """Whether machines are about to be taken back, and others will be in their places."""
+        return self._context.options.on_loss == "replace" and any(map(_is_leaving, self._context.view.nodes))
+
+    async def settled(self) -> None:
+        """Wait until nothing is under way any more."""
+        while self.tasks or self.expects_losses:
+            if self.tasks:
+                await asyncio.wait(self.tasks.values())
+            else:
+                await asyncio.sleep(LOOK)
+
+    # -- who decides -------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def deciding(self, node: int) -> AsyncIterator[bool]:
+        """Be the one client that decides what becomes of a node without an agent: of two that both did, one would go
+        on with the old machine and one with another, and their logs would overwrite each other.
+
+        Yields:
+            Whether another client has decided already, that the node gets or has another machine.
+        """
+        with open(self._context.archive.folder / f"node-{node}.lock", "w") as lock:
+            while not (decided := self._decided(node)):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    await asyncio.sleep(LOOK)
+                    continue
+                decided = self._decided(node)
+                break
+            yield decided
+
+    def _decided(self, node: int) -> bool:
+        entry = self.entry(node)
+        theirs = entry is not None and entry.owner != self.owner and not entry.made
+        return theirs or self.superseded(node)
+
+    def superseded(self, node: int) -> bool:
+        """Whether the ledger has another machine for a node than we know."""
+        context = self._context
+        machine, ours = context.ledger.machines(context.token)[node], context.machines[node]
+        return (machine.id, machine.extra) != (ours.id, ours.extra)
+
+    def entry(self, node: int) -> Replacement | None:
+        """What the ledger has of a replacement of a node's machine."""
+        rows = self._context.ledger.replacements(self._context.token)
+        return next((each for each in rows if each.node == node), None)
+
+
+def _is_leaving(node: NodeView) -> bool:
+    return node.is_taken_back and time.time() < (node.notice_ends_at or node.notice_at) + OVERDUE
+
+
+class Notices:
+    """Those of one pool, as one client hears of them."""
+
+    def __init__(self, context: PoolContext, news: News) -> None:
+        self._context = context
+        self._news = news
+
+    def greeted(self, link: Link) -> None:
+        """An agent greets us: it may have been told while we were not there, and so may have others."""
+        for each in link.welcome.get("notices", ()):
+            self.heard(link, each)
+        for node in self._context.view.nodes:
+            if node.index != link.node and node.is_taken_back:
+                self._warn(link, node)
+
+    def heard(self, link: Link, told: NoticeKeys) -> None:
+        """A node tells of its machine."""
+        context, kind, left = self._context, told["kind"], told["left"]
+        node = context.view.nodes[link.node]
+        ends_at = None if left is None else time.time() + min(LONGEST_NOTICE, max(0.0, left))
+        if node.notice == kind and is_same_end(node.notice_ends_at, ends_at):
+            return
+        self._news.emit(events.NodeNotice(pool=context.name, node=link.node, kind=kind, ends_at=ends_at))
+        self._news.complain(in_words(link.node, told))
+        if kind == "rebalance":
+            return
+        for other in context.links:
+            if other is not link and other.up:
+                self._warn(other, node)
+
+    def _warn(self, link: Link, node: NodeView) -> None:
+        # Nodes that stand alone need no other.
+        if not (self._context.observer or self._context.alone):
+            left = 0.0 if node.notice_ends_at is None else node.notice_ends_at - time.time()
+            link.warn(node.index, max(0.0, left))
+
+
+def taken_back(node: int, machine: Machine, *, noticed: bool = False) -> str:
+    """That a machine was taken back, by its provider's word or by a notice; "" where nobody says so."""
+    said = f"preempted: the machine of node {node} was taken back by its provider"
+    if how := machine.extra.get("preempted"):
+        return f"{said}: {how}"
+    return said if noticed else ""
+
+
+def in_words(node: int, told: NoticeKeys) -> str:
+    """What a notice says."""
+    if told["kind"] == "rebalance":
+        return (
+            f"the provider says that node {node}'s machine may soon be taken back; nothing is done about it"
+        )
+    left = told["left"]
+    when = "now" if left is None else f"in {left:.0f} s"
+    return (
+        f"node {node}'s machine is taken back by its provider {when} ({told['kind']}): its ranks have got SIGTERM, and "
+        "callbacks of on_preempt are called"
+    )

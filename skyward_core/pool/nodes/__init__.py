@@ -1,1 +1,0 @@
-"""Nodes coming up, going, and coming back."""

@@ -1,0 +1,863 @@
+"""Files that ranks wrote, fetched to the client."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from skyward_core.model.errors import LedgerError, PoolError, UsageError
+from skyward_core.model.outcomes import FetchedFile, Unfetched, WrittenFile
+from skyward_core.pool.agent_link import Link
+from skyward_core.pool.blob_distribution import Direct
+from skyward_core.pool.event_log import News
+from skyward_core.pool.pool_context import PoolContext
+from skyward_core.pool.runs.run_registry import RunBook
+from skyward_core.protocol.frame_codec import WireError
+from skyward_core.protocol.output_file_patterns import CHANGED, matches, pattern
+from skyward_core.transport.downloads import PARTS, IncomingOutput, OnItsWay, refuse_others
+from skyward_core.util.byte_sizes import size_in_words
+from skyward_core.util.light_dataclass import Value, value
+from skyward_core.util.terminal_safe_text import field as safe
+from skyward_core.views import events
+
+if TYPE_CHECKING:
+    from skyward_core.protocol.frame_types import WrittenAnswer, WrittenKeys
+
+
+SLACK = 2.0  # seconds between two clocks that count as showing the same time
+PATIENCE = 60.0  # seconds that a node may take to look through its disk
+MOST = 200_000  # files of one node that are asked for, answer by answer
+FROZEN = (
+    6.0  # seconds without a word, though it was asked for one every 2 s, after which it is not waited for
+)
+
+
+class Listing(NamedTuple):
+    """What nodes have told.
+
+    Attributes:
+        files: by node and path. Where nodes share a disk, a file of it is the first one's.
+        untold: how many more there are.
+        folders: node -> the ranks' working folder there.
+        failures: node -> why it did not tell.
+    """
+
+    files: list[WrittenFile]
+    untold: int
+    folders: dict[int, str]
+    failures: dict[int, str]
+
+    @property
+    def alone(self) -> frozenset[str]:
+        """Paths that only one node has; none while one may have more."""
+        if self.failures or self.untold:
+            return frozenset()
+        return frozenset(path for path, n in Counter(file.path for file in self.files).items() if n == 1)
+
+
+async def listing(
+    context: PoolContext,
+    patterns: Sequence[str],
+    run: str | None,
+    nodes: Sequence[int] | None = None,
+    *,
+    whole: bool = True,
+) -> Listing:
+    """Ask the nodes.
+
+    Args:
+        patterns: as ``output_file_patterns.pattern`` gives them; none for all files.
+        run: during which they were written; None for the whole time of the pool.
+        nodes: whom to ask; None for all.
+        whole: whether nodes are asked again for what does not go into one answer.
+    """
+    links = [link for link in context.links if nodes is None or link.node in nodes]
+    told = await asyncio.gather(*(_ask_all(link, context, patterns, run, whole=whole) for link in links))
+    view = context.view.runs.get(run or "")
+    if (
+        view is not None
+        and (view.kind != "broadcast" or view.nodes)
+        and not all(each.forgotten for each in told)
+    ):
+        # Its calls went to some nodes only.
+        told = [each._replace(why="") if each.forgotten else each for each in told]
+    found = Listing([], sum(each.more for each in told), {}, {})
+    seen: dict[tuple[str, str], WrittenFile] = {}
+    for link, each in zip(links, told, strict=True):
+        if each.why:
+            found.failures[link.node] = each.why
+        elif each.folder:
+            found.folders[link.node] = each.folder
+        for file in each.files:
+            key = file.path, file.version
+            if key in seen:
+                seen[key] = replace(seen[key], also=(*seen[key].also, file.node))
+            elif matches(file.path, patterns):
+                seen[key] = file
+    found.files.extend(seen.values())
+    found.files.sort(key=lambda file: (file.node, file.path))
+    return found
+
+
+class _NodesFiles(NamedTuple):
+    """By one node."""
+
+    files: list[WrittenFile]
+    more: int = 0
+    folder: str = ""
+    why: str = ""  # it did not
+    forgotten: bool = False  # as it knows nothing of the run
+
+
+async def _ask_all(
+    link: Link, context: PoolContext, patterns: Sequence[str], run: str | None, *, whole: bool
+) -> _NodesFiles:
+    told = await _ask(link, context, patterns, run, "")
+    while whole and told.more and told.files and len(told.files) < MOST:
+        last = told.files[-1].path
+        next_ones = await _ask(link, context, patterns, run, last)
+        files = [each for each in next_ones.files if each.path > last]
+        if not files:  # it says no more, for whatever reason
+            break
+        told = next_ones._replace(files=told.files + files)
+    return told
+
+
+async def _ask(
+    link: Link, context: PoolContext, patterns: Sequence[str], run: str | None, after: str
+) -> _NodesFiles:
+    # A machine of the pool's own has nobody else's, whatever the clock said when the pool was made.
+    since = 0.0 if context.ends_machines else link.by_its_clock(context.row.created_at) - SLACK
+    when: dict[str, object] = {"run": run} if run else {"since": since}
+    if after:
+        when["after"] = after
+    request = {"t": "written", "patterns": list(patterns)} | when
+    asking = asyncio.ensure_future(_answer(link, request))
+    deadline = time.monotonic() + PATIENCE
+    while not asking.done() and link.quiet < FROZEN and time.monotonic() < deadline:
+        await asyncio.wait([asking], timeout=1.0)
+    if not asking.done():
+        asking.cancel()
+        return _NodesFiles([], why=f"it {link.silence}")
+    try:
+        answer = asking.result()
+    except (ConnectionError, WireError) as error:
+        return _NodesFiles([], why=str(error))
+    if why := answer.get("error"):
+        return _NodesFiles([], why=why, forgotten=bool(answer.get("forgotten")))
+    return _NodesFiles([_file(each, link) for each in answer["files"]], answer["more"], answer["folder"])
+
+
+async def _answer(link: Link, request: dict[str, object]) -> WrittenAnswer:
+    """What a node says; it is asked once more after each time that its link was down and has come up again."""
+    while True:
+        had = link.welcome
+        try:
+            answer: WrittenAnswer
+            answer, _ = await link.ask(request)
+            return answer
+        except ConnectionError:
+            if not link.returning and link.welcome is had:
+                raise
+        while link.returning:
+            await asyncio.sleep(0.02)
+
+
+def _file(told: WrittenKeys, link: Link) -> WrittenFile:
+    return WrittenFile(told["path"], told["size"], link.by_our_clock(told["at"]), link.node, told["version"])
+
+
+@value
+class FetchedRow(Value):
+    """One file that has come.
+
+    Attributes:
+        target: where it was put, an absolute path.
+        node, path, version: which file of which node it was.
+        left: size and time of change that it had here when it was put there.
+    """
+
+    target: str
+    node: int
+    path: str
+    version: str
+    left: tuple[int, int]
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it lies there as it was left."""
+        return left_as(Path(self.target)) == tuple(self.left)
+
+
+def left_as(path: Path) -> tuple[int, int] | None:
+    """Size and time of change of a file; None where there is none."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+class OutputRecord:
+    """One pool's, a line for each file; several processes may add to it at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._size = 0
+        self._lock = threading.Lock()  # files of different nodes are fetched in threads
+        self._by_target: dict[str, FetchedRow] = {}
+        # Whichever node named it: of a disk that nodes share, another one may, the next time.
+        self._by_file: dict[tuple[str, str], list[FetchedRow]] = {}
+
+    def at(self, target: Path) -> FetchedRow | None:
+        """What was put there last."""
+        self._read()
+        return self._by_target.get(str(target))
+
+    def of(self, file: WrittenFile) -> list[FetchedRow]:
+        """Where the file is, as it is on its node now, and as it was left."""
+        self._read()
+        rows = self._by_file.get((file.path, file.version), ())
+        return [row for row in rows if self._by_target.get(row.target) is row and row.is_there]
+
+    def add(self, file: WrittenFile, target: Path) -> None:
+        """The file has been put there.
+
+        Raises:
+            OSError: it cannot be written down.
+        """
+        left = left_as(target)
+        if left is None:
+            return  # removed since
+        row = FetchedRow(str(target), file.node, file.path, file.version, left)
+        # What an earlier line lacks, that a crash or a full disk cut short, is not made up of this one.
+        line = b"\n" + json.dumps(asdict(row)).encode() + b"\n"
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            if os.write(descriptor, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        finally:
+            os.close(descriptor)
+
+    def _read(self) -> None:
+        """Read the lines that any process or thread has added."""
+        with self._lock:
+            self._read_new_lines()
+
+    def _read_new_lines(self) -> None:
+        try:
+            with open(self._path, "rb") as source:
+                source.seek(self._size)
+                data = source.read()
+        except FileNotFoundError:
+            return
+        whole = data[: data.rfind(b"\n") + 1]
+        self._size += len(whole)
+        for line in whole.splitlines():
+            try:
+                told = json.loads(line)
+                row = FetchedRow(**(told | {"left": tuple(told["left"])}))
+            except (ValueError, TypeError, KeyError):
+                continue  # a crash, or a full disk, cut it short
+            self._by_target[row.target] = row
+            self._by_file.setdefault((row.path, row.version), []).append(row)
+
+
+SPARE = 1 << 20  # bytes of the client's disk that are left free
+PAUSE = 1.0  # seconds before a file that was just being written is looked at again
+TICK = 0.2  # seconds between two words on how far it is
+STUCK = 60.0  # seconds without a byte after which a node is given up for now
+HURRIED = 5.0  # the same where the pool is being torn down, and its agent says nothing at all
+SLOWEST = (
+    20e6  # bytes a second that a node reads at least of what it has sent before: it looks through that again
+)
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes have come, and of how many."""
+
+
+class Aim(NamedTuple):
+    """Where files go.
+
+    Attributes:
+        folder: below which they all are.
+        by_node: the folder of each node's files in it; none where the pool has one node.
+        alone: paths that are put straight into the folder, as one node alone has them.
+    """
+
+    folder: Path
+    by_node: dict[int, str]
+    alone: frozenset[str] = frozenset()
+
+    def target(self, file: WrittenFile) -> Path:
+        """Of one file."""
+        alone, beside_others = self.places(file)
+        return alone if file.path in self.alone else beside_others
+
+    def places(self, file: WrittenFile) -> tuple[Path, Path]:
+        """Where it may be: as one node alone has it, and as several have one of its name."""
+        return self.folder / file.path, self.folder / self.by_node.get(file.node, "") / file.path
+
+
+class Fetching:
+    """Of one pool, as one client has it.
+
+    Args:
+        tries: how often a file is begun that changes while it is read.
+    """
+
+    def __init__(self, context: PoolContext, direct: Direct, record: OutputRecord, *, tries: int = 3) -> None:
+        self._context = context
+        self._direct = direct
+        self._record = record
+        self._tries = tries
+        self._arriving: dict[WrittenFile, IncomingOutput] = {}
+        self._done = 0  # bytes
+        self._given_up: dict[int, str] = {}  # nodes, and why
+
+    async def fetch(
+        self, files: Sequence[WrittenFile], aim: Aim, progress: Progress | None = None
+    ) -> list[FetchedFile]:
+        """Bring the files; what cannot be had is told of, file by file."""
+        by_node: dict[int, list[WrittenFile]] = {}
+        for file in files:
+            by_node.setdefault(file.node, []).append(file)
+        work = asyncio.gather(*(self._of_node(each, aim) for each in by_node.values()))
+        total = sum(file.size for file in files)
+        if progress is not None:
+            told = asyncio.ensure_future(self._tell(total, progress))
+            work.add_done_callback(lambda _: told.cancel())
+        return [one for part in await work for one in part]
+
+    async def _tell(self, total: int, progress: Progress) -> None:
+        while True:
+            progress(self._done + sum(each.at for each in self._arriving.values()), total)
+            await asyncio.sleep(TICK)
+
+    async def _of_node(self, files: Iterable[WrittenFile], aim: Aim) -> list[FetchedFile]:
+        return [await self._one(file, aim) for file in files]
+
+    async def _one(self, file: WrittenFile, aim: Aim) -> FetchedFile:
+        target = aim.target(file)
+        error = ""
+        for attempt in range(self._tries):
+            if attempt:
+                await asyncio.sleep(PAUSE)
+                found = await self._again(file)
+                if found is None:
+                    return FetchedFile(file, target, "it was removed on its node")
+                file = found
+            try:
+                is_new = await self._bring_once(file, target, aim)
+            except OSError as failure:
+                error = failure.strerror or str(failure)
+                if error != CHANGED:
+                    break
+                error = "it was written to while it was read: fetch it once nobody writes there"
+            else:
+                self._done += file.size
+                return FetchedFile(file, target, is_new=is_new)
+        return FetchedFile(file, target, error)
+
+    async def _again(self, file: WrittenFile) -> WrittenFile | None:
+        """The same file as it is now."""
+        exactly = "".join(f"[{c}]" if c in "*?[" else c for c in file.path)
+        found = await listing(self._context, [exactly], None, [file.node])
+        return next((replace(each, also=file.also) for each in found.files if each.path == file.path), None)
+
+    async def _bring_once(self, file: WrittenFile, target: Path, aim: Aim) -> bool:
+        """One attempt; says whether it has come just now.
+
+        Raises:
+            OSError: it cannot be had, or put there.
+        """
+        incoming = await self._begin_alone(file, target, aim)
+        if incoming is None:
+            return False
+        self._arriving[file] = incoming
+        try:
+            await self._bring(file, incoming)
+            incoming.check()
+            return await asyncio.to_thread(self._put, file, target, incoming)
+        except OSError as error:
+            if self._over or error.errno == errno.ENOSPC or CHANGED in (error.strerror, str(error)):
+                incoming.drop()  # to be gone on with by nobody
+            raise
+        finally:
+            del self._arriving[file]
+            incoming.leave()
+
+    async def _begin_alone(self, file: WrittenFile, target: Path, aim: Aim) -> IncomingOutput | None:
+        """Begin it, once no other client fetches it to the same place; None where it need not come.
+
+        Raises:
+            OSError: it cannot be put there, or whoever fetches it has got no further for long.
+        """
+        since, at = time.monotonic(), -1
+        while not await asyncio.to_thread(self._is_there, file, target, aim):
+            try:
+                return await asyncio.to_thread(self._begin, file, target, aim.folder)
+            except OnItsWay as others:
+                if others.at != at:
+                    since, at = time.monotonic(), others.at
+                elif time.monotonic() - since > self._patience or self._over:
+                    raise
+            await asyncio.sleep(TICK)
+        return None
+
+    @property
+    def _over(self) -> str:
+        """How another client has ended the pool, or its limits have; "" where nobody has."""
+        return "" if self._context.ending is None else str(self._context.ending.error())
+
+    @property
+    def _patience(self) -> float:
+        return HURRIED if self._context.leaving else STUCK
+
+    def _is_there(self, file: WrittenFile, target: Path, aim: Aim) -> bool:
+        """Whether it need not come: it has been fetched, perhaps before it was known whether others have one, too."""
+        for row in self._record.of(file):
+            if row.target == str(target):
+                return True
+            before = Path(row.target)
+            if before in aim.places(file) and not os.path.lexists(target):
+                _make_way(target, aim.folder)
+                with suppress(FileNotFoundError):  # another client moves it just now
+                    before.rename(target)
+                self._record.add(file, target)
+                return True
+        self._refuse_another(file, target)
+        return False
+
+    def _refuse_another(self, file: WrittenFile, target: Path) -> bool:
+        """Whether what is there may give way: an earlier state of the same file, as we left it.
+
+        Raises:
+            OSError: something else is there, that may be another.
+        """
+        if not os.path.lexists(target):
+            return False
+        row = self._record.at(target)
+        if row is not None and row.path == file.path and row.node in (file.node, *file.also):
+            if row.is_there:
+                return True
+            raise OSError(f"{target} has been changed here since it was fetched, and is not overwritten")
+        if target.is_symlink() or not target.is_file() or target.stat().st_size != file.size:
+            raise OSError(f"{target} is there, did not come from this file, and is not overwritten")
+        return False  # it may be the same, which its hash will tell
+
+    def _begin(self, file: WrittenFile, target: Path, folder: Path) -> IncomingOutput:
+        _make_way(target, folder)
+        incoming = IncomingOutput(folder, f"{target}\0{file.node}", file.size, file.version)
+        needed = file.size - incoming.at
+        free = shutil.disk_usage(folder).free
+        if needed and needed > free - SPARE:
+            incoming.drop()
+            raise OSError(f"no room: it needs {needed:,} bytes, and {free:,} are free at {folder}")
+        return incoming
+
+    async def _bring(self, file: WrittenFile, incoming: IncomingOutput) -> None:
+        """Have all bytes of it here, however often the link drops.
+
+        Raises:
+            OSError: it is no more as it was, cannot be written here, or nothing comes from there any more.
+        """
+        since, at = time.monotonic(), incoming.at
+        while not (why := self._over or self._given_up.get(file.node, "")):
+            link = self._context.links[file.node]
+            try:
+                return await self._unless_it_freezes(link, file.path, incoming)
+            except ConnectionError as error:
+                if incoming.at > at:
+                    since, at = time.monotonic(), incoming.at
+                if link.gone or self._context.detached or time.monotonic() - since > self._patience:
+                    self._given_up[file.node] = str(error)
+                await asyncio.sleep(0.1)  # the link is on its way up again
+        raise OSError(why)
+
+    async def _unless_it_freezes(self, link: Link, path: str, incoming: IncomingOutput) -> None:
+        """Take it, as long as some of it comes. A silent node is not asked again: it answers once it goes on.
+
+        Raises:
+            ConnectionError: the link is down, the node silent, or its disk does not answer; what has come is kept.
+        """
+        taking = asyncio.ensure_future(self._by_the_best_way(link, path, incoming))
+        at, since = incoming.at, time.monotonic()
+        try:
+            while not taking.done():
+                await asyncio.wait([taking], timeout=TICK * 5)
+                if incoming.at != at:
+                    at, since = incoming.at, time.monotonic()
+                stalled = time.monotonic() - since
+                if not taking.done() and min(link.quiet, stalled) > max(FROZEN, self._patience):
+                    raise ConnectionError(f"node {link.node} {link.silence}")
+                if not taking.done() and stalled > STUCK + at / SLOWEST:
+                    raise ConnectionError(f"nothing of it has come from node {link.node} for {stalled:.0f} s")
+            taking.result()
+        finally:
+            taking.cancel()
+
+    async def _by_the_best_way(self, link: Link, path: str, incoming: IncomingOutput) -> None:
+        # Standalone nodes listen nowhere.
+        if self._context.alone or not await self._direct.take(link, path, incoming):
+            await link.take(path, incoming)
+
+    def _put(self, file: WrittenFile, target: Path, incoming: IncomingOutput) -> bool:
+        """Give it its name; says whether it was not there already."""
+        instead = self._refuse_another(file, target)
+        if not instead and incoming.is_like(target):
+            incoming.drop()
+            self._record.add(file, target)
+            return False
+        try:
+            incoming.put(target, file.changed_at, instead=instead)
+        except FileExistsError as error:
+            incoming.drop()
+            raise OSError(f"{target} is there, is another file, and is not overwritten") from error
+        self._record.add(file, target)
+        return True
+
+
+def _make_way(target: Path, folder: Path) -> None:
+    """Have the folders on the way to a file.
+
+    Raises:
+        OSError: they cannot be made, somebody else has made them, a link leads out of the folder, or it is ours.
+    """
+    if PARTS in target.relative_to(folder).parts:
+        raise OSError(
+            f"{PARTS} is where files are that are on their way: give that folder another name there"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    if not target.parent.resolve().is_relative_to(folder.resolve()):
+        raise OSError(f"a link on the way to {target} leads out of {folder}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise OSError(f"{target.parent} cannot be a folder: there is a file of that name") from error
+    if target.parent != folder:
+        refuse_others(folder / target.relative_to(folder).parts[0])
+
+
+FOLDER = "outputs"  # of the client, in its working folder
+SETTLED = 3.0  # seconds without a change after which nobody is likely to be writing a file
+LOOK = (2.0, 15.0)  # seconds before the first and between later looks during a run
+BEHIND = (
+    32  # runs that wait to be looked at when they are over; of more, the pool's end sees to the older ones
+)
+NAMED = 5  # files that a receipt names, of each node's
+
+
+class Haul(NamedTuple):
+    """What came of fetching.
+
+    Attributes:
+        files: each that was meant.
+        notes: what else there is to say, in words.
+    """
+
+    files: list[FetchedFile]
+    notes: list[str]
+
+
+class Rest(NamedTuple):
+    """What is left on the nodes of a pool that ends.
+
+    Attributes:
+        notes: where it lies, in words.
+        lost: what goes with its machines, in words.
+        stays: nodes on which it stays, and the folder there.
+    """
+
+    notes: Sequence[str] = ()
+    lost: Sequence[str] = ()
+    stays: Sequence[tuple[int, str]] = ()
+
+
+class Outputs:
+    """One pool's, as one client has it."""
+
+    def __init__(self, context: PoolContext, news: News, book: RunBook) -> None:
+        self._context = context
+        self._news = news
+        self._book = book
+        self._record = OutputRecord(context.archive.folder / "outputs.jsonl")
+        self._base = Path.cwd() / FOLDER
+        self._patterns: Sequence[str] = context.row.spec.get("image", {}).get("outputs") or ()
+        self._one_at_a_time = asyncio.Lock()
+        self._ended: dict[str, None] = {}  # runs to be looked at for the last time
+        self._stir = asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
+
+    async def files(
+        self, patterns: Sequence[str] = (), run: str | None = None, *, whole: bool = True
+    ) -> Listing:
+        """What there is; nothing where ranks work in this machine's own folders.
+
+        Args:
+            patterns: as ``output_file_patterns.pattern`` takes them; none for all files.
+            run: during which they were written; None for the whole time of the pool.
+            whole: whether nodes are asked again for what does not go into one answer.
+
+        Raises:
+            UsageError: a pattern leads out of the working folder.
+        """
+        wanted = _checked(patterns)
+        if self._context.runs_here:
+            return Listing([], 0, {}, {})
+        return await listing(self._context, wanted, run, whole=whole)
+
+    async def unfetched(self) -> Unfetched:
+        """What a teardown would find, as things stand."""
+        found = await self.files()
+        parts: dict[bool, list[WrittenFile]] = {True: [], False: []}
+        for file in self._unfetched(found):
+            parts[bool(self._patterns) and matches(file.path, self._patterns)].append(file)
+        return Unfetched(
+            parts[True],
+            parts[False],
+            found.untold,
+            self._context.ends_machines,
+            int(self._context.options.keep_outputs),
+            found.failures,
+        )
+
+    async def fetch(
+        self,
+        patterns: Sequence[str] = (),
+        to: Path | None = None,
+        run: str | None = None,
+        progress: Progress | None = None,
+    ) -> Haul:
+        """Bring files here.
+
+        Args:
+            to: the folder that they come to; None for ``outputs/RUN``, or ``outputs/POOL``.
+
+        Raises:
+            UsageError: a pattern leads out of the working folder.
+            PoolError: no node could be asked.
+        """
+        found = await self.files(patterns, run)
+        notes = [f"node {node} cannot be asked for files: {why}" for node, why in found.failures.items()]
+        if notes and not found.folders:
+            raise PoolError(f"of pool {self._context.name}: {'; '.join(notes)}")
+        if found.untold:
+            notes.append(
+                f"{found.untold:,} more files are there than nodes name at once: say which, by patterns"
+            )
+        return Haul(await self._take(found, found.files, run, to, progress), notes)
+
+    async def _take(
+        self,
+        found: Listing,
+        files: Sequence[WrittenFile],
+        run: str | None,
+        to: Path | None = None,
+        progress: Progress | None = None,
+        *,
+        tries: int = 3,
+    ) -> list[FetchedFile]:
+        aim = Aim(await asyncio.to_thread(self._folder, run, to) if files else Path(), self._by_node())
+        if not self._goes_on(run):
+            aim = aim._replace(alone=found.alone)
+        async with self._one_at_a_time:
+            fetching = Fetching(self._context, self._book.direct, self._record, tries=tries)
+            got = await fetching.fetch(files, aim, progress)
+        for each in got:
+            if each.is_new or (each.error and tries > 1):
+                self._tell(run or "", each)
+        return got
+
+    def _folder(self, run: str | None, to: Path | None) -> Path:
+        if to is not None:
+            return to.absolute()
+        folder = self._base / (run or self._context.row.key)
+        folder.mkdir(parents=True, exist_ok=True)
+        refuse_others(self._base)
+        # What came from there is neither to be sent there again, nor to be committed.
+        ignored = folder / ".gitignore"
+        if not ignored.exists():
+            ignored.write_text("*\n", encoding="utf-8")
+        return folder
+
+    def _by_node(self) -> dict[int, str]:
+        """A folder for each node: of its rank, or of the node where several ranks share its working folder."""
+        if len(self._context.links) == 1:
+            return {}
+        letter = "r" if self._context.ranks_per_node == 1 else "n"
+        return {link.node: f"{letter}{link.node}" for link in self._context.links}
+
+    def _goes_on(self, run: str | None) -> bool:
+        runs = self._context.view.runs
+        meant = runs.values() if run is None else filter(None, (runs.get(run),))
+        return any(each.state == "running" and each.ended < each.total for each in meant)
+
+    def _tell(self, run: str, each: FetchedFile) -> None:
+        file = each.file
+        self._news.emit(
+            events.OutputFetched(
+                pool=self._context.name, run=run, node=file.node, path=file.path, size=file.size,
+                target=str(each.target), error=each.error,
+            )
+        )  # fmt: skip
+
+    # -- during runs -------------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """Fetch what the image names of every run, whoever began it, from now on, while it goes on and when it is over;
+        of those that nodes remember, too, as they tell of them."""
+        self._news.subscribe(self._on_event, None)
+
+    def _on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.RunOpened | events.RunEnded) and not self._context.detached:
+            if isinstance(event, events.RunEnded):
+                self._ended[event.run] = None
+                if len(self._ended) > BEHIND:
+                    del self._ended[next(iter(self._ended))]
+            self._stir.set()
+            if self._keeping is None or self._keeping.done():
+                self._keeping = asyncio.get_running_loop().create_task(self._keep())
+
+    @property
+    def _under_way(self) -> list[str]:
+        runs = self._context.view.runs
+        return [*self._book.runs, *(run for run in runs if run not in self._book.runs and self._goes_on(run))]
+
+    async def _keep(self) -> None:
+        try:
+            await self._look_on()
+        except OSError as error:
+            self._news.complain(f"what ranks write cannot be fetched now: {error}")
+
+    async def _look_on(self) -> None:
+        """Look at the runs that go on, ever more rarely, and at each that is over; end when none is left."""
+        delay, longest = LOOK
+        while (self._ended or self._under_way) and not self._context.detached:
+            if not self._ended:
+                self._stir.clear()
+                try:
+                    async with asyncio.timeout(delay):
+                        await self._stir.wait()
+                except TimeoutError:
+                    delay = min(longest, delay * 1.5)
+            while self._ended:
+                run = next(iter(self._ended))
+                del self._ended[run]
+                found = await self.files(self._patterns, run)
+                await self._take(found, found.files, run)
+            for run in self._under_way:
+                found = await self.files(self._patterns, run, whole=False)
+                quiet = [file for file in found.files if file.age > SETTLED]
+                await self._take(found, quiet, run, tries=1)
+
+    def leave(self) -> None:
+        """This client leaves the pool; what is half here is gone on with when somebody fetches it again."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+
+    # -- at the end --------------------------------------------------------------------------------------
+
+    async def save(self, *, give_up: bool, most: int | None = None) -> Rest:
+        """Bring home what would go with the pool's machines, as far as its options say, and name what is left.
+
+        Args:
+            give_up: bring nothing home.
+            most: bytes that are brought, in place of what the options say.
+        """
+        context = self._context
+        if self._keeping is not None:
+            if give_up or self._book.runs:  # some that do not end: their nodes do not answer
+                self._keeping.cancel()
+            await asyncio.wait([self._keeping])
+        if not await asyncio.to_thread(self._had_runs):
+            return Rest()
+        trouble = ""
+        if self._patterns and not give_up:
+            found = await self.files(self._patterns)
+            trouble = await self._bring(found, self._unfetched(found))
+        found = await self.files()
+        if context.ends_machines and not give_up:
+            room = int(context.options.keep_outputs) if most is None else most
+            trouble = await self._bring(found, within(self._unfetched(found), room)) or trouble
+        left = self._unfetched(found)
+        whose = {node: [file for file in left if file.node == node] for node in found.folders}
+        said = [self._words(node, found.folders[node], files) for node, files in whose.items() if files]
+        unasked = [
+            f"node {node} could not be asked what its ranks wrote ({why})"
+            for node, why in found.failures.items()
+        ]
+        notes = [trouble] if trouble else []
+        if found.untold:
+            unasked.append(f"at least {found.untold:,} more files of ranks that were not looked at")
+        if context.ends_machines:
+            return Rest(notes, lost=[*said, *unasked])
+        stays = [(node, found.folders[node]) for node, files in whose.items() if files]
+        more = unasked[-1:] if found.untold else []
+        return Rest([*(f"stays there: {each}" for each in [*said, *more]), *notes], stays=stays)
+
+    def _had_runs(self) -> bool:
+        """Whether there were ranks that could write."""
+        try:
+            return bool(self._context.ledger.runs(self._context.token))
+        except LedgerError:
+            return True
+
+    async def _bring(self, found: Listing, files: Sequence[WrittenFile]) -> str:
+        """Fetch them, and have the pool say how far it is: nothing else happens meanwhile. Gives why that cannot be."""
+
+        def say(detail: str) -> None:
+            if self._context.view.state == "stopping" and self._context.view.detail != detail:
+                self._news.emit(events.PoolState(pool=self._context.name, state="stopping", detail=detail))
+
+        def is_at(done: int, total: int) -> None:
+            say(f"what its ranks wrote is brought here: {size_in_words(done)} of {size_in_words(total)}")
+
+        if files:
+            try:
+                await self._take(found, files, None, progress=is_at)
+            except OSError as error:
+                return f"what ranks wrote could not be brought here: {error}"
+            finally:
+                say("")
+        return ""
+
+    def _unfetched(self, found: Listing) -> list[WrittenFile]:
+        return [file for file in found.files if not self._record.of(file)]
+
+    def _words(self, node: int, folder: str, files: Sequence[WrittenFile]) -> str:
+        """What nobody has fetched of one node: how much, where, and its largest by name."""
+        largest = sorted(files, key=lambda file: -file.size)[:NAMED]
+        named = ", ".join(f"{safe(file.path)} ({size_in_words(file.size)})" for file in largest)
+        more = f" and {len(files) - len(largest):,} more" if len(files) > len(largest) else ""
+        many = f"{len(files):,} files" if len(files) > 1 else "1 file"
+        where = f"node {node} ({self._context.machines[node].address}) in {folder}"
+        return f"{many}, {size_in_words(sum(file.size for file in files))}, on {where}: {named}{more}"
+
+
+def _checked(patterns: Sequence[str]) -> list[str]:
+    try:
+        return [pattern(each) for each in patterns]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def within(files: Sequence[WrittenFile], most: int) -> list[WrittenFile]:
+    """As many of the files as there is room for, the newest first."""
+    chosen = []
+    for file in sorted(files, key=lambda file: -file.changed_at):
+        if file.size <= most:
+            chosen.append(file)
+            most -= file.size
+    return chosen

@@ -1,1 +1,0 @@
-"""What ranks wrote on their nodes: listed, fetched, and named before its machine goes."""

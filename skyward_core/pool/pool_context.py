@@ -1,0 +1,219 @@
+"""Data that the pool's parts share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Container, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from skyward_core.model.errors import PoolGone
+from skyward_core.model.machines import Machine
+from skyward_core.model.provider_capabilities import HasHosts, RunsHere, TakesBack
+from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.model.specs import Options
+from skyward_core.pool.agent_link import Link
+from skyward_core.protocol.frame_codec import WireError
+from skyward_core.providers.provider import Provider
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import PoolRow
+from skyward_core.store.pool_folder import Archive, rank_of
+from skyward_core.tasks.client_interpreter import refuse_another
+from skyward_core.tasks.pickled_call import Task
+from skyward_core.views.pool_view import PoolView
+
+if TYPE_CHECKING:
+    from skyward_core.protocol.frame_types import AgentEnding
+
+
+class PoolEnd(NamedTuple):
+    """``by``: who ended it, "" where it did so itself; ``at``: Unix time in seconds; ``why``: "" where nobody said."""
+
+    pool: str
+    by: str
+    why: str
+    at: float
+
+    @classmethod
+    def by_itself(cls, pool: str, why: str) -> PoolEnd:
+        """Its limits were over, just now."""
+        return cls(pool, "", why, time.time())
+
+    @classmethod
+    def told(cls, pool: str, header: AgentEnding) -> PoolEnd:
+        """As one of its agents says when it begins to end."""
+        return cls(pool, header["by"], header["why"], time.time())
+
+    @classmethod
+    def written(cls, row: PoolRow) -> PoolEnd:
+        """As the ledger knows it; of a pool that is just being torn down it does not know by whom."""
+        if row.ended_at is None:
+            return cls(row.name, "another client", "", time.time())
+        receipt = row.receipt or {}
+        whys = sorted({note.partition(": ")[2] or note for note in receipt.get("notes", ())})
+        return cls(row.name, receipt.get("by", ""), "; ".join(whys), row.ended_at)
+
+    def error(self) -> PoolGone:
+        """What is raised by all that waits, or is begun later: a fresh one for each thread."""
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.at))
+        ended = f"was ended at {when} by {self.by}" if self.by else f"ended itself at {when}"
+        why = f": {self.why}" if self.why else ""
+        return PoolGone(f"pool {self.pool} {ended}{why}", by=self.by, at=self.at, why=self.why)
+
+
+class PoolContext:
+    """One pool's, as one client has it.
+
+    Attributes:
+        links: of its nodes, by index; one that is put in another's place takes its index.
+        machines: that its nodes are on, by index.
+        view: what it looks like now; only ``event_log.News`` writes to it.
+        observer: whether this client only looks, and changes nothing.
+        ending: how the pool ended, where it was not this client that ended it.
+        why_ended: why this client ends it, where nobody told it to; else "".
+        leaving: whether this client tears it down, or has left it.
+        detached: whether this client has left it.
+        runs_here: whether its ranks work in this machine's own folders.
+    """
+
+    def __init__(self, row: PoolRow, provider: Provider, ledger: Ledger, *, observer: bool) -> None:
+        self.row = row
+        self.name = row.name
+        self.token = row.token
+        self.provider = provider
+        self.ledger = ledger
+        self.observer = observer
+        self.archive = Archive(row.key)
+        self.view = PoolView(row.name, key=row.key)
+        self.options = Options.from_json(row.spec["options"])
+        self.links: list[Link] = []
+        self.machines: list[Machine] = []
+        worker = row.spec["worker"]
+        self._concurrency: int = worker["concurrency"]
+        self.ranks_per_node = worker["ranks_per_node"] if isinstance(worker["ranks_per_node"], int) else 1
+        self.ending: PoolEnd | None = None
+        self.why_ended = ""
+        self.leaving = False
+        self.detached = False
+        python = row.spec.get("interpreter")
+        self._interpreter = Interpreter.from_json(python) if python else None
+        self.runs_here = isinstance(provider, RunsHere)
+        self._turn = -1  # the node that had the last
+
+    @property
+    def alone(self) -> bool:
+        """Whether its nodes stand alone: no gang, no network among them."""
+        return not self.options.cluster
+
+    @property
+    def ends_machines(self) -> bool:
+        """Whether its machines, and all that lies on them, end with it."""
+        return not self.runs_here and not isinstance(self.provider, HasHosts)
+
+    @property
+    def slots_per_node(self) -> int:
+        """Tasks that a node runs at the same time."""
+        return self._concurrency * self.ranks_per_node
+
+    def check_interpreter(self, tasks: Sequence[Task]) -> None:
+        """What was pickled by another Python than the pool has is not sent there.
+
+        Raises:
+            UsageError: it was.
+        """
+        for task in tasks:
+            if not task.portable:
+                refuse_another(task.name, self.name, task.interpreter, self._interpreter, here=self.runs_here)
+
+    def link_of(self, rank: int) -> Link:
+        """The link to the node that a rank is on."""
+        return self.links[rank // self.ranks_per_node]
+
+    def clock_ahead_of(self, rank: int) -> float:
+        """Seconds by which our clock is ahead of that of the node that a rank is on; 0 where nothing is known."""
+        node = rank // self.ranks_per_node
+        return self.links[node].clock.ahead if node < len(self.links) else 0.0
+
+    def may_be_taken_back(self, node: int) -> bool:
+        """Whether a node's machine may be taken back, and no notice of that has come."""
+        if not isinstance(self.provider, TakesBack) or self.view.nodes[node].is_taken_back:
+            return False
+        return bool(self.provider.notices(self.machines[node]))
+
+    def staying(self, links: Sequence[Link]) -> Sequence[Link]:
+        """Those whose machines are not about to be taken back; all, where each is."""
+        nodes = self.view.nodes
+        return [link for link in links if not nodes[link.node].is_taken_back] or links
+
+    def next_link(self, among: Container[Link]) -> Link:
+        """The next node in turn, of those that have the least to do for us."""
+        after = self._turn + 1
+        left = [link for link in (*self.links[after:], *self.links[:after]) if link in among]
+        link = min(left, key=lambda link: (not link.up or link.silent, link.load))
+        self._turn = link.node
+        return link
+
+    def ranks_of(self, node: int) -> range:
+        """The ranks of a node."""
+        return range(node * self.ranks_per_node, (node + 1) * self.ranks_per_node)
+
+    def cursors(self, node: int) -> dict[str, int]:
+        """How many bytes of each log file of a node are here."""
+        ranks = self.ranks_of(node)
+        return {name: at for name, at in self.archive.cursors.items() if rank_of(name) in ranks}
+
+    def check_rank(self, link: Link, rank: int, node: int | None = None) -> None:
+        """A node speaks of its own ranks only.
+
+        Raises:
+            WireError: it does not.
+        """
+        if (rank >= 0 and rank // self.ranks_per_node != link.node) or node not in (None, link.node):
+            raise WireError(f"node {link.node} speaks of rank {rank} as if it were its own")
+
+
+A_MOMENT = 0.003  # seconds; longer than a small call takes
+FAREWELL = 1.0  # seconds that what goes on beside may take to be broken off
+
+
+class Background:
+    """One pool's."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._later: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside; its failure is reported like any other error of the loop."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def later(self, work: Callable[..., None], *args: Any) -> None:
+        """Do a moment later what nobody waits for, in order: a caller who has its result may send the next run first.
+
+        Then it is done while that one's calls are on their way, and costs no time that anybody sees.
+        """
+        self._later.append((work, args))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(A_MOMENT, self._moment_over)
+
+    def _moment_over(self) -> None:
+        self._timer = None
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Do now what was left for later."""
+        while self._later:
+            work, args = self._later.popleft()
+            work(*args)
+
+    async def stop(self) -> None:
+        """Break off what goes on beside."""
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        if tasks:  # one that is still there when the process ends has asyncio complain
+            await asyncio.wait(tasks, timeout=FAREWELL)

@@ -1,0 +1,201 @@
+"""Stacks, profiles and debuggers of ranks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.model.stack_values import RankStack, StackFrame, Stacks, ThreadStack
+from skyward_core.pool.agent_link import Link
+from skyward_core.pool.pool_context import PoolContext
+from skyward_core.protocol.frame_codec import WireError
+from skyward_core.util.terminal_safe_text import field
+
+if TYPE_CHECKING:
+    from skyward_core.protocol.frame_types import AgentKnown, DebugAnswer, RankStacksKeys, StacksAnswer
+    from skyward_core.views.pool_view import RunView
+
+
+PATIENCE = 15.0  # seconds for a node's answer: it gives itself less
+UNHEARD = 4.0  # seconds without any word of a node after which no answer is waited for: it is asked for one every two
+LOOKS = 0.5  # seconds between two looks whether there is a word
+TOO_OLD = "its node's agent is of an older release, which tells no stacks: start the pool anew for that"
+
+
+async def stacks(
+    context: PoolContext, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
+) -> Stacks:
+    """Ask the nodes, all at once; one that does not answer is told of as such.
+
+    Args:
+        run: which only ranks that work for it, or could, are told of; "" for all.
+        ranks: whom to ask; None for all.
+        signal: ranks that cannot be read otherwise may be sent a signal.
+    """
+    told = await asyncio.gather(*(_ask(context, link, ranks, signal=signal) for link in context.links))
+    found = sorted((each for some in told for each in some), key=lambda each: (each.rank, each.number))
+    view = context.view.runs.get(run)
+    tasks = view.tasks.values() if view is not None else ()
+    ended = (task for task in tasks if task.outcome is not None and task.outcome.kind != "lost")
+    returned = sorted({task.rank for task in ended if task.rank is not None})
+    idle: list[RankStack] = []
+    if view is not None:
+        found, idle = _of_run(found, view)
+    return Stacks(time.time(), tuple(found), run, tuple(returned), tuple(idle))
+
+
+def _of_run(found: list[RankStack], view: RunView) -> tuple[list[RankStack], list[RankStack]]:
+    """Return the processes that are of a run, and idle processes that are not."""
+    found = [each for each in found if not view.nodes or each.node in view.nodes]
+    if view.kind == "broadcast":
+        return found, []
+    idle = [each for each in found if view.id not in each.runs and each.at == "idle"]
+    return [each for each in found if view.id in each.runs or (not each.threads and each.at != "idle")], idle
+
+
+async def _ask(
+    context: PoolContext, link: Link, ranks: Sequence[int] | None, *, signal: bool
+) -> list[RankStack]:
+    mine = context.ranks_of(link.node)
+    wanted = [rank for rank in mine if ranks is None or rank in ranks]
+    if not wanted:
+        return []
+    if not link.up:
+        why = link.lost_why or f"there is no connection to node {link.node}"
+    elif "stacks" not in link.welcome.get("knows", ()):
+        why = TOO_OLD
+    else:
+        try:
+            answer: StacksAnswer = await _answer(link, {"t": "stacks", "ranks": wanted, "signal": signal})
+            return [_stack(each, link.node) for each in answer["ranks"] if each["rank"] in mine]
+        except TimeoutError:
+            why = f"node {link.node} {link.silence}"
+        except (ConnectionError, WireError) as error:
+            why = str(error)
+    return [RankStack(rank, 0, link.node, "silent", why=why) for rank in wanted]
+
+
+async def _answer(link: Link, question: Mapping[str, Any]) -> StacksAnswer:
+    """A node's answer. Who looks for a hang has a node that hangs, and is not kept from what the others say.
+
+    Raises:
+        TimeoutError: there is none.
+        ConnectionError: the link is down, or went down meanwhile.
+    """
+    asked = asyncio.ensure_future(link.ask(question))
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not (await asyncio.wait((asked,), timeout=LOOKS))[0]:
+                if link.quiet > UNHEARD:
+                    raise TimeoutError
+        answer: StacksAnswer
+        answer, _ = await asked
+        return answer
+    finally:
+        asked.cancel()
+
+
+def _stack(told: RankStacksKeys, node: int) -> RankStack:
+    return RankStack(
+        told["rank"],
+        told["number"],
+        node,
+        told["at"],
+        tuple(told["runs"]),
+        told.get("pid", 0),
+        told.get("how", ""),
+        told.get("why", ""),
+        told.get("answers", False),
+        tuple(
+            ThreadStack(
+                each["name"],
+                tuple(StackFrame(*frame) for frame in each["frames"]),
+                each["gil"],
+                each.get("child", 0),
+            )
+            for each in told.get("threads", ())
+        ),
+    )
+
+
+LONGEST = 600.0  # seconds
+MORE = 30.0  # seconds beside those that a node may take
+
+
+async def profile(context: PoolContext, rank: int, seconds: float) -> str:
+    """Stacks and how often each was seen; see :mod:`...views.profile`.
+
+    Raises:
+        UsageError: there is no such rank, or that is no time.
+        PoolError: the node cannot be asked, or cannot tell; says why.
+    """
+    if not 0 <= rank < context.view.world_size:
+        raise UsageError(
+            f"pool {context.name} has ranks 0 to {context.view.world_size - 1}, and no rank {rank}"
+        )
+    if not 1 <= seconds <= LONGEST:
+        raise UsageError(f"a rank is looked at for 1 to {LONGEST:g} seconds, not for {seconds:g}")
+    link = context.link_of(rank)
+    if not link.up:
+        raise PoolError(f"there is no connection to node {link.node}, which rank {rank} is on")
+    if "profile" not in link.welcome.get("knows", ()):
+        raise PoolError(
+            f"node {link.node}'s agent is of an older release, which makes no profiles: start the pool anew for that"
+        )
+    answer: AgentKnown
+    try:
+        async with asyncio.timeout(seconds + MORE):
+            answer, data = await link.ask({"t": "profile", "rank": rank, "seconds": seconds})
+    except TimeoutError as error:
+        raise PoolError(f"node {link.node} {link.silence}") from error
+    except (ConnectionError, WireError) as error:
+        raise PoolError(f"node {link.node} cannot tell: {error}") from error
+    if why := answer.get("error"):
+        raise PoolError(f"rank {rank} cannot be looked at: {field(why)}")
+    return data.decode(errors="replace")
+
+
+DEBUGGER_TIMEOUT = 15.0  # seconds for a node's answer, which comes within one
+
+
+async def debug(
+    context: PoolContext, rank: int, who: str, *, text: str = "", eof: bool = False
+) -> tuple[bytes, bool]:
+    """Type something to a rank's debugger, or hear what it has printed; whether it is over comes with that.
+
+    Args:
+        who: a word that tells this visitor from others.
+        text: what is typed.
+        eof: that nothing more is.
+
+    Raises:
+        UsageError: there is no such rank.
+        PoolError: the node cannot be asked, or the rank waits at no breakpoint.
+    """
+    if not 0 <= rank < context.view.world_size:
+        raise UsageError(
+            f"pool {context.name} has ranks 0 to {context.view.world_size - 1}, and no rank {rank}"
+        )
+    link = context.link_of(rank)
+    if not link.up:
+        raise PoolError(f"there is no connection to node {link.node}, which rank {rank} is on")
+    if "debug" not in link.welcome.get("knows", ()):
+        raise PoolError(
+            f"node {link.node}'s agent is of an older release, which debugs nothing: start the pool anew for that"
+        )
+    asked: dict[str, Any] = {"t": "debug", "rank": rank, "who": who}
+    asked |= ({"text": text} if text else {}) | ({"eof": True} if eof else {})
+    answer: DebugAnswer
+    try:
+        async with asyncio.timeout(DEBUGGER_TIMEOUT):
+            answer, data = await link.ask(asked)
+    except TimeoutError as error:
+        raise PoolError(f"node {link.node} {link.silence}") from error
+    except (ConnectionError, WireError) as error:
+        raise PoolError(f"node {link.node} cannot tell: {error}") from error
+    if why := answer.get("error"):
+        raise PoolError(field(why))
+    return data, answer["over"]

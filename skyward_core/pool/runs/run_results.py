@@ -1,0 +1,457 @@
+"""Values and errors of a run, for waiting threads."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import lru_cache
+from types import GetSetDescriptorType, MemberDescriptorType
+from typing import Any, cast
+
+from skyward_core.model.errors import (
+    Cancelled,
+    Hint,
+    PoolError,
+    RankExit,
+    RemoteError,
+    RemoteTraceback,
+    RunError,
+)
+from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, RunKind, RunStatus
+from skyward_core.pool.pool_context import PoolEnd
+from skyward_core.protocol.frame_codec import SHORT
+from skyward_core.runtime.async_and_mapped_calls import VALUES_BEFORE
+from skyward_core.tasks.guarded_user_code import tried, words_of
+from skyward_core.transport.downloads import Landing
+
+Value = bytes | Landing
+Loaded = tuple[Any, BaseException | None]  # a value, or what loading it raised
+NAMED = re.compile(
+    rb"[\x82-\x84\x93]"
+)  # in a worker's pickles ahead of each class and function: code that may run
+
+
+class RunResults:
+    """One run's. The pool's loop fills it; it is read by other threads.
+
+    Attributes:
+        pool: the pool's name.
+        state: how it is with the run.
+        outcomes: by index, as they have come.
+        values: what returned calls gave and failed ones raised, pickled, by index, until it is loaded.
+    """
+
+    __slots__ = (
+        "_arrived", "_ending", "_loaded", "_unread", "_unsent", "cancelled", "id", "kind", "name", "outcomes", "pool",
+        "root_cause", "state", "total", "values",
+    )  # fmt: skip
+
+    def __init__(self, pool: str, run: str, kind: RunKind, name: str, total: int) -> None:
+        self.pool = pool
+        self.id = run
+        self.kind = kind
+        self.name = name
+        self.total = total
+        self.state: RunStatus = "running"
+        self.cancelled = ""  # why it was
+        self.outcomes: dict[int, Outcome] = {}
+        self.values: dict[int, Value] = {}
+        self.root_cause: RootCause | None = None
+        self._arrived: list[Outcome] = []
+        self._loaded: dict[int, Future[Loaded]] = {}
+        self._ending: PoolEnd | None = None
+        self._unread = threading.Lock()  # held from the first call of `results` on
+        self._unsent = 0  # tasks that no node had been given when this client left
+
+    def name_of(self, index: int) -> str:
+        """Of which function a call was: those of a group may be of several."""
+        return self.name
+
+    def value(self, index: int) -> Any:
+        """Load what a rank returned; user code may run in here, so never on the loop.
+
+        Raises:
+            RunError: it cannot be loaded here; the cause says why.
+        """
+        value, early = self.values.pop(index), self._loaded.pop(index, None)
+        loaded, failure = load(value) if early is None else early.result()
+        if failure is not None:
+            raise self._unloadable(index, failure) from failure
+        return loaded
+
+    def _unloadable(self, index: int, error: BaseException) -> RunError:
+        outcome = self.outcomes[index]
+        place = place_of(self.kind, outcome)
+        return self._not_loaded(index, outcome.rank, f"{place} returned, but", "its result", error)
+
+    def _not_loaded(self, index: int, rank: int, place: str, what: str, error: BaseException) -> RunError:
+        """Return the failure of a run of which one value does not load here; values of the others are in it."""
+        ended = [(i, out.kind) for i, out in sorted(self.outcomes.items()) if i != index]
+        loaded = {i: self.load_early(i) for i, kind in ended if kind == "returned" and i in self.values}
+        results = {i: value for i, (value, failure) in loaded.items() if failure is None}
+        return unloadable(self.id, self.name_of(index), self.outcomes, rank, place, what, error, results)
+
+    def _loadable(self) -> tuple[dict[int, Any], RunError | None]:
+        """The values that are here and load, by index, and the first failure of one that does not."""
+        values: dict[int, Any] = {}
+        failure: RunError | None = None
+        for index in sorted(self.values):
+            if self.outcomes[index].kind == "returned":
+                try:
+                    values[index] = self.value(index)
+                except RunError as error:
+                    failure = failure or error
+        return values, failure
+
+    def load_early(self, index: int) -> Loaded:
+        """Load what a rank returned, once, perhaps while others still run; :meth:`value` then gives it."""
+        if (found := self._loaded.get(index)) is None:
+            found = self._loaded[index] = Future()
+            try:
+                found.set_result(load(self.values[index]))
+            except BaseException as error:  # the user's ctrl-c
+                found.set_exception(error)
+                raise
+        return found.result()
+
+    def results(self) -> list[Any]:
+        """Return all values by index, the first time.
+
+        Raises:
+            RunError, Cancelled: it did not succeed, or a value cannot be loaded here; the others are in ``results``.
+            PoolGone: the pool ended before it had.
+            PoolError: this client left the pool before it had, or another caller has got the values.
+        """
+        if not self._unread.acquire(blocking=False):
+            raise fetched_before(self.id)
+        if self.state != "done":
+            raise self.error()
+        values, failure = self._loadable()
+        if failure is not None:
+            failure.results = values
+            raise failure
+        return [values[index] for index in range(self.total)]
+
+    def error(self) -> Exception:
+        """The failure as an exception, the user's own one as its cause."""
+        if self._ending is not None:
+            return self._ending.error()
+        if self.state == "left":
+            goes_on = f"it goes on there, and sky.attach({self.pool!r}).wait({self.id!r}) gives its results"
+            missing = []
+            if here := len(self.outcomes) if self.kind != "broadcast" else 0:
+                missing.append(f"{here} of its {self.total} results had come here, and no node keeps those")
+            if self._unsent:
+                missing.append(
+                    f"{self._unsent} of its {self.total} tasks had been sent to no node, and are not run"
+                )
+            goes_on = "; ".join(missing) or goes_on
+            left = f"this client left pool {self.pool} while run {self.id} of {self.name} was under way"
+            return PoolError(f"{left}; {goes_on}")
+        if self.state == "cancelled" or self.root_cause is None:
+            why = f" ({self.cancelled})" if self.cancelled else ""
+            return Cancelled(f"run {self.id} of {self.name} was cancelled{why}")
+        cause = self.root_cause
+        culprit = next(o for o in self._arrived if RootCause.of(o) == cause)
+        partial, _ = self._loadable()
+        name = self.name_of(culprit.index)
+        error = RunError(
+            describe(name, self.kind, self.outcomes.values(), culprit),
+            run=self.id,
+            function=name,
+            outcomes=self.outcomes,
+            root_cause=cause,
+            results=partial,
+        )
+        return caused(error, culprit, self.values.get(culprit.index))
+
+
+def fetched_before(run: str) -> PoolError:
+    """Return the error of a client that asks the nodes for results which another one, or it itself, has got."""
+    return PoolError(f"the results of run {run} have been fetched before", hint=Hint("results", run))
+
+
+def describe(function: str, kind: str, outcomes: Iterable[Outcome], culprit: Outcome) -> str:
+    """A failed run in one line."""
+    error = culprit.error or ErrorInfo(culprit.kind, "")
+    what = {
+        "raised": f"raised {error.type}: {error.message}",
+        "exited": error.message,
+        "lost": f"was lost: {error.message}",
+        "collateral": f"was stopped: {error.message}",
+    }[culprit.kind]
+    counts: dict[str, int] = {}
+    for outcome in outcomes:
+        if outcome is not culprit:
+            counts[outcome.kind] = counts.get(outcome.kind, 0) + 1
+    others = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
+    place = place_of(kind, culprit)
+    return f"{function} failed: {place} {what}" + (f" [of the others: {others}]" if others else "")
+
+
+def place_of(kind: str, outcome: Outcome) -> str:
+    """Whose outcome it is, in words; ``kind`` is the run's."""
+    return (
+        f"rank {outcome.rank} (node {outcome.node})"
+        if kind in ("broadcast", "map")
+        else f"task {outcome.index}"
+    )
+
+
+def caused(error: RunError, culprit: Outcome, value: Value | None) -> RunError:
+    """A run's error with its cause, as what the culprit raised where that can be: it may be caught as that."""
+    pass  # few runs fail
+
+    cause = rebuild(culprit, value)
+    error.results |= tried(lambda: _values_before(cause))[0] or {}
+    made, _ = tried(lambda: of_cause(error, cause))
+    if made is None:  # its class runs code where others have attributes
+        made = error
+        made.__cause__ = cause
+    return made
+
+
+def _values_before(cause: BaseException) -> dict[int, Any]:
+    """Take the values out of a map's exception that its call had computed before; returns them by item."""
+    attributes = cause.attributes if isinstance(cause, RemoteError) else vars(cause)
+    first, data = attributes.pop(VALUES_BEFORE, (0, b""))
+    return dict(enumerate(pickle.loads(data), first)) if data else {}
+
+
+def rebuild(outcome: Outcome, value: Value | None) -> BaseException:
+    """The exception behind an outcome, with its remote traceback."""
+    info = outcome.error or ErrorInfo(outcome.kind, "")
+    error: Any
+    if outcome.kind == "raised":
+        loaded, _ = load(value) if value else (None, None)
+        is_error = issubclass(type(loaded), BaseException)
+        error = loaded if is_error else RemoteError(info.type, info.message)
+    elif info.type == "TimeoutError":
+        error = TimeoutError(f"rank {outcome.rank} {info.message}")
+    else:
+        error = RankExit(f"rank {outcome.rank}: {info.message}", outcome.exit_code, outcome.signal)
+    if info.traceback and _cause_of(error) is None:
+        _set_cause(error, RemoteTraceback(info.traceback))
+    found: BaseException = error
+    return found
+
+
+# A class of the user's may define attributes of these names itself.
+_cause_of = BaseException.__dict__["__cause__"].__get__
+_set_cause = BaseException.__dict__["__cause__"].__set__
+
+
+def unloadable(
+    run: str,
+    function: str,
+    outcomes: Mapping[int, Outcome],
+    rank: int,
+    place: str,
+    what: str,
+    error: BaseException,
+    results: Mapping[int, Any],
+) -> RunError:
+    """Return the failure of a run of which something does not load here.
+
+    Args:
+        place: where that comes from, as the beginning of a sentence.
+        what: it, in words.
+        error: what loading it raised.
+    """
+    kind, words = words_of(error)
+    message = f"{what} cannot be loaded here: {kind}: {words}"
+    cause = RootCause(rank, "returned", kind, message)
+    said = f"{function} failed: {place} {message}"
+    return RunError(said, run=run, function=function, outcomes=outcomes, root_cause=cause, results=results)
+
+
+def load(value: Value) -> Loaded:
+    """Unpickle what a rank sent; what has landed is read once and removed.
+
+    Raises:
+        BaseException: the user's ctrl-c, and the like; whatever the value's own code raises is returned.
+    """
+    if not isinstance(value, bytes):
+        return tried(value.load)
+    if len(value) > SHORT or NAMED.search(value):
+        return tried(lambda: pickle.loads(value))
+    try:
+        return pickle.loads(value), None
+    except Exception as error:  # noqa: BLE001  the caller reports which value it was
+        return None, error
+
+
+CLASSES_KEPT = 256
+MADE_BY_PROGRAMS = 1 << 9  # a flag of types
+
+# Errors of these kinds say something else where they come out of a call: that the pool is amiss, the run cancelled. The
+# next two would end loops in silence. Groups are taken apart by ``except*``.
+NEVER = (PoolError, Cancelled, StopIteration, StopAsyncIteration, BaseExceptionGroup)
+
+NOT_SET = {*dir(BaseException), "__dict__", "__weakref__"}
+OF_RUNS = {"run", "function", "outcomes", "root_cause", "results"}
+BEHAVIOUR = set(dir(RunError)) - {
+    "__new__",
+    "__module__",
+    "__doc__",
+    "__dict__",
+    "__weakref__",
+    "__annotations__",
+}
+# What Python itself looks for: when such a class is made, and in each error that it prints.
+RUNS_CODE = {"__init_subclass__", "__notes__"}
+KIND = "_kind"  # of such a class the type of the cause
+UNTOLD = {"hint", "field", "__notes__", *OF_RUNS}  # attributes of a cause that would say something else here
+# Where these stand in an error, Python looks among the names of whoever prints it for one that was meant.
+MISSPELT: tuple[tuple[type[Exception], set[str]], ...] = (
+    (AttributeError, {"name", "obj"}),
+    (NameError, {"name"}),
+)
+
+
+def of_cause(error: RunError, cause: BaseException) -> RunError:
+    """A run's error with its cause; of the cause's type, too, where there can be such a class.
+
+    Where there can be none for that type itself, there may be one for a type that it derives from: what catches
+    those catches the error.
+    """
+    caused = _made(type(cause), error.args, {**_attributes(cause), **vars(error)}, _members(cause))
+    caused.__cause__ = cause
+    return caused
+
+
+def _made(
+    kind: type, args: tuple[Any, ...], attributes: Mapping[str, Any], members: Mapping[str, Any]
+) -> RunError:
+    # Not by its truth: it may have a length.
+    error = next((made for made in map(_instance, _kinds(kind)) if made is not None), None)
+    if error is None:
+        error = RunError.__new__(RunError)
+        attributes = {name: value for name, value in attributes.items() if name in UNTOLD}
+    error.args = args
+    vars(error).update(attributes)
+    for name, member in _descriptors(type(error)):
+        if name in members:
+            member.__set__(error, members[name])
+    if isinstance(error, SyntaxError):
+        error.msg = args[0]  # which is what is printed of those
+    return error
+
+
+def _kinds(kind: type) -> Iterator[type[Exception]]:
+    """Those types of a cause that an error can take over, the nearest first."""
+    of_all: tuple[type, ...] = RunError.__mro__
+    if kind is RuntimeError:  # of the class there is something to take over all the same: attributes
+        yield RuntimeError
+    for each in kind.__mro__:
+        if each not in of_all and issubclass(each, Exception) and not issubclass(each, (RunError, *NEVER)):
+            yield each
+
+
+def _instance(kind: type[Exception]) -> RunError | None:
+    """An empty one, for no ``__init__`` of a script's to see."""
+    made = _class(kind)  # type: ignore[arg-type]  # types can be hashed, whatever theirs say
+    if made is None:
+        return None
+    for each in made.__mro__:
+        if not each.__flags__ & MADE_BY_PROGRAMS:
+            make: Any = each.__new__
+            with suppress(TypeError):  # it may be another of its types that lays out its memory
+                return cast(RunError, make(made))
+    return None
+
+
+@lru_cache(CLASSES_KEPT)
+def _class(kind: type[Exception]) -> type[RunError] | None:
+    """A class of both; None where there can be none, or to make one would run code of a script's."""
+    if type(kind) is not type:
+        return None
+    given: dict[str, Any] = {}
+    for each in kind.__mro__:
+        if not each.__flags__ & MADE_BY_PROGRAMS:
+            continue
+        for name, value in vars(each).items():
+            if name in RUNS_CODE or (name in OF_RUNS and hasattr(value, "__set__")):
+                return None
+            if name in BEHAVIOUR:
+                given[name] = getattr(RunError, name)
+    given |= {name: getattr(RunError, name) for name in ("__module__", "__qualname__", "__doc__", "__repr__")}
+    given |= {"__reduce__": _reduce, "__reduce_ex__": _reduce, "__copy__": _copy, KIND: kind}
+    try:
+        return type(RunError.__name__, (RunError, kind), given)
+    except TypeError:  # their memory is laid out in ways that do not go together
+        return None
+
+
+# -- what such an error is made of -----------------------------------------------------------------------
+
+
+def _attributes(cause: BaseException) -> dict[str, Any]:
+    """What a script has set on it."""
+    held: dict[str, Any] = object.__getattribute__(cause, "__dict__")
+    return {name: value for name, value in held.items() if name not in UNTOLD}
+
+
+def _members(error: BaseException) -> dict[str, Any]:
+    """What stands elsewhere than in its dictionary, such as an ``errno``."""
+    found = {}
+    for name, member in _descriptors(type(error)):
+        with suppress(AttributeError):  # nobody has set it
+            found[name] = member.__get__(error)
+    for kind, names in MISSPELT:
+        if isinstance(error, kind):
+            found = {name: value for name, value in found.items() if name not in names}
+    return found
+
+
+def _descriptors(kind: type) -> Iterator[tuple[str, Any]]:
+    for each in kind.__mro__:
+        for name, value in vars(each).items():
+            if isinstance(value, (GetSetDescriptorType, MemberDescriptorType)) and name not in NOT_SET:
+                yield name, value
+
+
+# -- copies and pickles ----------------------------------------------------------------------------------
+
+
+def _copy(error: RunError) -> RunError:
+    return _made(getattr(error, KIND), error.args, vars(error), _members(error))
+
+
+def _reduce(error: RunError, protocol: int = 0) -> tuple[Any, ...]:
+    """Where nobody finds the cause's type, it is a plain :class:`RunError` that comes of the pickle."""
+    kind: type = getattr(error, KIND)
+    own = {name: value for name, value in vars(error).items() if name in UNTOLD}
+    more = {name: value for name, value in vars(error).items() if name not in own and _travels(value)}
+    members = {name: value for name, value in _members(error).items() if _travels(value)}
+    return _again, (kind.__module__, kind.__qualname__, error.args, own | more, members)
+
+
+def _travels(value: Any) -> bool:
+    try:
+        pickle.loads(pickle.dumps(value))
+    except Exception:  # noqa: BLE001  a reducer may raise anything; that is the answer asked for
+        return False
+    return True
+
+
+def _again(
+    module: str,
+    name: str,
+    args: tuple[Any, ...],
+    attributes: Mapping[str, Any],
+    members: Mapping[str, Any],
+) -> RunError:
+    found: Any = None
+    try:
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception:  # noqa: BLE001  what is imported may raise anything; then there is no such type here
+        found = None
+    return _made(found if isinstance(found, type) else RunError, args, attributes, members)

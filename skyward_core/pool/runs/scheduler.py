@@ -1,0 +1,596 @@
+"""When and where a run starts."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from skyward_core.model.errors import PoolError, SkywardError, UsageError
+from skyward_core.model.outcomes import ErrorInfo, OutcomeKind, RunKind
+from skyward_core.pool.agent_link import Link
+from skyward_core.pool.blob_distribution import Parcel
+from skyward_core.pool.edited_modules import EditedModules
+from skyward_core.pool.event_log import News
+from skyward_core.pool.gang_setup import Keeper
+from skyward_core.pool.node_roster import Roster
+from skyward_core.pool.pool_context import Background, PoolContext
+from skyward_core.pool.rank_setup import SetupKnowledge, Upkeep
+from skyward_core.pool.runs.run import Run
+from skyward_core.pool.runs.run_registry import RunBook
+from skyward_core.tasks.pickled_call import Task
+from skyward_core.views import events
+
+if TYPE_CHECKING:
+    from skyward_core.protocol.frame_types import ClientEnqueue, OfQueue, QueuedKeys
+
+
+LOOK = 5.0  # seconds after which nodes are asked again, whatever was heard of them
+
+
+class RunLine:
+    """One client's part of it.
+
+    Attributes:
+        is_empty: whether nobody's run waits, as far as is known here.
+    """
+
+    def __init__(self, context: PoolContext, news: News, background: Background, book: RunBook) -> None:
+        self._context = context
+        self._news = news
+        self._background = background
+        self._book = book
+        self._turn = ""  # the run of ours that is the first of all
+        self._ours: dict[str, ClientEnqueue] = {}
+        self._line: list[QueuedKeys] = []
+        self._change = asyncio.Event()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._line and not self._ours
+
+    async def start(self, run: Run, keeper: Keeper) -> None:
+        """Start a run as soon as it is its turn, and its nodes are free; gives it up where nobody wants it any more.
+
+        Raises:
+            ConnectionError: the head, or a node that it was given, cannot be reached now.
+            PoolError: the pool's agents know of no such runs.
+        """
+        head = self._context.links[0]
+        if "queue" not in head.welcome.get("knows", ()):
+            raise PoolError(
+                f"the agents of pool {self._context.name} are of an earlier release, and run on all nodes only"
+            )
+        wanted = run.wanted
+        asked: ClientEnqueue = {
+            "t": "enqueue",
+            "run": run.id,
+            "name": run.name,
+            "nodes": 0 if wanted is None else wanted if isinstance(wanted, int) else len(wanted),
+            "only": [] if wanted is None or isinstance(wanted, int) else list(wanted),
+        }
+        self._ours[run.id] = asked
+        try:
+            if not head.send(asked):
+                raise ConnectionError("the link to the head is down")
+            while run.state == "running":
+                self._change.clear()
+                if self._turn == run.id and await self._begin(run, keeper):
+                    return
+                await self._news_come()
+        finally:
+            self._ours.pop(run.id, None)
+            if self._turn == run.id:
+                self._turn = ""
+            if run.state != "running":  # who sees it leave the queue finds in the ledger what became of it
+                self._background.catch_up()
+                self._news.records.flush()
+            head.send({"t": "dequeue", "run": run.id})
+
+    @staticmethod
+    async def _begin(run: Run, keeper: Keeper) -> bool:
+        if run.wanted is None:
+            return await keeper.start(run.send_gang)
+        return await keeper.start_on(run.wanted, run.send_gang, run.tasks[0].job)
+
+    async def _news_come(self) -> None:
+        try:
+            async with asyncio.timeout(LOOK):
+                await self._change.wait()
+        except TimeoutError:
+            pass  # nodes are asked again
+
+    def note(self) -> None:
+        """Something has happened by which nodes may have become free, or a run of ours is not wanted any more."""
+        self._change.set()
+
+    def on_frame(self, link: Link, header: OfQueue) -> str:
+        """The head's word. Gives the run of ours that somebody else does not want any more; "" for none."""
+        if link is not self._context.links[0]:
+            return ""
+        match header["t"]:
+            case "queue":
+                self._learn(link, header["waiting"])
+            case "turn":
+                if header["run"] in self._ours:
+                    self._turn = header["run"]
+                    self.note()
+            case "dropped":
+                return header["run"] if header["run"] in self._ours else ""
+        return ""
+
+    def greeted(self, link: Link) -> None:
+        """The head is there (again): it has what waits of ours, in its old place, and tells of all that does."""
+        if link is not self._context.links[0]:
+            return
+        self._turn = ""
+        for asked in self._ours.values():
+            link.send(asked)
+        self._learn(link, link.welcome.get("queue", ()))
+
+    def _learn(self, link: Link, waiting: Iterable[QueuedKeys]) -> None:
+        before, self._line = self._line, list(waiting)
+        for each in self._line:
+            if (asked := self._ours.get(each["run"])) is not None:
+                asked["since"] = each["since"]
+        for each in self._line:
+            if each["run"] not in self._book.runs:
+                self._book.others_wait(link, each)
+        if {each["run"] for each in before} - {each["run"] for each in self._line}:
+            self._book.look_again()
+        if before or self._line:
+            told = [
+                events.QueuedRun(
+                    run=each["run"],
+                    name=each["name"],
+                    nodes=each["nodes"],
+                    only=list(each["only"]),
+                    since=link.by_our_clock(each["since"]),
+                    who=each["who"],
+                )
+                for each in self._line
+            ]
+            self._news.emit(events.QueueNews(pool=self._context.name, waiting=told))
+
+
+PAUSE = 0.02  # seconds between looks
+SCRIPTS = "broadcasts wait for scripts that leave no process for them"
+
+
+class Turns:
+    """Those of one client's runs on a pool.
+
+    Args:
+        tell: told what broadcasts wait for, and "" when they do not any more.
+    """
+
+    def __init__(self, context: PoolContext, book: RunBook, tell: Callable[[str], None]) -> None:
+        self._context = context
+        self._book = book
+        self._tell = tell
+        self._on_their_way: list[Run] = []  # broadcasts that are not sent yet
+
+    def must_wait(self, run: Run) -> bool:
+        """Whether another one comes first; of ranks that stand alone none does."""
+        if self._context.alone:
+            return False
+        if run.kind == "broadcast":
+            return any(
+                each.is_script and each.kind != "broadcast" and each.sent and each.state == "running"
+                for each in self._book.runs.values()
+            )
+        return run.is_script and bool(self._on_their_way)
+
+    @asynccontextmanager
+    async def taken(self, run: Run) -> AsyncIterator[None]:
+        """The run's turn has come, or nobody wants it any more."""
+        if run.kind != "broadcast":
+            await self._come(run)
+            yield
+            return
+        self._on_their_way.append(run)
+        try:
+            if self.must_wait(run):
+                self._tell(SCRIPTS)
+                await self._come(run)
+                self._tell("")
+            yield
+        finally:
+            self._on_their_way.remove(run)
+
+    async def _come(self, run: Run) -> None:
+        while run.state == "running" and self.must_wait(run):
+            await asyncio.sleep(PAUSE)
+
+
+def new_id() -> str:
+    """A run's, which no other one has."""
+    return secrets.token_hex(5)
+
+
+class Launcher:
+    """Sends the runs of one pool, as one client dispatches them, on their way.
+
+    Attributes:
+        line: those that wait for nodes.
+    """
+
+    def __init__(
+        self, context: PoolContext, news: News, background: Background, book: RunBook, roster: Roster,
+        upkeep: Upkeep, knowledge: SetupKnowledge, modules: EditedModules,
+    ) -> None:  # fmt: skip
+        self._context = context
+        self._news = news
+        self._background = background
+        self._book = book
+        self._roster = roster
+        self._upkeep = upkeep
+        self._knowledge = knowledge
+        self._modules = modules
+        self.line = RunLine(context, news, background, book)
+        self._turns = Turns(context, book, lambda words: news.complain(words) if words else roster.tell())
+
+    def open(
+        self,
+        kind: RunKind,
+        tasks: Sequence[Task],
+        *,
+        consumed: bool = False,
+        future: Future[Run] | None = None,
+        run_id: str = "",
+        stays: bool = False,
+        carried: bool = False,
+    ) -> Run:
+        """Dispatch a run: "broadcast" (one task to every rank), "single", "gather", "sweep", or "map" (one task, its
+        function; see ``map_run.MapRun``).
+
+        Args:
+            run_id: what it is called, where something was written down of it before; as :func:`new_id` makes it.
+            stays: its results are for whoever comes later, though they are told here. All of a sweep is handed to nodes
+                at once then, as nobody will be there to hand it out.
+            carried: of a map, that an engine does its work; see ``runs.map_run``.
+            consumed: a reader takes a generator's values one by one.
+            future: set when the run has ended.
+
+        Raises:
+            PoolGone: the pool has ended.
+            UsageError: the tasks were pickled by another Python than the pool has, or want nodes that it has not.
+        """
+        context = self._context
+        if context.ending is not None:
+            _discard(tasks)
+            raise context.ending.error()
+        try:
+            context.check_interpreter(tasks)
+            self._check_width(tasks)
+            wanted = self._wanted(kind, tasks)
+        except UsageError:
+            _discard(tasks)
+            raise
+        nodes = len(context.links) if wanted is None else wanted if isinstance(wanted, int) else len(wanted)
+        by_rank = kind in ("broadcast", "map")
+        total = nodes * context.ranks_per_node if by_rank else len(tasks)
+        run = self._book.add(run_id or new_id(), kind, tasks, total, future, carried=carried)
+        run.wanted = wanted
+        run.consumed, run.stays = consumed, stays
+        leaving = kind == "broadcast" and self._roster.expects_losses
+        parts = wanted is not None and not context.links[0].gone and self._enough(wanted)
+        whole = parts or not (self._roster.under_way or leaving or any(link.gone for link in context.links))
+        large = any(blob.path for task in tasks for blob in (task.fn, task.args))
+        edited = self._modules.to_renew
+        if whole and not large and not edited:
+            # The calls leave first, the records are written while the nodes work: should we die between the two,
+            # the agents still know the run, and whoever comes next enters it.
+            self._start(run)
+        self._record(run)
+        self._background.catch_up()
+        if not whole and self._must_wait(run):
+            run.hold()
+            self._background.spawn(self._start_when_whole(run))
+        elif edited:
+            run.hold()
+            self._background.spawn(self._start_when_renewed(run))
+        elif not whole or large:
+            self._start_on_what_is_there(run)
+        return run
+
+    def _check_width(self, tasks: Sequence[Task]) -> None:
+        """See whether each task can run on as many ranks of a node as it wants.
+
+        Raises:
+            UsageError: it cannot.
+        """
+        task, context = tasks[0], self._context
+        if task.width == 1:
+            return
+        each, asked = (
+            context.ranks_per_node,
+            f"{task.name} is to run on {task.width} ranks of a node each time",
+        )
+        if context.alone or task.width >= each or each % task.width:
+            raise UsageError(
+                f"{asked}, and pool {context.name} has {each} ranks on each that cannot be shared so"
+            )
+        if any(each.feeds or each.stream for each in tasks):
+            raise UsageError(f"{asked}, and a generator, or an argument that is one, is for one rank alone")
+        old = [
+            link.node
+            for link in context.links
+            if link.welcome and "blocks" not in link.welcome.get("knows", ())
+        ]
+        if old:
+            raise UsageError(
+                f"{asked}, and the agent of node {old[0]} in pool {context.name} is of a release that knows no such "
+                "gangs: take all ranks of nodes, or make the pool anew"
+            )
+
+    def _wanted(self, kind: RunKind, tasks: Sequence[Task]) -> int | tuple[int, ...] | None:
+        """How many nodes a run is to have, or which; None for all.
+
+        Raises:
+            UsageError: the pool has not so many, or not these; or it is no run on all ranks.
+        """
+        if kind != "broadcast":
+            if named := next((task.name for task in tasks if task.nodes is not None), None):
+                raise UsageError(
+                    f"{named} runs on one rank, and cannot be told nodes: send it with @, or leave out with_nodes"
+                )
+            return None
+        wanted, has = tasks[0].nodes, len(self._context.links)
+        if wanted is None:
+            return None
+        if isinstance(wanted, int):
+            if wanted > has:
+                raise UsageError(
+                    f"{tasks[0].name} wants {wanted} nodes, and pool {self._context.name} has {has}"
+                )
+            return None if wanted == has else wanted
+        if wanted[-1] >= has:
+            last = f"0 to {has - 1}" if has > 1 else "0 only"
+            raise UsageError(f"pool {self._context.name} has no node {wanted[-1]}: it has {last}")
+        return None if len(wanted) == has else wanted
+
+    def _enough(self, wanted: int | tuple[int, ...]) -> bool:
+        """Whether there are as many nodes as a run wants, or may be again."""
+        links = self._context.links
+        there = {link.node for link in links if not link.gone or self._roster.hope_for(link.node)}
+        return len(there) >= wanted if isinstance(wanted, int) else there.issuperset(wanted)
+
+    def start_anew(self, run: Run) -> None:
+        """Have a broadcast of which no rank has begun handed to a whole gang."""
+        self._background.spawn(self._start_gang(run))
+
+    def gang_broke(self) -> None:
+        """A worker died. Work that waits for the plugins' contexts needs a new epoch to go on."""
+        context, gang = self._context, self._upkeep.keeper
+        self.line.note()
+        idle = gang is None or gang.ready or not self._book.runs
+        if not idle and context.ending is None and not context.observer:
+            self._background.spawn(self._mend_gang())
+
+    def agent_is_new(self) -> None:
+        """An agent knows no epoch yet; calls that were sent again wait for one."""
+        self._background.spawn(self._upkeep.set_up() if self._context.alone else self._mend_gang())
+
+    async def _start_gang(self, run: Run) -> None:
+        gang = self._upkeep.keeper
+        if gang is None:
+            raise PoolError(f"pool {self._context.name} is not up")
+        try:
+            if run.wanted is not None:
+                await self._when_reached([run], lambda: self.line.start(run, gang))
+                return
+            async with self._turns.taken(run):
+                await self._when_reached([run], lambda: self._start_whole(run, gang))
+        except OSError as error:
+            self._fail(run, f"the gang could not be formed: {error}")
+        except PoolError as error:
+            self._fail(run, str(error))
+
+    async def _start_whole(self, run: Run, gang: Keeper) -> None:
+        if not (self.line.is_empty and await gang.start(run.send_gang)):
+            await self.line.start(run, gang)
+
+    def _record(self, run: Run) -> None:
+        now = time.time()
+        self._news.records.opened(run.id, run.name, run.kind, run.total, now, ours=True)
+        if run.wanted is not None and not run.nodes:
+            self._news.records.placed(run.id, ())
+        self._news.emit(
+            events.RunOpened(
+                pool=self._context.name,
+                run=run.id,
+                function=run.name,
+                kind=run.kind,
+                total=run.total,
+                at=now,
+                job=run.tasks[0].job,
+                more=run.tasks[0].more,
+                width=run.width,
+            )
+        )
+
+    # -- in a pool that lacks nodes ----------------------------------------------------------------------
+
+    def _must_wait(self, run: Run) -> bool:
+        """Whether a run needs nodes that are gone and that may come back."""
+        links = self._context.links
+        gone = [link.node for link in links if link.gone]
+        if run.wanted is not None:
+            return self._enough(run.wanted) and self._roster.hope_for(0)
+        if not all(self._roster.hope_for(node) for node in gone):
+            return False
+        return run.kind == "broadcast" or len(gone) == len(links)
+
+    async def _start_when_whole(self, run: Run) -> None:
+        async def whole() -> None:
+            await self._roster.settled()
+            if self._modules.to_renew:  # since it was opened, perhaps long ago
+                await self._when_reached([run], self._modules.renewed)
+
+        await self._start_after(run, whole)
+
+    async def _start_when_renewed(self, run: Run) -> None:
+        await self._start_after(run, lambda: self._when_reached([run], self._modules.renewed))
+
+    async def _start_after(self, run: Run, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            wanted = await self._wanted_after(run, work)
+        except (PoolError, OSError) as error:
+            run.release()
+            self._fail(run, f"edited modules could not be brought to the nodes: {error}")
+            return
+        if wanted:
+            self._start_on_what_is_there(run)
+
+    async def _wanted_after(self, run: Run, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Do what a run has to wait for; says whether it is still wanted then."""
+        wanted = False
+        try:
+            await work()
+            wanted = run.release()
+        finally:
+            if not wanted:  # it was cancelled, or we leave
+                _discard(run.tasks)
+        return wanted
+
+    def _start_on_what_is_there(self, run: Run) -> None:
+        """Start a run, or refuse it, in a pool that may lack nodes."""
+        context = self._context
+        gone = [link.node for link in context.links if link.gone]
+        parts = run.wanted is not None and 0 not in gone and self._enough(run.wanted)
+        if (
+            run.kind == "broadcast"
+            and gone
+            and not parts
+            and (context.options.fail_fast or not context.alone)
+        ):
+            why = self._roster.why_not(gone[0])
+            self._refuse(run, f"node {gone[0]} of the pool is gone" + (f": {why}" if why else ""))
+        elif any(blob.path for task in run.tasks for blob in (task.fn, task.args)):
+            self._background.spawn(self._upload_and_start(run))
+        else:
+            self._start(run)
+
+    # -- to the nodes ------------------------------------------------------------------------------------
+
+    async def _upload_and_start(self, run: Run) -> None:
+        blobs = {blob.hash: blob for task in run.tasks for blob in (task.fn, task.args)}
+        parcels = [Parcel(b.hash, b.path, b.size) for b in blobs.values() if b.path is not None]
+        try:
+            links = await self._book.blobs.bring(run.id, parcels)
+        except (SkywardError, OSError) as error:
+            self._fail(run, f"its arguments could not be sent to the nodes: {error}")
+            return
+        finally:
+            _discard(run.tasks)
+        run.stocked = links
+        self._start(run)
+
+    def _start(self, run: Run) -> None:
+        gang = self._upkeep.keeper
+        waits = self._turns.must_wait(run)
+        if run.kind == "broadcast":
+            parts = run.wanted is not None or not self.line.is_empty
+            if gang is None or waits or parts or not gang.start_now(run.send_gang):
+                self._background.spawn(self._start_gang(run))
+        elif waits:
+            self._background.spawn(self._start_in_turn(run))
+        elif gang is not None and not gang.ready and self._needs_gang(run):
+            self._background.spawn(self._feed_whole(run))
+        else:
+            run.feed()
+
+    def _needs_gang(self, run: Run) -> bool:
+        """Whether a run waits for a gang of all ranks. One on small gangs does where an agent has heard of none yet,
+        and so of no plugins."""
+        return run.width == 1 or any(link.up and not link.epoch for link in self._context.links)
+
+    async def _start_in_turn(self, run: Run) -> None:
+        async with self._turns.taken(run):
+            self._start(run)
+
+    async def _feed_whole(self, run: Run) -> None:
+        context, gang = self._context, self._upkeep.keeper
+        try:
+            if not context.alone:
+                if any(link.gone for link in context.links) and not await self._knowledge.has_plugins():
+                    run.feed()  # no contexts are to be entered, so there is no need of a gang
+                    return
+                await self._roster.settled()
+            if gang is not None:
+                await self._when_reached([run], gang.ensure)
+        except OSError as error:
+            self._fail(run, f"the gang could not be formed: {error}")
+            return
+        run.feed()
+
+    async def _mend_gang(self) -> None:
+        """A gang broke: tasks that wait on nodes for the plugins' contexts need a new one to go on."""
+        gang = self._upkeep.keeper
+        tasks = [run for run in self._book.runs.values() if run.kind != "broadcast" and self._needs_gang(run)]
+        if gang is None or not tasks or self._roster.under_way:  # its end is a new gang
+            return
+        try:
+            await self._when_reached(tasks, gang.ensure)
+        except OSError as error:
+            why = f"the gang broke, and could not be formed anew: {error}"
+            self._news.complain(why)
+            for link in self._context.links:
+                if link.up and not link.epoch:  # its agent waits for that with what it was asked
+                    for run in tasks:
+                        for index in run.calls_on(link):
+                            run.refuse(index, link, "lost", ErrorInfo("PoolError", why))
+
+    async def _when_reached(self, runs: Sequence[Run], work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do what runs that still go on need the nodes for, once more after each time that a link was down for it
+        and has come up again.
+
+        Raises:
+            ConnectionError: it cannot be done, and no link is on its way up.
+        """
+        links = self._context.links
+        while any(run.state == "running" for run in runs):
+            connections = [link.welcome for link in links]
+            try:
+                return await work()
+            except ConnectionError:
+                same = all(link.welcome is had for link, had in zip(links, connections, strict=True))
+                if same and not self._links_return:
+                    raise
+            while self._links_return and any(run.state == "running" for run in runs):
+                await asyncio.sleep(0.02)
+
+    @property
+    def _links_return(self) -> bool:
+        """Whether a link is down, and may come up again."""
+        return not self._context.leaving and any(
+            not link.up and not link.gone for link in self._context.links
+        )
+
+    # -- not to be started -------------------------------------------------------------------------------
+
+    def _refuse(self, run: Run, why: str) -> None:
+        """A broadcast lacks nodes for good."""
+        _discard(run.tasks)
+        for index in range(run.total):
+            link = self._context.links[max(0, run.place_of(index)[1])]
+            kind: OutcomeKind = "lost" if link.gone else "collateral"
+            run.refuse(index, link, kind, ErrorInfo("NodeLost", why))
+
+    def _fail(self, run: Run, why: str) -> None:
+        for index in range(run.total if run.kind != "map" else 1):
+            node = run.place_of(index)[1] if run.kind == "broadcast" else 0
+            run.refuse(index, self._context.links[max(0, node)], "lost", ErrorInfo("PoolError", why))
+
+
+def _discard(tasks: Sequence[Task]) -> None:
+    """Remove the files of large arguments, once they have been sent or are not to be."""
+    for task in tasks:
+        for blob in (task.fn, task.args):
+            if blob.path is not None:
+                blob.path.unlink(missing_ok=True)

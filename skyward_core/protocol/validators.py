@@ -1,0 +1,224 @@
+"""Validators of the fields and the shape of frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from math import isfinite
+from typing import Any
+
+from skyward_core.protocol.frame_codec import MOST
+
+LOGS = ("out", "err", "marks", "metrics")  # what of a worker has a file each
+LONGEST = 4096  # of a path, as Linux has it
+RANKS, CALLS = 1 << 20, 1 << 24  # ranks of a pool, calls of a run; far beyond what works
+
+# Patterns take longer to be made than a process that starts has.
+_ALNUM = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_IN_RUN, _IN_FILE = _ALNUM + "_-", _ALNUM + "_.-"
+
+Check = Callable[[Any], object]
+Checks = dict[str, Check]
+
+
+def is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def is_flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+def is_number(value: Any) -> bool:
+    """Neither infinite nor NaN."""
+    return (type(value) is float or type(value) is int) and -MOST < value < MOST
+
+
+def is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MOST
+
+
+def is_call(value: Any) -> bool:
+    return type(value) is int and 0 <= value < CALLS
+
+
+def is_rank(value: Any) -> bool:
+    """A rank or a node; -1 where a call has none."""
+    return type(value) is int and -1 <= value < RANKS
+
+
+# Nearly all names are of letters and digits only: to ask that first is quicker than to look for each letter.
+def is_run(value: Any) -> object:
+    if type(value) is not str or not 0 < len(value) <= 64:
+        return False
+    return (value.isalnum() and value.isascii()) or not value.strip(_IN_RUN)
+
+
+def is_file(value: Any) -> object:
+    """A file's name: never a path."""
+    if type(value) is not str or not 0 < len(value) <= 200:
+        return False
+    return (value.isalnum() and value.isascii()) or (value[0] in _ALNUM and not value.strip(_IN_FILE))
+
+
+def is_below(value: Any) -> bool:
+    """The path of a file below a folder: relative, without a way up."""
+    if type(value) is not str or not 0 < len(value) <= LONGEST or "\0" in value:
+        return False
+    return all(part not in ("", ".", "..") for part in value.split("/"))
+
+
+def is_log(value: Any) -> object:
+    """A log file's name: its rank, its slot, its stream."""
+    return type(value) is str and names_log(value)
+
+
+@lru_cache(1024)
+def names_log(name: str) -> bool:
+    rank, *slot, stream = name.split(".") if 0 < name.count(".") < 3 else ("", "")
+    return (
+        rank.startswith("r")
+        and _is_digits(rank[1:], 3, 7)
+        and all(_is_digits(number, 1, 4) for number in slot)
+        and stream in LOGS
+    )
+
+
+def _is_digits(text: str, least: int, most: int) -> bool:
+    return least <= len(text) <= most and text.isascii() and text.isdigit()
+
+
+def one_of(*values: str) -> Check:
+    return lambda value: type(value) is str and value in values
+
+
+def or_none(check: Check) -> Check:
+    return lambda value: value is None or check(value)
+
+
+def all_of(check: Check) -> Check:
+    return lambda value: type(value) is list and all(map(check, value))
+
+
+def each_of(name: Callable[[str], object], check: Check) -> Check:
+    """A dictionary; JSON has only text for keys."""
+
+    def each(value: Any) -> bool:
+        if type(value) is not dict:
+            return False
+        for key, one in value.items():  # noqa: SIM110  a generator takes longer than a small object's checks
+            if not (name(key) and check(one)):
+                return False
+        return True
+
+    return each
+
+
+def made_of(needs: Checks, may: Checks = {}, *, only: bool = False) -> Check:  # noqa: B006  never changed
+    known = {**needs, **may}
+    find = known.get
+
+    def check(value: Any) -> bool:
+        if type(value) is not dict or not value.keys() >= needs.keys():
+            return False
+        for key, one in value.items():
+            found = find(key)
+            if only if found is None else not found(one):
+                return False
+        return True
+
+    return check
+
+
+def is_number_of_ranks(ranks: Any) -> bool:
+    """How many ranks a node has; none where its agent only gives out results."""
+    return type(ranks) is int and 0 <= ranks <= 4096
+
+
+def is_span(value: Any) -> bool:
+    if type(value) is not list or len(value) != 2:
+        return False
+    start, end = value
+    return type(start) is int and type(end) is int and 0 <= start < MOST and 0 <= end < MOST
+
+
+def is_gist(value: Any) -> bool:
+    """What is left of a name's numbers: the last, the least and the greatest; None for what is not finite."""
+    if type(value) is not list or len(value) != 3:
+        return False
+    return all(each is None or (type(each) is float and isfinite(each)) for each in value)
+
+
+def is_stack_frame(value: Any) -> bool:
+    """A function, its file and a line of it."""
+    if type(value) is not list or len(value) != 3:
+        return False
+    function, file, line = value
+    return type(function) is str and type(file) is str and type(line) is int and 0 <= line < MOST
+
+
+def is_blob(value: Any) -> object:
+    if type(value) is not list or len(value) != 2:
+        return False
+    name, size = value
+    return type(size) is int and 0 <= size < MOST and is_file(name)
+
+
+def is_place(value: Any) -> bool:
+    """A rank's :class:`InstanceInfo`, as an object; who uses it looks into it."""
+    return type(value) is dict
+
+
+def is_node_place(value: Any) -> bool:
+    """A node's index, its address, and a port there."""
+    return (
+        type(value) in (list, tuple)
+        and len(value) == 3
+        and is_rank(value[0])
+        and is_text(value[1])
+        and is_port(value[2])
+    )
+
+
+def is_port(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 16
+
+
+def is_plain(value: Any, depth: int = 40) -> bool:
+    """Of JSON's types, no number that others cannot read, not deep: other programs and threads write it down."""
+    kind = type(value)
+    if kind is dict:
+        value = value.values()
+    elif kind is not list:
+        return kind is not float or isfinite(value)
+    return depth > 0 and all(is_plain(each, depth - 1) for each in value)
+
+
+is_any: Check = lambda value: True  # noqa: E731
+
+
+HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
+
+
+class FrameForm:
+    """What frames of one kind say; keys that must be there, keys that may, and the most bytes of body and header."""
+
+    __slots__ = ("body", "checks", "head", "may", "needs", "says")
+
+    def __init__(
+        self,
+        says: str,
+        needs: Checks = {},  # noqa: B006
+        may: Checks = {},  # noqa: B006
+        body: int = 0,
+        head: int = HEAD,
+    ) -> None:
+        self.says = says
+        self.needs = needs
+        self.may = may
+        self.checks = {**needs, **may}
+        self.body = body
+        self.head = head
+
+
+Forms = Mapping[str, FrameForm]

@@ -1,0 +1,450 @@
+"""Resources of ours in an account: found, checked, removed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from skyward_core.model.errors import (
+    CredentialsRefused,
+    PoolError,
+    SkywardError,
+    Unreachable,
+    UsageError,
+    hint_of,
+    what_of,
+)
+from skyward_core.model.machines import Check, Inventory, Leftover, Machine
+from skyward_core.providers.aws import instances as rented
+from skyward_core.providers.aws import instances as tags
+from skyward_core.providers.aws import network
+from skyward_core.providers.aws import network as placement
+from skyward_core.providers.aws.boto_calls import Calls
+from skyward_core.providers.aws.ec2_errors import DENIED, NO_GROUP, CallFailed, is_of_region, once_known
+from skyward_core.providers.aws.host_keys import KeyPair
+from skyward_core.providers.aws.launch_journal import PoolFolder
+from skyward_core.providers.aws.network import Zone
+from skyward_core.util.light_dataclass import Value, value
+from skyward_core.util.terminal_safe_text import field as safe
+from skyward_core.util.user_files import expanded, is_file
+
+LINGERS = 45.0  # seconds for which a group that machines have only just left is tried to be removed
+REMOVAL_PAUSES = (0.5, 5.0)  # seconds between two tries, at first and at most
+
+
+@value
+class Belongings(Value):
+    """Of one region: the key pair's name, and the group's id."""
+
+    key: str
+    group: str
+
+
+def name_of(folder: PoolFolder) -> str:
+    """What a pool's group and key pair are called."""
+    return f"skyward-{folder.pool}-{folder.token}"
+
+
+async def make(
+    calls: Calls, place: Zone, folder: PoolFolder, login: KeyPair, own_address: str, group: str | None
+) -> Belongings:
+    """Have them there.
+
+    Args:
+        login: the key that opens the pool's machines.
+        own_address: the network from which SSH is let in.
+        group: one of the person's own, in place of one of the pool's.
+
+    Raises:
+        SkywardError: one cannot be made.
+    """
+    region, name = place.region, name_of(folder)
+    marks = tags.of_pool(folder.pool, folder.token)
+    folder.note("belongings", region=region, vpc=place.vpc, group="" if group else name, key=name)
+    try:
+        await calls.call(
+            "ec2", region, "import_key_pair",
+            KeyName=name, PublicKeyMaterial=login.public.encode(),
+            TagSpecifications=tags.specification(["key-pair"], marks),
+        )  # fmt: skip
+    except CallFailed as error:
+        if error.code != "InvalidKeyPair.Duplicate":
+            raise
+    if group:
+        return Belongings(name, group)
+    found = await _group(calls, place, name, marks)
+    # Machines of the pool speak to one another without limit, both ways said by name as some network cards want it.
+    within = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": found}]}]
+    network = {"CidrIpv6": own_address} if ":" in own_address else {"CidrIp": own_address}
+    kind = "Ipv6Ranges" if ":" in own_address else "IpRanges"
+    ssh = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, kind: [network | {"Description": "its client"}]}
+    await _allow(calls, region, "authorize_security_group_ingress", found, [*within, ssh])
+    await _allow(calls, region, "authorize_security_group_egress", found, within)
+    return Belongings(name, found)
+
+
+async def _group(calls: Calls, place: Zone, name: str, marks: dict[str, str]) -> str:
+    try:
+        made = await calls.call(
+            "ec2", place.region, "create_security_group",
+            GroupName=name, Description="machines of one skyward pool", VpcId=place.vpc,
+            TagSpecifications=tags.specification(["security-group"], marks),
+        )  # fmt: skip
+    except CallFailed as error:
+        if error.code != "InvalidGroup.Duplicate":
+            raise
+        return await once_known(NO_GROUP, lambda: _made_before(calls, place, name))
+    return str(made["GroupId"])
+
+
+async def _made_before(calls: Calls, place: Zone, name: str) -> str:
+    """A group that EC2 says is there: by a call of which nobody heard, say."""
+    found = await _groups(calls, place.region, name, place.vpc)
+    if not found:
+        raise CallFailed(
+            f"EC2 in {place.region} does not show security group {name}, which it has", NO_GROUP[0]
+        )
+    return found[0]
+
+
+async def _groups(calls: Calls, region: str, name: str, vpc: str) -> list[str]:
+    filters = [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}]
+    told = await calls.call_all("ec2", region, "describe_security_groups", "SecurityGroups", Filters=filters)
+    return [each["GroupId"] for each in told]
+
+
+async def _allow(calls: Calls, region: str, action: str, group: str, rules: list[dict[str, Any]]) -> None:
+    try:
+        await once_known(
+            NO_GROUP, lambda: calls.call("ec2", region, action, GroupId=group, IpPermissions=rules)
+        )
+    except CallFailed as error:
+        if error.code != "InvalidPermission.Duplicate":
+            raise
+        if len(rules) > 1:  # of several none is taken where one is there
+            for rule in rules:
+                await _allow(calls, region, action, group, [rule])
+
+
+async def remove_belongings(calls: Calls, folder: PoolFolder) -> None:
+    """Remove all that was made for a pool in any region, and see it gone.
+
+    Raises:
+        SkywardError: something is still there; says what.
+    """
+    noted = {(each["region"], each["vpc"]): each for each in folder.notes() if each["what"] == "belongings"}
+    for (region, vpc), each in noted.items():
+        await calls.call("ec2", region, "delete_key_pair", KeyName=each["key"])
+        if each["group"]:
+            for group in await _groups(calls, region, each["group"], vpc):
+                await remove_group(calls, region, group, each["group"])
+
+
+async def remove_group(calls: Calls, region: str, group: str, name: str) -> None:
+    """Remove one; machines that have ended may hold it for a while by their network cards.
+
+    Raises:
+        SkywardError: it is still there; says why.
+    """
+    deadline, pause = time.monotonic() + LINGERS, REMOVAL_PAUSES[0]
+    while True:
+        try:
+            await calls.call("ec2", region, "delete_security_group", GroupId=group)
+        except CallFailed as error:
+            if error.code in NO_GROUP:
+                return
+            if error.code != "DependencyViolation":
+                raise
+            if time.monotonic() + pause > deadline:
+                raise PoolError(
+                    f"security group {name} ({group}, {region}) is still in use; it costs nothing, and another `down` "
+                    "removes it"
+                ) from error
+            await asyncio.sleep(pause)
+            pause = min(REMOVAL_PAUSES[1], pause * 2)
+        else:
+            return
+
+
+OURS = [{"Name": "tag-key", "Values": [tags.LEDGER]}]
+ALIVE = ["pending", "running", "stopping", "stopped"]
+ENDED_IN = 300.0  # seconds in which EC2 says that machines have ended
+PAUSES = (0.2, 5.0)
+NO_REGION = 'no AWS region is named: region="us-east-1", or AWS_REGION, or that of a profile'
+
+
+def each(
+    used: Iterable[tuple[str | None, str | None, Sequence[str] | None]],
+) -> Iterator[tuple[str | None, str | None, tuple[str, ...] | None]]:
+    """Accounts, by profile and endpoint, each once with all regions that were named; one for which none was is that of
+    environment or profile, and has an entry of its own."""
+    found: dict[tuple[str | None, str | None], dict[str | None, None]] = {}
+    for profile, endpoint, places in used:
+        found.setdefault((profile, endpoint), {}).update(dict.fromkeys(places or (None,)))
+    for (profile, endpoint), there in found.items():
+        if named := tuple(filter(None, there)):
+            yield profile, endpoint, named
+        if None in there:
+            yield profile, endpoint, None
+
+
+async def number(calls: Calls, regions: Sequence[str]) -> str:
+    """The account's number, from the first of these regions that tells it.
+
+    Raises:
+        SkywardError: none does.
+    """
+    why: SkywardError | None = None
+    for region in regions:
+        try:
+            told = await calls.call("sts", region, "get_caller_identity")
+        except SkywardError as error:
+            why = why or error
+            if not is_of_region(error):
+                break
+        else:
+            return str(told["Account"])
+    raise why or UsageError(NO_REGION)
+
+
+async def regions(calls: Calls, home: str) -> list[str]:
+    """All that the account uses."""
+    told = await calls.call("ec2", home, "describe_regions")
+    return sorted(each["RegionName"] for each in told["Regions"])
+
+
+async def look(calls: Calls, places: Sequence[str]) -> Inventory:
+    """What is there; reads only. A region that cannot be asked is named."""
+    found = await asyncio.gather(*(_region(calls, each) for each in places), return_exceptions=True)
+    things: list[Leftover] = []
+    unknown = {}
+    for place, each in zip(places, found, strict=True):
+        if isinstance(each, SkywardError):
+            unknown[place] = what_of(each)
+        elif isinstance(each, BaseException):
+            raise each
+        else:
+            things += each
+    return Inventory(tuple(things), unknown)
+
+
+async def _region(calls: Calls, region: str) -> list[Leftover]:
+    alive = [*OURS, {"Name": "instance-state-name", "Values": ALIVE}]
+    loose = [*OURS, {"Name": "status", "Values": ["available"]}]
+    instances, disks, groups, keys, placements = await asyncio.gather(
+        rented.described(calls, region, alive),
+        calls.call_all("ec2", region, "describe_volumes", "Volumes", Filters=loose, MaxResults=rented.PAGE),
+        calls.call_all("ec2", region, "describe_security_groups", "SecurityGroups", Filters=OURS),
+        calls.call_all("ec2", region, "describe_key_pairs", "KeyPairs", Filters=OURS),
+        placement.groups(calls, region, OURS),
+    )
+    return [
+        *(_thing("instance", each["InstanceId"], region, each) for each in instances.values()),
+        *(_thing("disk", each["VolumeId"], region, each) for each in disks),
+        *(_thing("security group", each["GroupId"], region, each) for each in groups),
+        *(_thing("key pair", each["KeyName"], region, each) for each in keys),
+        *(_thing("placement group", each["GroupName"], region, each) for each in placements),
+    ]
+
+
+def _thing(what: str, id: str, place: str, told: Mapping[str, Any]) -> Leftover:
+    marks = {
+        key: safe(text) for key, text in tags.read(told).items()
+    }  # anybody of the account may write them
+    made = told.get("LaunchTime") or told.get("CreateTime")
+    ledger = marks.get(tags.LEDGER, "")
+    is_machine = what == "instance"
+    return Leftover(
+        what, id, place, marks.get(tags.POOL, ""), marks.get(tags.TOKEN, ""), ledger,
+        ours=bool(ledger) and ledger == tags.known_ledger_id(), owner=marks.get(tags.OWNER, ""),
+        is_machine=is_machine, since=made.timestamp() if isinstance(made, datetime) else None,
+        expires=tags.expires(marks), hourly=tags.hourly(marks) if is_machine else None,
+    )  # fmt: skip
+
+
+async def remove(calls: Calls, things: Iterable[Leftover]) -> list[str]:
+    """End them, machines first, and see them gone; gives what is left, in words."""
+    left = []
+    by_region: dict[str, list[Leftover]] = {}
+    for each in things:
+        by_region.setdefault(each.place, []).append(each)
+    for region, here in by_region.items():
+        try:
+            await _end(calls, region, [each.id for each in here if each.is_machine])
+        except SkywardError as error:
+            left += [_remains(each, error) for each in here]
+            continue
+        for each in here:
+            try:
+                await _remove(calls, region, each)
+            except SkywardError as error:
+                left.append(_remains(each, error))
+    return left
+
+
+def _remains(thing: Leftover, error: SkywardError) -> str:
+    return f"{thing.what} {thing.id} ({thing.place}): {what_of(error)}"
+
+
+async def _end(calls: Calls, region: str, ids: Sequence[str]) -> None:
+    """Have machines ended.
+
+    Raises:
+        SkywardError: EC2 did not say in time that they have.
+    """
+    if not ids:
+        return
+    await rented.terminate(calls, [Machine(id, 0, "", "", extra={"region": region}) for id in ids])
+    deadline, pause = time.monotonic() + ENDED_IN, PAUSES[0]
+    while True:
+        seen = await rented.instances(calls, region, ids)
+        going = [id for id, each in seen.items() if each["State"]["Name"] not in rented.ENDED]
+        if not going:
+            return
+        if time.monotonic() > deadline:
+            raise SkywardError(f"EC2 has not said within {ENDED_IN:g} s that {', '.join(going)} ended")
+        await asyncio.sleep(pause)
+        pause = min(PAUSES[1], pause * 1.5)
+
+
+async def _remove(calls: Calls, region: str, thing: Leftover) -> None:
+    match thing.what:
+        case "disk":
+            await calls.call("ec2", region, "delete_volume", VolumeId=thing.id)
+        case "security group":
+            await remove_group(calls, region, thing.id, f"of pool {thing.pool}")
+        case "placement group":
+            await placement.remove_group(calls, region, thing.id)
+        case "key pair":
+            await calls.call("ec2", region, "delete_key_pair", KeyName=thing.id)
+
+
+# Variables that say which credentials to use.
+SIGNS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_PROFILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+# Quotas of running machines, in vCPUs, by Service Quotas' codes: family -> on-demand, spot.
+# From "Amazon EC2 instance type quotas"; what is said of spot names families more finely, and P5 apart.
+FAMILIES = {
+    "G and VT": ("L-DB2E81BA", ("L-3819A6DF",)),
+    "P": ("L-417A185B", ("L-7212CCBC", "L-C4BD4855")),
+    "Trn": ("L-2C3B7624", ("L-6B0D517C",)),
+    "Inf": ("L-1945791B", ("L-B5D1601B",)),
+    "standard (A, C, D, H, I, M, R, T, Z)": ("L-1216C47A", ("L-34B43A08",)),
+}
+# Variables that say which credentials to use.
+SIGNS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_PROFILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+
+
+def has_credentials() -> bool:
+    """Whether this machine names some: who has none uses no AWS. To ask boto3 would ask this machine's network, too,
+    whether it has a role."""
+    files = (
+        os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials",
+        os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config",
+    )
+    return any(map(os.environ.get, SIGNS)) or any(is_file(expanded(each)) for each in files)
+
+
+async def check_account(
+    calls: Calls, regions: Sequence[str], *, subnet: str | None = None, zones: Sequence[str] = ()
+) -> list[Check]:
+    """Look at an account; a region takes a few calls, none of which makes anything."""
+    try:
+        told = await calls.call("sts", regions[0], "get_caller_identity")
+    except SkywardError as error:
+        return [Check("AWS credentials", "fail", what_of(error), hint_of(error))]
+    lines = [Check("AWS credentials", "ok", f"account {told['Account']}, as {told['Arn']}")]
+    parts = await asyncio.gather(*(_check_region(calls, region, subnet, zones) for region in regions))
+    return lines + [line for part in parts for line in part]
+
+
+async def _check_region(calls: Calls, region: str, subnet: str | None, zones: Sequence[str]) -> list[Check]:
+    try:
+        found = await network.places(calls, region, subnet=subnet, zones=zones)
+    except SkywardError as error:
+        return [Check(region, "fail", what_of(error), hint_of(error))]
+    lines = [Check(region, "ok", f"machines can be in {', '.join(place.zone for place in found)}")]
+    more = await asyncio.gather(_permissions(calls, region, found[0]), _quotas(calls, region))
+    return [*lines, *more]
+
+
+async def _permissions(calls: Calls, region: str, place: network.Zone) -> Check:
+    subject = f"permissions in {region}"
+    asked: dict[str, dict[str, Any]] = {
+        "run_instances": {
+            "MinCount": 1,
+            "MaxCount": 1,
+            "InstanceType": "m7i.large",
+            "ImageId": "ami-00000000000000000",
+            "SubnetId": place.subnet,
+        },
+        "import_key_pair": {"KeyName": "skyward-check", "PublicKeyMaterial": b""},
+        "create_security_group": {
+            "GroupName": "skyward-check",
+            "Description": "skyward-check",
+            "VpcId": place.vpc,
+        },
+        "create_placement_group": {"GroupName": "skyward-check", "Strategy": "cluster"},
+    }
+    tried = [_is_refused(calls, region, action, parameters) for action, parameters in asked.items()]
+    try:
+        refused = [name for name in await asyncio.gather(*tried) if name]
+    except SkywardError as error:
+        return Check(subject, "warn", what_of(error), hint_of(error))
+    if refused:
+        said = (
+            f"may not do {', '.join(sorted(refused))}: have the actions of the documentation's policy allowed"
+        )
+        return Check(subject, "fail", said)
+    return Check(subject, "ok", "machines, key pairs, security and placement groups may be made")
+
+
+async def _is_refused(calls: Calls, region: str, action: str, parameters: dict[str, Any]) -> str:
+    """AWS's name of an action that these credentials may not do, found out by a dry run."""
+    try:
+        await calls.call("ec2", region, action, DryRun=True, **parameters)
+    except (CredentialsRefused, Unreachable):
+        raise
+    except (
+        SkywardError
+    ) as error:  # who may do it is told that it was a dry run, or that there is no such image
+        if getattr(error, "code", "") in DENIED:
+            return "".join(part.capitalize() for part in action.split("_"))
+    return ""
+
+
+async def _quotas(calls: Calls, region: str) -> Check:
+    subject = f"quotas in {region}"
+    try:
+        told = await calls.call_all(
+            "service-quotas", region, "list_service_quotas", "Quotas", ServiceCode="ec2"
+        )
+    except SkywardError as error:
+        return Check(subject, "warn", what_of(error), hint_of(error))
+    most = {each["QuotaCode"]: each["Value"] for each in told}
+    said, none = [], []
+    for family, (on_demand, spot) in FAMILIES.items():
+        if on_demand not in most:
+            continue
+        most_spot = max((most[code] for code in spot if code in most), default=0.0)
+        if most[on_demand] or most_spot:
+            said.append(f"{family} {most[on_demand]:g} on demand, {most_spot:g} spot")
+        else:
+            none.append(family)
+    text = "; ".join([*said, *([f"none of {', '.join(none)}"] if none else [])])
+    if not text:
+        return Check(subject, "warn", "AWS names none of machines")
+    return Check(subject, "warn" if "G and VT" in none and "P" in none else "ok", f"vCPUs at once: {text}")

@@ -1,0 +1,654 @@
+"""RunInstances and fleets: zones in order, user data, reservations."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+from skyward_core.model.errors import (
+    NoCapacity,
+    PoolError,
+    SkywardError,
+    Unreachable,
+    UsageError,
+    together,
+    what_of,
+)
+from skyward_core.model.machines import Machine
+from skyward_core.model.offers import Block, Offer, Reservation, Wish
+from skyward_core.model.specs import PoolSpec
+from skyward_core.providers.aws import account_resources, instance_offers, network
+from skyward_core.providers.aws import instances as tags
+from skyward_core.providers.aws.account_resources import Belongings
+from skyward_core.providers.aws.boto_calls import Calls
+from skyward_core.providers.aws.ec2_errors import (
+    FULL,
+    NO_GROUP,
+    NO_KEY,
+    NO_PLACEMENT,
+    CallFailed,
+    CapacityRefused,
+    is_of_attempt,
+    is_of_region,
+    of_each,
+    once_known,
+)
+from skyward_core.providers.aws.host_keys import KeyPair
+from skyward_core.providers.aws.instance_offers import (
+    DISK,
+    BootImage,
+    Extras,
+    Kind,
+    Regional,
+    asked,
+    fitting,
+    root_gb,
+)
+from skyward_core.providers.aws.instances import ENDED, ENDING, instances, machine_of
+from skyward_core.providers.aws.launch_journal import PoolFolder
+from skyward_core.providers.aws.network import Zone
+from skyward_core.providers.provider import progress
+from skyward_core.store.debug_log import logger
+from skyward_core.util.light_dataclass import Value, value
+
+BLOCK = "capacity-block"  # what EC2 calls this market
+LINUX = "Linux/UNIX"
+OVER = ("expired", "cancelled", "failed", "payment-failed", "unsupported")
+ENDS_BEFORE = 30 * 60.0  # seconds by which EC2 ends a block's machines before the block is over
+
+
+def _of(told: Mapping[str, Any], region: str) -> Reservation:
+    start, end = told.get("StartDate"), told.get("EndDate")
+    return Reservation(
+        id=told["CapacityReservationId"],
+        instance_type=told.get("InstanceType", ""),
+        region=region,
+        zone=told.get("AvailabilityZone", ""),
+        count=told.get("TotalInstanceCount", 0),
+        free=told.get("AvailableInstanceCount", 0),
+        state=told.get("State", ""),
+        is_block=told.get("ReservationType") == BLOCK,
+        starts_at=start.timestamp() if start else 0.0,
+        ends_at=end.timestamp() if end else None,
+    )
+
+
+async def buy(calls: Calls, block: Block, token: str) -> Reservation:
+    """Buy a block. The call has no idempotency token, so that it is made once.
+
+    Raises:
+        Unreachable: nobody knows whether it was bought.
+        SkywardError: it was not.
+    """
+    marks = tags.specification(["capacity-reservation"], tags.of_purchase(token))
+    try:
+        told = await calls.call(
+            "ec2", block.region, "purchase_capacity_block", once=True,
+            CapacityBlockOfferingId=block.id, InstancePlatform=LINUX, TagSpecifications=marks,
+        )  # fmt: skip
+    except CallFailed as error:
+        if error.code:
+            raise
+        raise Unreachable(what_of(error)) from error  # an answer that nobody could read
+    try:
+        return _of(told.get("CapacityReservation") or told["CapacityReservations"][0], block.region)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise Unreachable(f"EC2's answer names no reservation ({type(error).__name__})") from error
+
+
+async def find(calls: Calls, region: str, filters: Sequence[Mapping[str, Any]] = ()) -> list[Reservation]:
+    """Those of a region that have not ended.
+
+    Raises:
+        SkywardError: it cannot be told.
+    """
+    asked = {"Filters": list(filters)} if filters else {}
+    told = await calls.call_all(
+        "ec2", region, "describe_capacity_reservations", "CapacityReservations", **asked
+    )
+    found = [_of(each, region) for each in told if each.get("State") not in OVER]
+    return sorted(found, key=lambda each: (each.starts_at, each.id))
+
+
+async def bought(calls: Calls, region: str, token: str) -> Reservation | None:
+    """What a purchase with that token gave; None where nothing is seen of it.
+
+    Raises:
+        SkywardError: it cannot be told.
+    """
+    found = await find(calls, region, [{"Name": f"tag:{tags.PURCHASE}", "Values": [token]}])
+    return found[0] if found else None
+
+
+@value
+class Held(Value):
+    """A reservation that a pool's machines are taken from."""
+
+    of: Reservation
+
+    @property
+    def market(self) -> str:
+        return BLOCK if self.of.is_block else "on-demand"
+
+    def wish(self, wish: Wish) -> Wish:
+        """What machines have to be, which is what the reservation holds."""
+        held = self.of
+        return replace(wish, instance_type=held.instance_type, zones=(held.zone,), regions=(held.region,))
+
+    def offer(self, offer: Offer) -> Offer:
+        """What one of its machines costs: those of a block are paid."""
+        return replace(offer, hourly=0.0) if self.of.is_block else offer
+
+    @property
+    def note(self) -> str:
+        """What a person should know of it."""
+        held = self.of
+        said = f"machines are those of reservation {held.id}"
+        if not held.is_block:
+            return said
+        ends = time.localtime((held.ends_at or 0.0) - ENDS_BEFORE)
+        return (
+            f"{said}, a Capacity Block that is paid; EC2 ends them at {time.strftime('%Y-%m-%d %H:%M', ends)}"
+        )
+
+
+async def held(calls: Calls, regions: Sequence[str], id: str, wish: Wish, nodes: int) -> Held:
+    """The reservation of that name, which has what is asked for now.
+
+    Args:
+        regions: where it may be.
+        wish: what a machine has to be; what it names otherwise than the reservation is refused.
+
+    Raises:
+        UsageError: there is none, or it is another kind of machine, or elsewhere.
+        NoCapacity: it has not begun, is over, or has too few machines.
+        SkywardError: it cannot be told.
+    """
+    if wish.allocation != "on-demand":
+        raise UsageError(f"reservation {id} is no {wish.allocation} market: leave the allocation out")
+    found = await _find(calls, regions, id)
+    for what, wanted, has in (
+        ("type", wish.instance_type and (wish.instance_type,), found.instance_type),
+        ("zone", wish.zones, found.zone),
+    ):
+        if wanted and has not in wanted:
+            raise UsageError(
+                f"reservation {id} is of {what} {has}, and {' or '.join(wanted)} was asked for: leave one out"
+            )
+    if found.state in ("scheduled", "payment-pending", "pending"):
+        begins = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.starts_at))
+        raise NoCapacity(f"reservation {id} begins at {begins}: start the pool then")
+    if found.state != "active":
+        raise NoCapacity(
+            f"reservation {id} is {found.state or 'in no state that EC2 tells'}: name another one"
+        )
+    if found.free < nodes:
+        raise NoCapacity(
+            f"reservation {id} has {found.free} of its {found.count} machines free, and {nodes} are wanted"
+        )
+    return Held(found)
+
+
+async def _find(calls: Calls, regions: Sequence[str], id: str) -> Reservation:
+    for region in regions:
+        try:
+            told = await calls.call(
+                "ec2", region, "describe_capacity_reservations", CapacityReservationIds=[id]
+            )
+        except CallFailed as error:
+            if not error.code.startswith("InvalidCapacityReservationId"):
+                raise
+            continue
+        for each in told["CapacityReservations"]:
+            return _of(each, region)
+    raise UsageError(f"there is no reservation {id} in {' or '.join(regions)}: name the region that it is in")
+
+
+def user_data(host_key: KeyPair, deadman: int) -> str:
+    """The first boot's cloud-config. JSON is YAML, too.
+
+    The host's key is in its place before an SSH server starts. The deadman is armed before anything is installed:
+    from then on the machine ends itself unless an agent puts that off.
+
+    Args:
+        host_key: what the host's SSH server shows.
+        deadman: minutes.
+    """
+    config: dict[str, Any] = {
+        "ssh_deletekeys": True,
+        "ssh_genkeytypes": [],
+        "ssh_keys": {"ed25519_private": host_key.private, "ed25519_public": host_key.public},
+        "ssh_pwauth": False,
+        "package_update": False,
+        "package_upgrade": False,
+        "runcmd": [["shutdown", "-P", f"+{deadman}"]],
+    }
+    return f"#cloud-config\n{json.dumps(config, indent=1)}\n"
+
+
+_log = logger("provider")
+
+MADE_THEN = "(made at the start)"  # in a plan, in the place of what only a start makes
+SPENT = "IdempotentInstanceTerminated"  # of a token whose machines have ended
+LEAST_DEADMAN = 10  # minutes: shorter ones keep people from logging in
+BEYOND = 5  # minutes for which the deadman waits longer than the lease
+PAUSES = (0.3, 3.0)  # seconds between two looks at machines that come up, at first and at most
+
+
+@value
+class Attempt(Value):
+    """Machines of one kind at one place.
+
+    Attributes:
+        market: "on-demand", "spot" or "capacity-block".
+        hourly: dollars for a machine and an hour, with what is billed beside it; None where that is not known.
+        shipped: whether that is by the list of this release.
+        grouped: whether they stand close together, in the pool's placement group.
+    """
+
+    place: Zone
+    kind: Kind
+    market: str = "on-demand"
+    hourly: float | None = None
+    shipped: bool = False
+    grouped: bool = False
+
+    def __str__(self) -> str:
+        market = "" if self.market == "on-demand" else f" ({self.market})"
+        group = ", in a placement group" if self.grouped else ""
+        return f"{self.kind.name} in {self.place.zone}{market}{group}"
+
+    @property
+    def priced(self) -> str:
+        """The same with what one of its machines costs."""
+        known = "$?/h" if self.hourly is None else f"${self.hourly:,.2f}/h"
+        return f"{self}, {known} each{', by the list of this release' if self.shipped else ''}"
+
+
+@value
+class Wishes(Value):
+    """What all attempts of a launch have in common.
+
+    Attributes:
+        count: how many machines, at most.
+        least: so many at least, or none.
+        token: idempotency token of this creation.
+        node: the one that a machine in another's place is for.
+        ttl: seconds after which they should be gone.
+        boot_deadman: minutes after its boot at which a machine ends itself where no agent puts that off.
+        deadman: minutes by which an agent puts it off.
+        own_address: the network from which SSH is let in.
+        group: a security group of the person's own.
+        profile: the instance profile, by name or ARN.
+        public: whether machines have public addresses.
+        account: who pays, by AWS's number.
+        reservation: which one machines are taken from; "" for none.
+    """
+
+    count: int
+    least: int
+    token: str
+    node: int | None
+    ttl: float | None
+    boot_deadman: int
+    deadman: int
+    own_address: str
+    group: str | None
+    profile: str | None
+    disk_gb: int | None
+    public: bool
+    account: str
+    reservation: str = ""
+
+    @property
+    def lasts(self) -> float:
+        """Seconds after which they have ended where nothing is ever done with them."""
+        boot = self.boot_deadman * 60.0
+        return boot if self.ttl is None else min(boot, self.ttl)
+
+
+class Launch:
+    """One creation.
+
+    Args:
+        image: gives the machine image for an attempt.
+        ended: told of machines that exist and are of no use.
+    """
+
+    def __init__(
+        self, calls: Calls, folder: PoolFolder, wishes: Wishes, image: Callable[[Attempt], Any],
+        ended: Callable[[Sequence[Machine]], Any],
+    ) -> None:  # fmt: skip
+        self._calls = calls
+        self._folder = folder
+        self._wishes = wishes
+        self._image = image
+        self._end = ended
+        self._belongings: dict[tuple[str, str], Belongings] = {}
+        self._has_group: dict[str, bool] = {}  # by region
+        self._may_exist = False  # whether EC2 was asked for machines, and has not refused
+
+    async def machines(
+        self, attempts: Sequence[Attempt], left_out: Sequence[tuple[str, SkywardError]] = ()
+    ) -> list[Machine]:
+        """The machines of the first attempt that gets them, running, with their addresses.
+
+        Args:
+            left_out: regions in which nothing can be tried, and why.
+
+        Raises:
+            NoCapacity: none did; says what became of each.
+            CredentialsRefused, Unreachable: none did, and that is why of all.
+            SkywardError: something that no other attempt would change.
+        """
+        login, host_key = await asyncio.to_thread(self._folder.make_keys)
+        whys = list(left_out)
+        closed: set[str] = set()  # regions in which nothing more is tried
+        attempts = list(_spread_out(attempts))
+        apart: Attempt | None = None  # what another try without the group would be of no use for
+        for number, attempt in enumerate(attempts, 1):
+            if attempt.place.region in closed or attempt == apart:
+                continue
+            before = f"{whys[-1][0]}: {what_of(whys[-1][1])}; " if whys else ""
+            progress(f"{before}attempt {number} of {len(attempts)}: {attempt.priced}")
+            try:
+                return await self._try(attempt, login, host_key)
+            except SkywardError as error:
+                # Where machines may exist, others would be paid beside them.
+                if self._may_exist or not (is_of_attempt(error) or is_of_region(error)):
+                    raise
+                if is_of_region(error):
+                    closed.add(attempt.place.region)
+                _log.info("%s: %s", attempt, what_of(error), extra={"pool": self._folder.pool})
+                full = isinstance(error, CapacityRefused | CallFailed) and error.code in FULL
+                # Where there is no group, what was asked for is what would be asked for next.
+                if attempt.grouped and not (full and self._has_group.get(attempt.place.region)):
+                    apart = replace(attempt, grouped=False)
+                whys.append((str(attempt), error))
+        if not whys:
+            raise NoCapacity("no machines to be had: there is no place to try")
+        raise together(whys, "no machines to be had: ")
+
+    async def _try(self, attempt: Attempt, login: KeyPair, host_key: KeyPair) -> list[Machine]:
+        wishes, place = self._wishes, attempt.place
+        key = place.region, place.vpc
+        if key not in self._belongings:
+            self._belongings[key] = await account_resources.make(
+                self._calls, place, self._folder, login, wishes.own_address, wishes.group
+            )
+        if attempt.grouped and not await self._group(place.region):
+            attempt = replace(attempt, grouped=False)
+        at, image = await self._as_before(attempt)
+        request = self.request(attempt, image, self._belongings[key], host_key, at)
+        facts = {
+            "client_token": request["ClientToken"], "region": place.region, "zone": place.zone,
+            "type": attempt.kind.name, "market": attempt.market, "hourly": attempt.hourly, "count": wishes.count,
+            "user": image.user, "deadman": wishes.deadman, "at": at, "pid": os.getpid(),
+            "account": wishes.account, "bought": attempt.kind.bought, "image": asdict(image),
+        }  # fmt: skip
+        self._folder.note("ask", **facts)
+        self._may_exist = True
+        try:
+            # A group that a person has named is there, or is none.
+            new = (*NO_KEY, *NO_PLACEMENT, *(() if wishes.group else NO_GROUP))
+            noted = partial(self._note_answer, facts)
+            ask = partial(self._calls.call, "ec2", place.region, "run_instances", answered=noted, **request)
+            answer: dict[str, Any] = await once_known(new, ask)
+        except Unreachable:
+            raise  # it may have been done all the same
+        except SkywardError as error:
+            self._folder.note("refusal", client_token=request["ClientToken"], why=what_of(error))
+            self._may_exist = False
+            if isinstance(error, CallFailed) and error.code == SPENT:
+                # Asked for by a client that was killed; by now it has ended itself.
+                self._wishes = replace(wishes, token=f"{wishes.token}x")
+                return await self._try(attempt, login, host_key)
+            raise
+        made = [machine_of(each, place.region, facts) for each in answer["Instances"]]
+        if len(made) < wishes.least:
+            await self._end(made)
+            raise PoolError(f"EC2 gave {len(made)} machines where {wishes.least} or none were asked for")
+        if len(made) < wishes.count:
+            progress(f"{attempt}: {len(made)} of {wishes.count} machines were to be had")
+        return await self._come_up(made, facts)
+
+    async def _as_before(self, attempt: Attempt) -> tuple[float, BootImage]:
+        """When an attempt was made first, and with which image: a client that was killed may have made it, and what EC2
+        is asked for with the same token has to be the same."""
+        token = client_token(self._wishes.token, attempt)
+        for note in self._folder.notes():
+            if note["what"] == "ask" and note.get("client_token") == token and "image" in note:
+                return float(note["at"]), BootImage(**note["image"])
+        return time.time(), await self._image(attempt)
+
+    async def _group(self, region: str) -> bool:
+        """Have the pool's placement group in a region; whether there is one. Machines are of use without it, too."""
+        if region not in self._has_group:
+            try:
+                await network.make(self._calls, region, self._folder, account_resources.name_of(self._folder))
+            except (CallFailed, CapacityRefused) as error:
+                progress(f"machines go without a placement group: {what_of(error)}")
+                self._has_group[region] = False
+            else:
+                self._has_group[region] = True
+        return self._has_group[region]
+
+    def _note_answer(self, facts: dict[str, Any], answer: dict[str, Any]) -> None:
+        ids = [each["InstanceId"] for each in answer["Instances"]]
+        self._folder.note("answer", client_token=facts["client_token"], ids=ids)
+
+    async def planned(self, attempt: Attempt) -> dict[str, Any]:
+        """``RunInstances`` as it will be sent for an attempt, with words in the place of what is made at a start."""
+        image: BootImage = await self._image(attempt)
+        own = Belongings(key=MADE_THEN, group=self._wishes.group or MADE_THEN)
+        sent = self.request(attempt, image, own, KeyPair(MADE_THEN, MADE_THEN), time.time())
+        return {"action": "RunInstances", "region": attempt.place.region} | sent | {"ClientToken": MADE_THEN}
+
+    def request(
+        self, attempt: Attempt, image: BootImage, own: Belongings, host_key: KeyPair, at: float
+    ) -> dict[str, Any]:
+        """``RunInstances`` for an attempt; the same attempt, made ``at`` the same time, is the same request."""
+        wishes, place = self._wishes, attempt.place
+        marks = tags.of_pool(
+            self._folder.pool, self._folder.token, at=at, ttl=wishes.lasts, node=wishes.node,
+            hourly=attempt.hourly,
+        )  # fmt: skip
+        card = {
+            "DeviceIndex": 0, "SubnetId": place.subnet, "Groups": [own.group], "DeleteOnTermination": True,
+            "AssociatePublicIpAddress": wishes.public,
+        }  # fmt: skip
+        disk = {
+            "VolumeSize": root_gb(wishes.disk_gb or DISK, image.disk_gb), "VolumeType": "gp3",
+            "DeleteOnTermination": True,
+        }  # fmt: skip
+        request: dict[str, Any] = {
+            "ClientToken": client_token(wishes.token, attempt),
+            "MinCount": wishes.least,
+            "MaxCount": wishes.count,
+            "InstanceType": attempt.kind.name,
+            "ImageId": image.ami,
+            "KeyName": own.key,
+            "UserData": user_data(host_key, wishes.boot_deadman),
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "MetadataOptions": {
+                "HttpTokens": "required",
+                "HttpPutResponseHopLimit": 1,
+                "HttpEndpoint": "enabled",
+            },
+            "Placement": {"AvailabilityZone": place.zone}
+            | ({"GroupName": account_resources.name_of(self._folder)} if attempt.grouped else {}),
+            "NetworkInterfaces": [card],
+            "BlockDeviceMappings": [{"DeviceName": image.root, "Ebs": disk}],
+            "TagSpecifications": tags.specification(["instance", "volume", "network-interface"], marks),
+        }
+        if attempt.market == "spot":
+            options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+            request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
+        if attempt.market == BLOCK:
+            request["InstanceMarketOptions"] = {"MarketType": BLOCK}
+        if wishes.reservation:
+            target = {"CapacityReservationId": wishes.reservation}
+            request["CapacityReservationSpecification"] = {"CapacityReservationTarget": target}
+        if wishes.profile:
+            kind = "Arn" if wishes.profile.startswith("arn:") else "Name"
+            request["IamInstanceProfile"] = {kind: wishes.profile}
+        return request
+
+    async def _come_up(self, made: Sequence[Machine], facts: dict[str, Any]) -> list[Machine]:
+        """Wait until all run and have their addresses.
+
+        Raises:
+            PoolError: one has ended; says why.
+        """
+        region, pause = facts["region"], PAUSES[0]
+        while True:
+            seen = await instances(self._calls, region, [each.id for each in made])
+            for name, each in seen.items():
+                if each["State"]["Name"] in (*ENDED, *ENDING):
+                    reason = each.get("StateReason", {}).get("Message", "") or "EC2 does not say why"
+                    raise PoolError(f"machine {name} ended before it was up: {reason}")
+            up = [
+                machine_of(each, region, facts)
+                for each in seen.values()
+                if each["State"]["Name"] == "running"
+                and each.get("PublicIpAddress" if self._wishes.public else "PrivateIpAddress")
+            ]
+            if len(up) == len(made):
+                return sorted(up, key=lambda machine: machine.node)
+            await asyncio.sleep(pause)
+            pause = min(PAUSES[1], pause * 1.5)
+
+
+def disk_of(requests: Sequence[dict[str, Any]]) -> int:
+    """GB of the disk in the first of planned requests; 0 where there is none."""
+    return next((each["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] for each in requests), 0)
+
+
+def _spread_out(attempts: Sequence[Attempt]) -> Iterator[Attempt]:
+    """Attempts, with one without the group behind each that has it: there may be room for machines further apart."""
+    for each in attempts:
+        yield each
+        if each.grouped:
+            yield replace(each, grouped=False)
+
+
+def client_token(token: str, attempt: Attempt) -> str:
+    """The idempotency token of an attempt: that of the creation, and what is asked for where.
+
+    EC2 counts it in a zone or in a region, depending on the request, and never takes it again once its machines have
+    ended.
+    """
+    place = attempt.place
+    group = ["group"] if attempt.grouped else []
+    text = "/".join((place.region, place.zone, place.subnet, attempt.kind.name, attempt.market, *group))
+    return f"{token}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+
+def deadman_minutes(lease: float) -> int:
+    """For how long a machine that nobody speaks with waits before it ends itself: longer than its pool would.
+
+    Args:
+        lease: seconds without a client and without a run after which the pool does.
+    """
+    return max(LEAST_DEADMAN, math.ceil(lease / 60) + BEYOND)
+
+
+def made_in_words(least: int, most: int, disk: int, *, public: bool, opens: bool, grouped: bool) -> list[str]:
+    """What a launch makes, for a plan.
+
+    Args:
+        least, most: how many machines.
+        disk: GB of each one's.
+        public: whether they have public addresses.
+        opens: whether a security group is made.
+        grouped: whether they are to be close together.
+    """
+    many = f"{least} to {most} machines" if least < most else f"{most} machine{'s' * (most > 1)}"
+    address = "a public address" if public else "no public address"
+    return [
+        f"{many}, each with {disk} GB of disk (gp3) and {address}",
+        *(["a security group: SSH from here, all among the machines"] if opens else []),
+        *(["a placement group, for machines close together where there is room"] if grouped else []),
+        "a key pair, made here",
+    ]
+
+
+Places = Callable[[str], Awaitable[list[Zone]]]
+
+
+class Attempts:
+    """Those of one pool.
+
+    Args:
+        provider: the name that offers carry.
+        wish: what a machine has to be, with all that the provider was told.
+        extras: what is billed beside a machine.
+        places: gives the zones of a region in which machines can go.
+        reservation: the id of the one that they are taken from, or None.
+        together: whether they may be asked for close together.
+    """
+
+    def __init__(
+        self, calls: Calls, provider: str, spec: PoolSpec, wish: Wish, extras: Extras, places: Places,
+        *, reservation: str | None, together: bool,
+    ) -> None:  # fmt: skip
+        self._calls = calls
+        self._provider = provider
+        self._spec = spec
+        self._wish = wish
+        self._extras = extras
+        self._places = places
+        self._reservation = reservation
+        self._together = together
+
+    async def in_order(self, regions: Sequence[str]) -> tuple[list[Attempt], list[tuple[str, SkywardError]]]:
+        """Each offer that fits, in a place where machines can go; and regions that are left out, and why.
+
+        Raises:
+            UsageError: nothing fits; says what comes nearest.
+            SkywardError: no region says anything.
+        """
+        wish, held = self._wish, await self.held(regions)
+        if held is not None:
+            wish, regions = held.wish(wish), (held.of.region,)
+
+        async def ask(region: str) -> tuple[Regional, list[Zone]]:
+            told = asked(self._calls, self._provider, region, wish, self._extras)
+            return await asyncio.gather(told, self._places(region))
+
+        found, left_out = await of_each(regions, ask)
+        there = {place.zone: place for _, places in found for place in places}
+        all_kinds = {kind.name: kind for told, _ in found for kind in told.kinds}
+        order = fitting([offer for told, _ in found for offer in told.offers], wish, there)
+        return [
+            self._one(each, there[each.zone], all_kinds[each.instance_type], held) for each in order
+        ], left_out
+
+    async def held(self, regions: Sequence[str]) -> Held | None:
+        """The reservation that machines are taken from."""
+        if self._reservation is None:
+            return None
+        nodes = self._spec.least_nodes
+        return await held(self._calls, regions, self._reservation, self._wish, nodes)
+
+    async def of(self, offer: Offer, place: Zone, held: Held | None) -> Attempt:
+        """One for an offer alone."""
+        (kind,) = await instance_offers.kinds_for(
+            self._calls, offer.region, Wish(instance_type=offer.instance_type)
+        )
+        return self._one(offer, place, kind, held)
+
+    def _one(self, offer: Offer, place: Zone, kind: instance_offers.Kind, held: Held | None) -> Attempt:
+        priced = offer if held is None else held.offer(offer)
+        market = offer.market if held is None else held.market
+        several = self._together and self._spec.most_nodes > 1
+        grouped = held is None and several and network.helps(kind)  # a reservation is where it is
+        return Attempt(place, kind, market, priced.billed_hourly, priced.shipped, grouped=grouped)

@@ -1,0 +1,151 @@
+"""A pool's own folder on the client: its keys, and what has been asked for in its name.
+
+What is asked of EC2 is written here before it is asked, and the answer before anybody is told: whoever comes after a
+client that died in between knows that something may exist.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Container, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from skyward_core.model.errors import PoolError
+from skyward_core.providers.aws import host_keys
+from skyward_core.providers.aws.host_keys import KeyPair
+from skyward_core.store.atomic_file import write_whole
+from skyward_core.store.state_folder import home
+
+
+class PoolFolder:
+    """See the module.
+
+    Args:
+        pool: the pool's name.
+        token: the pool's.
+    """
+
+    def __init__(self, pool: str, token: str) -> None:
+        self.pool, self.token = pool, token
+        self.path = home() / "aws" / f"{pool}.{token}"
+
+    @classmethod
+    def all_of(cls, pool: str) -> Iterator[PoolFolder]:
+        """The folders of pools of a name: of one that is up, and of others of which something was left."""
+        for path in sorted((home() / "aws").glob(f"{pool}.*")):
+            yield cls(pool, path.name.rpartition(".")[2])
+
+    @staticmethod
+    def forget(names: Container[str]) -> None:
+        """Remove the folders of pools of which nothing is left anywhere.
+
+        Args:
+            names: theirs, as tags tell them; they are compared with those that there are.
+
+        Raises:
+            OSError: one cannot be removed.
+        """
+        for path in (home() / "aws").glob("*.*"):
+            if path.name in names and path.is_dir():
+                _remove(path)
+
+    @property
+    def login_key(self) -> Path:
+        """The file of the key that opens the pool's machines."""
+        return self.path / "id_ed25519"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The file that says which key the pool's machines show until the first login."""
+        return self.path / "known_hosts"
+
+    def known_hosts_of(self, machine: str) -> Path:
+        """The file that says which key a machine shows from then on."""
+        return self.path / f"known_hosts.{machine}"
+
+    def make_keys(self) -> tuple[KeyPair, KeyPair]:
+        """The key to log in with, and the one that machines show; each is made once.
+
+        Raises:
+            PoolError: they cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
+            login = self._key(self.login_key, f"skyward-{self.pool}")
+            host = self._key(self.path / "host_key", f"host-of-{self.pool}")
+            # Whatever address a machine of the pool gets, it shows this key, and nothing else is in this file.
+            write_whole(self.known_hosts, f"* {' '.join(host.public.split()[:2])}\n".encode())
+        except OSError as error:
+            raise PoolError(
+                f"the keys of pool {self.pool} cannot be written to {self.path}: {error}"
+            ) from error
+        return login, host
+
+    def _key(self, path: Path, comment: str) -> KeyPair:
+        public = path.with_name(f"{path.name}.pub")
+        if not (path.exists() and public.exists()):
+            made = host_keys.make(comment)
+            write_whole(path, made.private.encode())
+            write_whole(public, f"{made.public}\n".encode())
+        return KeyPair(path.read_text(encoding="ascii"), public.read_text(encoding="ascii").strip())
+
+    def note(self, what: str, **facts: Any) -> None:
+        """Write down, on disk, what is about to be asked, or what was answered.
+
+        Raises:
+            PoolError: it cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
+            # It begins a line: what a full disk took the half of has not ended its own.
+            line = f"\n{json.dumps({'what': what} | facts)}\n"
+            with open(os.open(self._notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise PoolError(
+                f"what pool {self.pool} asks for cannot be written to {self._notes}: {error}"
+            ) from error
+
+    def notes(self) -> list[dict[str, Any]]:
+        """All of it, in its order; a line that a dying client has not finished is left out.
+
+        Raises:
+            PoolError: it cannot be read.
+        """
+        try:
+            lines = self._notes.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise PoolError(f"what pool {self.pool} has asked for cannot be read: {error}") from error
+        found = []
+        for line in lines:
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+        return found
+
+    def remove(self) -> None:
+        """Forget all of it.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        _remove(self.path)
+
+    @property
+    def _notes(self) -> Path:
+        return self.path / "asked.jsonl"
+
+
+def _remove(path: Path) -> None:
+    while path.exists():
+        with suppress(FileNotFoundError):  # another client removes it, too
+            shutil.rmtree(path)

@@ -1,0 +1,340 @@
+"""The pool that a user requests, planned against providers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, cast
+
+from skyward_core.model.errors import SpecError, UsageError, of_field
+from skyward_core.model.offers import Allocation, RentalPlan, Selection, Wish
+from skyward_core.model.provider_capabilities import (
+    Foresees,
+    Offers,
+    Plans,
+    RunsHere,
+    SizesDisk,
+    TakesGpus,
+    default_nodes,
+)
+from skyward_core.model.specs import Image, Nodes, Options, PoolSpec, Spec, Worker, made_up_name
+from skyward_core.plugins.plugin import check_plugins
+from skyward_core.providers import by_name, resolve
+from skyward_core.providers.first_available_provider import Several
+from skyward_core.providers.provider import make, remembering
+from skyward_core.providers.unsupported_providers import StandIn
+from skyward_core.store import state_folder
+from skyward_core.transport.background_loop import submit
+
+
+def pool_spec(
+    script: str,
+    *specs: Spec,
+    name: str | None = None,
+    nodes: int | Nodes | str | None = None,
+    image: Image | None = None,
+    plugins: Sequence[Any] = (),
+    worker: Worker | None = None,
+    options: Options | None = None,
+    selection: str | None = None,
+    allocation: str | None = None,
+    ttl: float | None = None,
+    **machines: Any,
+) -> PoolSpec:
+    """All that a pool is asked for.
+
+    Args:
+        script: what wants the pool, which is called after it where it has no name.
+        specs: ways to have its machines.
+        machines: the other fields of the only one, where there is none of these.
+
+    The others are those of ``sky.Compute``.
+
+    Raises:
+        SkywardError: a value makes no sense; says of which field.
+    """
+    ways = [_made(each, allocation) for each in ways_of(specs, machines)]
+    options = options or Options()
+    selection = _once("selection", selection, options.selection)
+    worker = _once("worker", worker, options.worker)
+    image = _once("image", image, *(each.image for each in ways))
+    plugins = _once("plugins", tuple(plugins) or None, *(each.plugins or None for each in ways)) or ()
+    ttl = _once("ttl", ttl, *(each.ttl for each in ways), options.ttl)
+    options = replace(options, selection=None, worker=None, ttl=ttl or None)
+    with of_field("plugins"):
+        check_plugins(plugins)
+    said_nodes = (each.nodes for each in (*ways, Spec(nodes=nodes)))
+    counts = {each for each in said_nodes if each is not None}
+    if len(counts) > 1:
+        raise SpecError("all specs of a pool have as many, and these differ", "nodes")
+    provider, accelerator, wish = _had(ways, selection)
+    if not counts:
+        counts = {default_nodes(provider)}
+    worker = _counted(worker or Worker(), provider, accelerator, ways[0].vcpus)
+    if isinstance(provider, TakesGpus) and provider.rank_per_gpu and worker.ranks_per_node == 1:
+        worker = replace(worker, ranks_per_node="gpu")
+    return PoolSpec(
+        name=name or made_up_name(script),
+        provider=provider,
+        nodes=next(iter(counts)),  # type: ignore[arg-type]  # text is none any more
+        accelerator=accelerator,
+        wish=wish,
+        image=image or Image(),
+        plugins=tuple(plugins),
+        worker=worker,
+        options=options,
+    )
+
+
+def check_kinds(specs: Sequence[Any], options: Any) -> None:
+    """See whether what is looked into before it is checked as a whole is of its kind.
+
+    Raises:
+        UsageError: it is not; says how it is written.
+    """
+    for each in specs:
+        if not isinstance(each, Spec):
+            name = (
+                "name"
+                if isinstance(each, str)
+                else "provider"
+                if hasattr(each, "name") or hasattr(each, "called")
+                else ""
+            )
+            how = f": sky.Compute({name}=...)" if name else ""
+            raise UsageError(
+                f"sky.Compute takes sky.Spec(...) values by position, all else by name{how} (got {each!r:.60})"
+            )
+    if not isinstance(options, Options | None):
+        raise SpecError(f"should be sky.Options(...) (got {type(options).__name__})", "options")
+
+
+def ways_of(specs: Sequence[Spec], machines: Mapping[str, Any]) -> Sequence[Spec]:
+    """The ways to have a pool's machines.
+
+    Args:
+        specs: as they were given.
+        machines: the fields of the only one, where there is none of these.
+
+    Raises:
+        UsageError: both say it.
+    """
+    if specs and (said := [name for name, value in machines.items() if value is not None]):
+        raise UsageError(f"{' and '.join(said)} beside a Spec: each Spec says that itself")
+    return specs or (Spec(**machines),)
+
+
+def _once(name: str, *said: Any) -> Any:
+    """What was said of one thing in several places; None where nothing was.
+
+    Raises:
+        SpecError: it was not the same everywhere.
+    """
+    values = [each for each in said if each is not None]
+    if any(each != values[0] for each in values[1:]):
+        raise SpecError(
+            f"is said twice, and differs: {' and '.join(f'{each!r:.60}' for each in values)}", name
+        )
+    return values[0] if values else None
+
+
+def _counted(worker: Any, provider: Any, accelerator: Any, vcpus: float | None) -> Any:
+    """A worker whose concurrency is a number: see :class:`Worker`.
+
+    Raises:
+        SpecError: it is "auto", and nothing says how many.
+    """
+    if not isinstance(worker, Worker) or worker.concurrency != "auto":
+        return worker  # what is no worker is refused with all else that is wrong
+    if accelerator is not None:
+        number = accelerator.slices
+    elif vcpus is not None:
+        number = int(vcpus)
+    elif isinstance(provider, RunsHere):
+        number = os.cpu_count() or 1
+    else:
+        raise SpecError(
+            f'"auto" goes by accelerator= or vcpus=, and {provider.name} is asked for without: say how many',
+            "concurrency",
+        )
+    return replace(worker, concurrency=max(1, int(number)))
+
+
+def _made(spec: Spec, allocation: str | None) -> Spec:
+    """A spec with its provider and its accelerator made."""
+    if not isinstance(spec, Spec):
+        raise UsageError(f"ways to have machines are written sky.Spec(...), not {spec!r:.60}")
+    with of_field("provider"):
+        provider = resolve(spec.provider)
+    accelerator = spec.accelerator
+    # What only some pools need is imported for these alone: somebody waits for the start.
+    if accelerator is not None:
+        from skyward_core.model import accelerators
+
+        with of_field("accelerator"):
+            accelerator = accelerators.resolve(accelerator)
+            if accelerator is not None and accelerator.part < 1 and isinstance(provider, Offers):
+                raise UsageError(
+                    f"{provider.name} rents accelerators whole, and {accelerator} is a part of one: say count=1"
+                )
+    return replace(spec, provider=provider, accelerator=accelerator, allocation=spec.allocation or allocation)
+
+
+def _had(ways: Sequence[Spec], selection: str | None) -> tuple[Any, Any, Any]:
+    """The provider that has the machines in one of these ways, their accelerator, and what else is wished."""
+    chosen = selection is not None or len(ways) > 1 or any(each.chooses for each in ways)
+    if not chosen:
+        return ways[0].provider, ways[0].accelerator, None
+    pass
+
+    return chosen_among(ways, selection)
+
+
+SELECTIONS: tuple[Selection, ...] = ("cheapest", "first")
+
+
+def chosen_among(ways: Sequence[Spec], selection: str | None) -> tuple[Any, Any, Wish | None]:
+    """The provider that has machines in one of some ways; the accelerator that all of them have; what else is wished.
+
+    Raises:
+        UsageError: a provider cannot choose so.
+    """
+    select = next((each for each in SELECTIONS if each == (selection or "cheapest")), None)
+    if select is None:
+        raise SpecError(f"should be 'cheapest' or 'first' (got {selection!r:.60})", "selection")
+    for each in ways:
+        provider: Any = each.provider  # made, as its accelerator is
+        if not isinstance(provider, Offers):
+            said = " and ".join(each.chooses) or ("several specs" if len(ways) > 1 else "selection")
+            with of_field("provider"):
+                raise UsageError(
+                    f"provider {provider.name} takes machines as they are, and has no offers to choose from by "
+                    f"{said}: leave that out, or name another provider"
+                )
+    providers = [_placed(each) for each in ways]
+    wishes = [_wish(each, select) for each in ways]
+    if len(ways) == 1:
+        return providers[0], ways[0].accelerator, wishes[0]
+    common = {each.accelerator for each in ways}
+    return Several(providers, wishes, select), common.pop() if len(common) == 1 else None, None
+
+
+def _placed(spec: Spec) -> Any:
+    """A spec's provider, in its regions, with its disks."""
+    provider: Any = spec.provider
+    if spec.disk_gb is not None:
+        if not isinstance(provider, SizesDisk):
+            raise SpecError(f"provider {provider.name} has machines with disks of their own size", "disk_gb")
+        provider = provider.with_disk(spec.disk_gb)
+    if not spec.region:
+        return provider
+    with of_field("region"):
+        return provider.within(spec.region)
+
+
+def _wish(spec: Spec, selection: Selection) -> Wish:
+    accelerator: Any = spec.accelerator
+    return replace(
+        Wish(accelerator=accelerator, selection=selection),
+        vcpus=int(spec.vcpus or 0),
+        memory_gb=spec.memory_gb or 0.0,
+        architecture=spec.architecture or "",
+        max_hourly=spec.max_hourly_cost,
+        allocation=cast("Allocation", spec.allocation or "on-demand"),
+    )
+
+
+def planned(spec: PoolSpec, *, may_remember: bool = False) -> RentalPlan:
+    """What a pool would rent, in the order in which it is tried; no attempts where it rents nothing.
+
+    Asks the provider, from any thread but that of the pools.
+
+    Args:
+        may_remember: whether what the provider said a minute ago will do, as for a form while somebody types.
+
+    Raises:
+        UsageError: nothing fits; says what comes nearest.
+        PoolError: machines that are there already cannot be had now.
+    """
+    provider = spec.provider
+    if not isinstance(provider, Plans | Foresees):
+        return RentalPlan(nodes=spec.most_nodes, attempts=())
+
+    async def ask() -> RentalPlan:
+        with remembering() if may_remember else nullcontext():
+            if isinstance(provider, Plans):
+                return await provider.plan(spec)
+            notes = await provider.foresee(spec)
+            return RentalPlan(nodes=spec.most_nodes, attempts=(), notes=tuple(notes))
+
+    return submit(ask()).result()
+
+
+CHOICES = (
+    "vcpus", "memory_gb", "disk_gb", "architecture", "region", "max_hourly_cost", "allocation"
+)  # fmt: skip
+
+
+def serving(ways: Sequence[Spec], override: str | None) -> tuple[list[Spec], list[str]]:
+    """The ways in which a pool's machines are really to be had, of those that were asked for; and what is to be said
+    of that.
+
+    Args:
+        ways: as they were asked for, one at least.
+        override: name of the provider that is to serve whatever was asked for; None for none.
+
+    Raises:
+        UsageError: none of the ways is to be had here; says what to do.
+    """
+    nothing: dict[str, Any] = dict.fromkeys(CHOICES)
+    named = [_called(each.provider) for each in ways]
+    if override is not None:
+        first = ways[0]
+        stand_ins = [each for each in named if isinstance(each, StandIn)]
+        asked = " or ".join(dict.fromkeys(_spelled(each) for each in named if each is not None))
+        lost = _unheeded(ways, stand_ins)
+        notes = [f"--provider {override} in place of {asked or 'its own'}{lost}"] if stand_ins or lost else []
+        provider: Any = override
+        if state_folder.provider_settings:
+            provider = make(by_name(override), state_folder.provider_settings)
+        return [Spec(provider=provider, accelerator=first.accelerator, nodes=first.nodes)], notes
+    served: list[Spec] = []
+    notes, refusals = [], []
+    for way, provider in zip(ways, named, strict=True):
+        if not isinstance(provider, StandIn):
+            served.append(way)
+            continue
+        try:
+            instead = provider.served()
+        except UsageError as error:
+            refusals.append(error)
+            notes.append(f"sky.{provider!r} is left out: machines of {provider.called} are not rented here")
+            continue
+        notes.append(f"{instead!r} serves for sky.{provider!r}{_unheeded([way], [provider])}")
+        served.append(replace(way, provider=instead, **nothing))
+    if not served:
+        raise refusals[0]
+    return served, notes
+
+
+def _called(provider: Any) -> Any:
+    """A provider, made where only its class was named."""
+    return provider() if isinstance(provider, type) and issubclass(provider, StandIn) else provider
+
+
+def _spelled(provider: Any) -> str:
+    if isinstance(provider, StandIn):
+        return f"sky.{provider!r}"
+    if isinstance(provider, str):
+        return provider
+    return f"sky.{(provider if isinstance(provider, type) else type(provider)).__name__}"
+
+
+def _unheeded(ways: Sequence[Spec], stand_ins: Sequence[StandIn]) -> str:
+    """What was said of machines that nobody heeds."""
+    given = [name for each in stand_ins for name in each.parameters]
+    chosen = [name for name in CHOICES if any(getattr(way, name) is not None for way in ways)]
+    names = list(dict.fromkeys([*given, *chosen]))
+    return f": {', '.join(names)} {'goes' if len(names) == 1 else 'go'} unheeded" if names else ""

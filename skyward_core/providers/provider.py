@@ -1,0 +1,335 @@
+"""The Provider protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from difflib import get_close_matches
+from logging import DEBUG
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+from skyward_core.model.errors import SkywardError, Unreachable, UsageError, of_field
+from skyward_core.model.machines import Machine
+from skyward_core.model.provider_capabilities import settings_of
+from skyward_core.model.provider_settings import Setting
+from skyward_core.store.debug_log import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from skyward_core.model.machines import Check, Machine
+    from skyward_core.model.specs import PoolSpec
+    from skyward_core.transport.ssh.host_address import Target
+    from skyward_core.transport.transport import Transport
+
+
+class Provider(Protocol):
+    """Where machines come from. Implementations are small values that can be rebuilt by ``from_json``.
+
+    Attributes:
+        name: how people name it.
+        about: what it is, in a few words, for a form.
+        machine: what one of its machines is called there.
+    """
+
+    name: str
+    about: str
+    machine: str
+
+    async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
+        """Create the pool's machines; the same token again gives the same machines.
+
+        Args:
+            spec: all that was asked for.
+            token: of this creation, written down before it begins.
+
+        Raises:
+            PoolError: says what could not be had, and what to do.
+        """
+
+    async def replace(
+        self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
+    ) -> Machine:
+        """Create another machine for a node whose own is lost; the same token again gives the same machine.
+
+        Args:
+            pool: the pool's name.
+            token: of this creation, not of the pool.
+            node: index of the node.
+            machines: those of the other nodes.
+            former: those that the pool has lost, or could not use, in that order; the node's own last one is there.
+
+        Raises:
+            NoCapacity: there is none to be had now; says why.
+        """
+
+    async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
+        """The machines of a pool that the provider can see now, with their state.
+
+        Args:
+            pool: the pool's name.
+            known: those that the ledger holds.
+        """
+
+    async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
+        """Ask for the machines' end; idempotent. ``describe`` tells when it has come.
+
+        Args:
+            pool: the pool's name.
+            machines: those that shall end.
+        """
+
+    async def teardown(self, pool: str) -> None:
+        """Remove what ``create`` made beside machines; idempotent.
+
+        Args:
+            pool: the pool's name.
+        """
+
+    async def check(self) -> list[Check]:
+        """Whether a pool could be had: credentials, reachability, versions; in plain words."""
+
+    def transport(self, pool: str, machine: Machine) -> Transport:
+        """The way to one machine.
+
+        Args:
+            pool: the pool's name.
+            machine: the machine.
+        """
+
+    def warm(self, spec: PoolSpec) -> AbstractContextManager[object]:
+        """Begin what takes time but makes no machine; nothing of it outlives the block, or this process.
+
+        Called by a thread that is not the loop's.
+
+        Args:
+            spec: all that was asked for.
+        """
+
+    def to_json(self) -> dict[str, Any]:
+        """What rebuilds this provider in another process; no secrets."""
+
+
+# The one capability that tells of a transport. All others are where a front end may have them.
+
+
+@runtime_checkable
+class ReachedOverSSH(Protocol):
+    """A person can log in to its machines."""
+
+    def target(self, host: str) -> Target:
+        """How a machine is reached.
+
+        Args:
+            host: its address.
+        """
+
+
+T = TypeVar("T")
+
+ANSWER = 60.0  # seconds in which a provider answers a question, or takes an order
+
+_log = logger("provider")
+
+_hearer: ContextVar[Callable[[str], None]] = ContextVar("hearer")
+
+
+@contextmanager
+def hearing(hear: Callable[[str], None]) -> Iterator[None]:
+    """Have somebody hear, inside it, what a provider says it is at."""
+    before = _hearer.set(hear)
+    try:
+        yield
+    finally:
+        _hearer.reset(before)
+
+
+def progress(text: str) -> None:
+    """A provider says what it is at now, to whoever waits for it."""
+    listener()(text)
+
+
+def listener() -> Callable[[str], None]:
+    """Who hears that now."""
+    return _hearer.get(_nobody)
+
+
+def _nobody(text: str) -> None:
+    """Nobody waits."""
+
+
+class NoAnswer(Unreachable):
+    """A provider does not answer."""
+
+
+async def answered(verb: str, pool: str, call: Awaitable[T]) -> T:
+    """As :func:`told`, for verbs that take no time of their own.
+
+    Raises:
+        NoAnswer: none came in :data:`ANSWER` seconds.
+    """
+    limit = asyncio.timeout(ANSWER)
+    try:
+        async with limit:
+            return await told(verb, pool, call)
+    except TimeoutError as error:
+        if not limit.expired():  # a limit of the provider's own
+            raise
+        said = f"the provider of pool {pool} has not answered within {ANSWER:g} s ({verb}); try again later"
+        _log.warning("%s", said, extra={"pool": pool})
+        raise NoAnswer(said) from error
+
+
+async def told(verb: str, pool: str, call: Awaitable[T]) -> T:
+    """Wait for a call of a provider, and have the log tell of it.
+
+    Args:
+        verb: which of the provider's verbs it is.
+        pool: the name of the pool that it is about.
+    """
+    begun, extra = time.monotonic(), {"pool": pool}
+    try:
+        result = await call
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        _log.warning("%s failed after %.3f s: %s", verb, time.monotonic() - begun, said, extra=extra)
+        raise
+    if _log.isEnabledFor(DEBUG):
+        _log.debug("%s took %.3f s%s", verb, time.monotonic() - begun, _summary(result), extra=extra)
+    return result
+
+
+def _summary(result: object) -> str:
+    """What came of it: of machines how many are in which state, and never their particulars."""
+    machines = [result] if isinstance(result, Machine) else result
+    if not isinstance(machines, list):
+        return ""
+    states = Counter(each.state for each in machines if isinstance(each, Machine))
+    return ": machines " + (", ".join(f"{count} {state}" for state, count in states.items()) or "none")
+
+
+def there(minor: str, machine: str, named: str | None, *, rented: bool = False) -> str:
+    """In words.
+
+    Args:
+        minor: the version of the Python that loads the script.
+        machine: what one of them is called.
+        named: the interpreter that the person has named for them.
+        rented: whether nobody is asked before something is installed there.
+    """
+    needed = f"Python {minor} on each {machine}"
+    if named:
+        return f"{needed}: {named}"
+    if rented:
+        return f"{needed}; where its image has another, the first login fetches uv, which brings it"
+    return f"{needed}, or uv there, which fetches it"
+
+
+AGE = 60.0  # seconds for which an answer counts as new
+MOST = 256  # answers that are kept
+
+_allowed: ContextVar[bool] = ContextVar("remembering", default=False)
+
+
+@contextmanager
+def remembering() -> Iterator[None]:
+    """Inside it questions to providers may be answered by what they said a little while ago."""
+    before = _allowed.set(True)
+    try:
+        yield
+    finally:
+        _allowed.reset(before)
+
+
+class RememberedAnswers:
+    """Answers of one account, by what was asked. Whoever asks outside :func:`remembering` gets none of them, and
+    refreshes them."""
+
+    def __init__(self) -> None:
+        self._answers: dict[Hashable, tuple[float, Any]] = {}
+
+    def find(self, question: Hashable) -> Any:
+        """What was said; None where that was too long ago, or must not be used."""
+        if not _allowed.get():
+            return None
+        at, answer = self._answers.get(question, (0.0, None))
+        return answer if answer is not None and time.monotonic() - at < AGE else None
+
+    def keep(self, question: Hashable, answer: Any) -> None:
+        """Note what was said."""
+        self._answers.pop(question, None)
+        self._answers[question] = time.monotonic(), answer
+        while len(self._answers) > MOST:
+            del self._answers[next(iter(self._answers))]
+
+    def forget(self) -> None:
+        """Whose account it is has changed."""
+        self._answers.clear()
+
+
+def make(provider: Any, texts: Mapping[str, str]) -> Any:
+    """A provider of its class and of what a person wrote for its settings.
+
+    Args:
+        provider: the class.
+        texts: name of a setting and what was written.
+
+    Raises:
+        UsageError: as :func:`values_of`; or it cannot be made of what is there; says why.
+    """
+    given = values_of(provider, texts)
+    declared = {each.name: each.default for each in settings_of(provider) if not each.required}
+    try:
+        return provider(**declared | given)
+    except SkywardError:
+        raise
+    except Exception as error:  # one of another package may raise anything
+        raise UsageError(
+            f"provider {provider.name} cannot be made of {', '.join(declared | given) or 'nothing'}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def values_of(provider: Any, texts: Mapping[str, str]) -> dict[str, Any]:
+    """What a person wrote for a provider's settings, as values.
+
+    Args:
+        provider: the class.
+        texts: name of a setting and what was written.
+
+    Raises:
+        UsageError: it has no such setting, or a text is none of its values; says why.
+    """
+    settings = {each.name: each for each in settings_of(provider)}
+    for name in texts:
+        if name not in settings:
+            near = get_close_matches(name, settings, 1)
+            there = "; it has " + ", ".join(f"{each.name} ({each.help})" for each in settings.values())
+            meant = f"; did you mean {near[0]!r}?" if near else there if settings else "; it has none"
+            raise UsageError(f"provider {provider.name} has no setting {name!r}{meant}")
+    found = {}
+    for name, text in texts.items():
+        with of_field(f"settings.{name}"):
+            found[name] = settings[name].read(text)
+    return found
+
+
+def wrong(provider: Any) -> str:
+    """What is wrong with the settings that a class of another package declares; "" where nothing is."""
+    try:
+        declared = settings_of(provider)
+    except TypeError:
+        return "its settings are no list"
+    for each in declared:
+        if not isinstance(each, Setting):
+            return f"its settings hold {each!r}, which is no Setting"
+        if not (each.name.isascii() and each.name.isidentifier()):
+            return f"its setting {each.name!r} is no name of a parameter"
+    names = [each.name for each in declared]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    return f"it declares setting {twice[0]!r} twice" if twice else ""

@@ -1,0 +1,169 @@
+"""Whether an agent lives on a host that is reached over SSH, and how all that runs there is ended: for every provider
+whose machines are such hosts, whoever owns them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from skyward_core.model.errors import PoolError, Unreachable, UsageError, what_of
+from skyward_core.model.machines import Machine
+
+if TYPE_CHECKING:
+    from skyward_core.protocol.frame_types import ReachDone
+    from skyward_core.transport.ssh.ssh_transport import SSHTransport
+
+# What imports asyncssh is imported where it is needed: who makes a provider may dial its hosts before.
+
+T = TypeVar("T")
+
+CHECK_PATIENCE = 5.0  # seconds of attempts for each host of a check-up
+GLANCE = 1.0  # seconds for a host that fell silent: whoever waits for it shall know soon
+ENDING = 30.0  # seconds that may take to end what runs on a host
+ANSWER = 10.0  # seconds that a login shell and Python may take to say how things are
+AT_ONCE = 16  # hosts that are checked or ended at the same time
+
+
+class Way(Protocol):
+    """How a provider reaches one of its machines, within some seconds of attempts."""
+
+    def __call__(self, machine: Machine, *, patience: float | None = None) -> SSHTransport: ...
+
+
+async def look(machine: Machine, way: Way) -> Machine:
+    """A machine with its state, as far as what runs on it goes; :meth:`..ssh.provider.SSH.describe` says which there
+    are.
+
+    Args:
+        way: the provider's.
+    """
+    from skyward_core.transport.ssh.connection import answer_timeout
+
+    here, answer = _live(machine.extra["folder"]), max(ANSWER, answer_timeout())
+    if here is not None and here.untouched:
+        return replace(machine, state="gone")  # its start ended before anything was left there
+    if here is not None and here.is_up:
+        try:
+            return await _ask_for_state(here, machine, answer)
+        except (PoolError, UsageError, OSError):
+            here = here if not here.is_up else None
+    fresh = way(machine, patience=GLANCE)
+    asked = asyncio.ensure_future(_ask_for_state(fresh, machine, GLANCE + answer))
+    try:
+        if here is not None and await _silent(machine, here, asked):
+            return replace(machine, state="lost")
+        return await asked
+    except (PoolError, UsageError, OSError) as error:
+        return replace(machine, state="unreachable", extra=machine.extra | {"why": what_of(error)})
+    finally:
+        asked.cancel()
+        await fresh.close()
+
+
+async def end(machine: Machine, way: Way) -> None:
+    """End a pool's agent and workers on a host, and remove their folder; a host that does not answer is left to its
+    lease.
+
+    Args:
+        way: the provider's.
+    """
+    from skyward_core.transport.ssh.ssh_transport import send_bundle
+
+    transport = way(machine, patience=CHECK_PATIENCE)
+    try:
+        async with asyncio.timeout(ENDING):
+            channel = await transport.channel()
+            if channel.facts["root"]:
+                await send_bundle(channel)
+                await channel.ask("end", folder=transport.folder, socket=channel.facts["socket"])
+            channel.close()
+    except (PoolError, UsageError, OSError):
+        return  # ``look`` tells of it; the lease ends the pool there
+    finally:
+        await transport.close()
+
+
+async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of coroutines, a bounded number of them at a time."""
+    return await asyncio.gather(*_gated(work))
+
+
+async def as_they_come(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncIterator[T]:
+    """Yield the results of coroutines as each is there, a bounded number of them at a time."""
+    for result in asyncio.as_completed([*_gated(work)]):
+        yield await result
+
+
+def _gated(work: Iterable[Coroutine[Any, Any, T]]) -> Iterator[Coroutine[Any, Any, T]]:
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: Coroutine[Any, Any, T]) -> T:
+        async with gate:
+            return await item
+
+    return map(one, work)
+
+
+async def _ask_for_state(transport: SSHTransport, machine: Machine, seconds: float) -> Machine:
+    try:
+        async with asyncio.timeout(seconds):
+            channel = await transport.channel(status=True)
+    except TimeoutError as error:
+        said = f"Host {machine.address} has not said within {seconds:g} s how things are there."
+        raise Unreachable(said) from error
+    channel.close()
+    facts = channel.facts
+    if facts["doubted"]:
+        raise PoolError(f"Host {machine.address}: {facts['doubted']}, so nothing there is believed.")
+    if facts["root"] and facts["running"]:
+        return machine
+    if facts["root"] and facts["left"]:
+        return replace(machine, state="orphaned")  # a new agent takes over what is there
+    if facts["root"] and facts["orphans"]:
+        return replace(machine, state="ending")  # something that ran there has not quite ended
+    told: dict[str, Any] = {"why": facts.get("ended", ""), "kept": facts.get("kept", {})}
+    told |= {"ended": at} if (at := facts.get("ended_at")) else {}
+    return replace(machine, state="gone", extra=machine.extra | told)
+
+
+async def _silent(machine: Machine, lost: SSHTransport, asked: asyncio.Future[Machine]) -> bool:
+    """Whether a node that we do reach gets no answer from a host either; False once ``asked`` knows more."""
+    pool = machine.extra["folder"].rpartition(".")[0]
+    peers = [t for t in _live_ones() if t.folder.rpartition(".")[0] == pool and t is not lost and t.is_up]
+    if not peers or lost.place is None:
+        return False
+    peer = asyncio.ensure_future(_reaches(peers[0], lost.place))
+    both: list[asyncio.Future[Any]] = [peer, asked]
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    if asked.done() and asked.exception() is None:
+        peer.cancel()
+        return False
+    try:
+        return not await peer
+    except (PoolError, OSError):
+        return False  # it is we who are cut off, it seems
+
+
+async def _reaches(transport: SSHTransport, place: tuple[str, int]) -> bool:
+    """Whether a host answers at an address, asked from another one."""
+    from skyward_core.transport.ssh.ssh_transport import lend_bundle
+
+    channel = await transport.channel()
+    await lend_bundle(channel)
+    answer: ReachDone = await channel.ask("reach", places=[place], seconds=GLANCE)
+    channel.close()
+    return answer["reached"] == [True]
+
+
+def _live(folder: str) -> SSHTransport | None:
+    return next((each for each in _live_ones() if each.folder == folder), None)
+
+
+def _live_ones() -> list[SSHTransport]:
+    """The transports of this loop."""
+    from skyward_core.transport.ssh.ssh_transport import SSHTransport
+
+    loop = asyncio.get_running_loop()
+    return [transport for transport in SSHTransport.live if transport.loop is loop]

@@ -1,0 +1,298 @@
+"""Who of a gang may print: decorators that silence a rank's Python streams while a function runs.
+
+What is silenced is what Python code writes to ``sys.stdout`` and ``sys.stderr``. Other tasks of the same
+process (threads of one worker) go on printing, so the streams are not swapped: a gate before each looks at
+who is writing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from functools import partial, wraps
+from typing import Any, Literal, TypeVar, cast, overload
+
+from skyward_core.runtime.instance_info import InstanceInfo, instance_info
+
+F = TypeVar("F", bound=Callable[..., Any])
+Only = Literal["head"] | int | Sequence[int] | Callable[[InstanceInfo], object]
+
+
+@overload
+def stdout(fn: F, /) -> F: ...
+@overload
+def stdout(*, only: Only = "head") -> Callable[[F], F]: ...
+def stdout(fn: F | None = None, /, *, only: Only = "head") -> F | Callable[[F], F]:
+    """Let only some ranks print to standard output while the function runs.
+
+    Works above and below ``@function``, and for generator functions (while their body runs).
+
+    Args:
+        fn: the function.
+        only: who prints: "head" (rank 0), the index of a rank or several, or a predicate on ``InstanceInfo``.
+
+    Raises:
+        TypeError: ``only`` is none of these.
+        ValueError: ``only`` is less than 0.
+    """
+    return _decorator(("stdout",), _checked(only), fn)
+
+
+@overload
+def stderr(fn: F, /) -> F: ...
+@overload
+def stderr(*, only: Only = "head") -> Callable[[F], F]: ...
+def stderr(fn: F | None = None, /, *, only: Only = "head") -> F | Callable[[F], F]:
+    """Let only some ranks print to standard error while the function runs, as ``sky.stdout`` does for the other stream.
+
+    Args:
+        fn: the function.
+        only: who prints: "head" (rank 0), the index of a rank or several, or a predicate on ``InstanceInfo``.
+
+    Raises:
+        TypeError: ``only`` is none of these.
+        ValueError: ``only`` is less than 0.
+    """
+    return _decorator(("stderr",), _checked(only), fn)
+
+
+@overload
+def silent(fn: F, /) -> F: ...
+@overload
+def silent(*, only: Only | None = None) -> Callable[[F], F]: ...
+def silent(fn: F | None = None, /, *, only: Only | None = None) -> F | Callable[[F], F]:
+    """Silence standard output and standard error while the function runs.
+
+    Works above and below ``@function``, and for generator functions (while their body runs).
+
+    Args:
+        fn: the function.
+        only: who prints all the same: "head" (rank 0), the index of a rank or several, or a predicate on
+            ``InstanceInfo``; None for nobody.
+
+    Raises:
+        TypeError: ``only`` is none of these.
+        ValueError: ``only`` is less than 0.
+    """
+    return _decorator(("stdout", "stderr"), None if only is None else _checked(only), fn)
+
+
+def _checked(only: Only) -> Only:
+    if isinstance(only, list | tuple):
+        return tuple(_rank(each) for each in only)
+    if only == "head" or callable(only):
+        return only
+    return _rank(only)
+
+
+def _rank(index: object) -> int:
+    if isinstance(index, bool) or not isinstance(index, int):
+        raise TypeError(
+            f'only= must be "head", the index of a rank or several, or a predicate; got {index!r}'
+        )
+    if index < 0:
+        raise ValueError(f"only= must be the index of a rank, 0 or more; got {index}")
+    return index
+
+
+def _decorator(streams: tuple[str, ...], only: Only | None, fn: F | None) -> F | Callable[[F], F]:
+    decorator = cast(Callable[[F], F], partial(_decorated, streams, only))
+    return decorator if fn is None else decorator(fn)
+
+
+def _decorated(streams: tuple[str, ...], only: Only | None, fn: Any) -> Any:
+    if hasattr(fn, "__skyward_wrap__"):  # above @function: decorate what it wraps
+        return fn.__skyward_wrap__(partial(_decorated, streams, only))
+    # The wrappers travel inside the pickled function: they may only name things that can be imported here.
+    if inspect.isgeneratorfunction(fn):
+
+        @wraps(fn)
+        def stream(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            return (yield from _QuietGenerator(fn(*args, **kwargs), streams, only))
+
+        return stream
+    if inspect.iscoroutinefunction(fn):
+
+        @wraps(fn)
+        async def later(*args: Any, **kwargs: Any) -> Any:
+            with _quiet(streams, only):
+                return await fn(*args, **kwargs)
+
+        return later
+    if inspect.isasyncgenfunction(fn):
+        raise TypeError(
+            f"{getattr(fn, '__name__', 'an async generator')} is an async generator function, and goes on silenced "
+            "between its values; silence what it calls, or make it a plain generator function"
+        )
+
+    @wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _quiet(streams, only):
+            return fn(*args, **kwargs)
+
+    return call
+
+
+class _QuietGenerator(Generator[Any, Any, Any]):
+    """A generator whose body runs silenced; between its steps, its consumer's output is its own."""
+
+    def __init__(self, inner: Generator[Any, Any, Any], streams: tuple[str, ...], only: Only | None) -> None:
+        self._inner = inner
+        self._quiet = partial(_quiet, streams, only)
+
+    def send(self, value: Any, /) -> Any:
+        with self._quiet():
+            return self._inner.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        with self._quiet():
+            return self._inner.throw(*error)
+
+    def close(self) -> None:
+        with self._quiet():
+            self._inner.close()
+
+
+_muted: ContextVar[frozenset[str]] = ContextVar("skyward_muted", default=frozenset())
+_muted_here: list[str] = []  # streams muted for the whole process; a list, as mutes nest
+_install = threading.Lock()
+
+
+def _quiet(streams: tuple[str, ...], only: Only | None) -> AbstractContextManager[object]:
+    return nullcontext() if only is not None and _speaks(only, instance_info()) else _muting(streams)
+
+
+def _speaks(only: Only, info: InstanceInfo) -> bool:
+    if isinstance(only, int):
+        return info.rank == only
+    if isinstance(only, tuple):
+        return info.rank in only
+    return bool(only(info)) if callable(only) else info.is_head
+
+
+@contextmanager
+def _muting(streams: tuple[str, ...]) -> Iterator[None]:
+    _put_gates(streams)
+    if threading.current_thread() is threading.main_thread():
+        # The task has the process to itself: threads that it starts (data loaders, progress bars) are its.
+        _muted_here.extend(streams)
+        try:
+            yield
+        finally:
+            for name in streams:
+                _muted_here.remove(name)
+    else:
+        token = _muted.set(_muted.get() | frozenset(streams))
+        try:
+            yield
+        finally:
+            _muted.reset(token)
+
+
+def _put_gates(names: tuple[str, ...]) -> None:
+    with _install:
+        for name in names:
+            stream = getattr(sys, name)
+            if stream is not None and not isinstance(stream, _Gate):
+                setattr(sys, name, _Gate(stream, name))
+
+
+class CallbackWriter(io.TextIOBase):
+    """A text stream that gives what is written to a function, piece by piece, and keeps nothing.
+
+    Args:
+        callback: is called with each text.
+    """
+
+    def __init__(self, callback: Callable[[str], object]) -> None:
+        self._callback = callback
+
+    def write(self, text: str, /) -> int:
+        """Give a text to the function.
+
+        Args:
+            text: the text.
+
+        Returns:
+            Its length.
+        """
+        self._callback(text)
+        return len(text)
+
+    def writable(self) -> bool:
+        """That it can be written to."""
+        return True
+
+
+_redirected: ContextVar[CallbackWriter | None] = ContextVar("skyward_redirected", default=None)
+_redirected_here: list[CallbackWriter] = []  # for the whole process, as mutes are
+
+
+@contextmanager
+def redirect_output(callback: Callable[[str], object]) -> Iterator[tuple[CallbackWriter, CallbackWriter]]:
+    """Give what Python code prints in the block to a function instead: of this process, or, where a rank's calls are
+    threads, of this one alone.
+
+        with sky.redirect_output(lines.append):
+            print("here")
+
+    Args:
+        callback: is called with each text that is written to standard output or standard error.
+
+    Yields:
+        The two streams that take their places, which are one.
+    """
+    writer = CallbackWriter(callback)
+    _put_gates(("stdout", "stderr"))
+    if threading.current_thread() is threading.main_thread():
+        _redirected_here.append(writer)
+        try:
+            yield writer, writer
+        finally:
+            _redirected_here.remove(writer)
+    else:
+        token = _redirected.set(writer)
+        try:
+            yield writer, writer
+        finally:
+            _redirected.reset(token)
+
+
+def _elsewhere() -> CallbackWriter | None:
+    return _redirected.get() or (_redirected_here[-1] if _redirected_here else None)
+
+
+class _Gate:
+    """A text stream before another, which lets writes through unless the writer is silenced, or writes elsewhere."""
+
+    def __init__(self, stream: Any, name: str) -> None:
+        self._stream = stream
+        self._name = name
+
+    def write(self, text: str) -> int:
+        if (writer := _elsewhere()) is not None:
+            return writer.write(text)
+        return len(text) if self._closed() else self._stream.write(text)
+
+    def writelines(self, lines: Any) -> None:
+        if (writer := _elsewhere()) is not None:
+            writer.writelines(lines)
+        elif not self._closed():
+            self._stream.writelines(lines)
+
+    @property
+    def buffer(self) -> Any:
+        if (writer := _elsewhere()) is not None:
+            raise io.UnsupportedOperation(f"{writer!r} takes text, and has no buffer of bytes")
+        return io.BytesIO() if self._closed() else self._stream.buffer
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self._stream, attribute)
+
+    def _closed(self) -> bool:
+        return self._name in _muted_here or self._name in _muted.get()

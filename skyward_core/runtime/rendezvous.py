@@ -1,0 +1,445 @@
+"""Rendezvous variables of torch and JAX, network interface.
+
+The names are those of https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables. In a task they
+describe a world of one rank: code that waited for other ranks there would wait for ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import struct
+import sys
+from _socket import AF_INET, SOCK_DGRAM, if_nameindex, inet_ntoa
+from _socket import socket as network_socket
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+from typing import Any
+
+from skyward_core.runtime import instance_info
+from skyward_core.runtime.instance_info import InstanceInfo
+
+MODULE = "jax.distributed"
+PLACE = ("coordinator_address", "num_processes", "process_id")
+
+_shared = False
+
+
+def place_of(info: InstanceInfo, port: int) -> dict[str, Any]:
+    """What ``jax.distributed.initialize()`` has to be told.
+
+    Args:
+        info: the rank's place.
+        port: of the head node, at which rank 0 listens.
+    """
+    address = f"{info.head_addr}:{port}"
+    return {
+        "coordinator_address": address,
+        "num_processes": info.world_size,
+        "process_id": info.rank,
+        "cluster_detection_method": "deactivate",
+        "coordinator_bind_address": address,
+    }
+
+
+def configure() -> None:
+    """Set what JAX would have otherwise, before its runtime is there."""
+    import jax
+
+    # Between processes XLA's CPU client reduces by gloo only where it is told so.
+    if jax.config.jax_cpu_collectives_implementation in (None, "none"):
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    # The preemption service takes SIGTERM for itself, which would leave a cancelled rank running.
+    if hasattr(jax.config, "jax_enable_preemption_service"):
+        jax.config.update("jax_enable_preemption_service", False)
+
+
+def share_with_scripts(distributed: Any, place: Callable[[], Mapping[str, Any]]) -> None:
+    """From now on ``jax.distributed.initialize()`` takes what it is not given from this rank's place. Where the runtime
+    is up, it is left as it is, if what is asked for agrees with it; where ``shutdown()`` ends it, the process is not
+    used any more.
+
+    Args:
+        distributed: the module ``jax.distributed``.
+        place: gives all arguments that make a rank of this pool.
+    """
+    import functools
+    import inspect
+
+    global _shared
+    _shared = True
+    initialize, shutdown = distributed.initialize, distributed.shutdown
+    signature = inspect.signature(initialize)
+
+    @functools.wraps(initialize)
+    def initialize_once(*args: Any, **kwargs: Any) -> None:
+        given = signature.bind_partial(*args, **kwargs).arguments
+        asked = {name: value for name, value in given.items() if value is not None}
+        here = place()
+        if not distributed.is_initialized():
+            configure()
+            missing = {} if asked.keys() & set(PLACE) else dict(here)
+            initialize(**missing | asked)
+            return
+        differ = [name for name in PLACE if name in asked and asked[name] != here[name]]
+        if differ:
+            from skyward_core.model.errors import UsageError
+
+            wants = ", ".join(f"{name}={asked[name]!r}" for name in differ)
+            there = ", ".join(f"{name}={here[name]!r}" for name in PLACE)
+            raise UsageError(
+                f"jax.distributed.initialize({wants}) asks for another runtime than the one that there is of this "
+                f"pool's ranks ({there}): leave these arguments out, or let the function initialise it alone "
+                "(init=False of the plugin jax)"
+            )
+
+    @functools.wraps(shutdown)
+    def shut_down() -> None:
+        was_up = distributed.is_initialized()
+        shutdown()
+        if was_up:
+            instance_info.say("it shut JAX's distributed runtime down")
+
+    distributed.initialize, distributed.shutdown = initialize_once, shut_down
+
+
+def share_once_imported(place: Callable[[], Mapping[str, Any]]) -> None:
+    """The same, as soon as somebody imports JAX; nothing where a plugin has done it.
+
+    Args:
+        place: see :func:`share_with_scripts`.
+    """
+
+    def share(distributed: ModuleType) -> None:
+        if not _shared:
+            share_with_scripts(distributed, place)
+
+    once_imported(MODULE, share)
+
+
+def once_imported(name: str, use: Callable[[ModuleType], None]) -> None:
+    """Call a function with a module as soon as it is imported; now, if it is already."""
+    if (there := sys.modules.get(name)) is not None:
+        use(there)
+    else:
+        sys.meta_path.insert(0, _OnceFinder(name, use))
+
+
+class _OnceFinder:
+    """Finds the one module as the finders behind it do."""
+
+    def __init__(self, name: str, use: Callable[[ModuleType], None]) -> None:
+        self._name, self._use = name, use
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            if (spec := finder.find_spec(fullname, path, target)) and spec.loader is not None:
+                spec.loader = _OnceLoader(spec.loader, self._use)  # type: ignore[assignment]  # has all that it has
+                return spec
+        return None
+
+
+class _OnceLoader:
+    """Loads the module as its own loader does, which it has again afterwards."""
+
+    def __init__(self, own: Any, use: Callable[[ModuleType], None]) -> None:
+        self._own, self._use = own, use
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self._own.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._own
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._own
+        self._own.exec_module(module)
+        self._use(module)
+
+
+# What lies above it takes a rank a millisecond.
+
+# what lies above it takes a rank a millisecond
+
+_SIOCGIFADDR = 0x8915  # from linux/sockios.h: an interface's IPv4 address
+
+
+def interface_of(address: str) -> str | None:
+    """Name of this machine's interface that has the IPv4 address; None where it cannot be told.
+
+    Frameworks that are not given one look their host's own name up, which takes seconds where the name
+    server has no answer, and finds 127.0.0.1 on hosts whose name points there.
+    """
+    if address.startswith("127."):
+        names = [name for _, name in if_nameindex()]
+        return next((name for name in ("lo", "lo0") if name in names), None)
+    if sys.platform != "linux":
+        return None
+    import fcntl
+
+    probe = network_socket(AF_INET, SOCK_DGRAM)
+    try:
+        for _, name in if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # the interface has no IPv4 address
+                continue
+            if inet_ntoa(answer[20:24]) == address:
+                return name
+    finally:
+        probe.close()
+    return None
+
+
+def claim_port(info: InstanceInfo) -> int:
+    """A port on the head node that no other plugin of this worker was given.
+
+    Ranks enter the same plugins in the same order, so they agree without talking: the first plugin has the
+    head's port itself, which was free when the gang started, the next one the port behind it.
+    """
+    port = _next_port.get(info.head_port, info.head_port)
+    _next_port[info.head_port] = port + 1
+    return port
+
+
+_next_port: dict[int, int] = {}
+
+
+def threads_per_rank(info: InstanceInfo) -> int:
+    """Processors of this machine for each rank on it, at least 1.
+
+    Nodes with the same address share one machine (a local pool).
+    """
+    nodes_here = sum(peer.address == info.address for peer in info.peers) or 1
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, count // (nodes_here * info.ranks_per_node))
+
+
+def share_machine(ranks: int, devices: str) -> None:
+    """Have this rank, one of a block of its node's, keep to its share, unless the person has decided.
+
+    Args:
+        ranks: how many share the machine.
+        devices: the block's GPUs, as ``CUDA_VISIBLE_DEVICES`` has them; "" where ranks have theirs already.
+    """
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, count // ranks)))
+    if devices:
+        os.environ["CUDA_VISIBLE_DEVICES"] = devices
+
+
+def limit_threads(info: InstanceInfo) -> None:
+    """Share the processors between the ranks of a machine, unless the person has decided.
+
+    Left alone, every rank would start a thread for each processor. Read when a numeric library is imported.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads_per_rank(info)))
+
+
+C10D = "torch.distributed.distributed_c10d"
+TURNS = 4  # ports that broadcasts take in turns
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+ADVICE = (
+    "skyward: this function uses torch.distributed, and no process group was made: each of the {ranks} ranks worked "
+    "alone. Call torch.distributed.init_process_group() in it, or give the pool the plugin torch\n"
+)
+
+_by_plugin: dict[str, str] = {}
+of_task: dict[
+    str, str
+] = {}  # as functions and scripts find them in tasks; commands, which may be launchers, do not
+_together = True  # whether all ranks run the call in progress; so it is where nobody has said
+
+
+def variables(info: InstanceInfo, port: int) -> dict[str, str]:
+    """The variables of a rank.
+
+    Args:
+        info: its place.
+        port: a port of the head node at which ranks may meet.
+    """
+    rank, size = str(info.rank), str(info.world_size)
+    return {
+        "MASTER_ADDR": info.head_addr,
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": size,
+        "RANK": rank,
+        "LOCAL_RANK": str(info.local_rank),
+        "LOCAL_WORLD_SIZE": str(info.ranks_per_node),
+        "NODE_RANK": str(info.node),
+        "GROUP_RANK": str(info.node),
+        "GROUP_WORLD_SIZE": str(info.total_nodes),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": size,
+        "TORCHELASTIC_RUN_ID": info.pool or "none",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        # Rank 0 itself has the store, where torchrun has it in its agent.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }
+
+
+def set_for_good(info: InstanceInfo) -> None:
+    """Set the variables for all that this process runs, as plugins do which bring the group itself."""
+    _by_plugin.update(variables(info, claim_port(info)))
+    os.environ.update(_by_plugin)
+    _limit(info)
+
+
+def set_alone(info: InstanceInfo) -> None:
+    """Set the variables, where torchrun would have started this process and no other, and nobody has set them yet."""
+    if _by_plugin or info.world_size > 1:
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    os.environ.update(variables(info, port) | {"MASTER_ADDR": "127.0.0.1"})
+
+
+def _limit(info: InstanceInfo) -> None:
+    """What the person set of the tuning knobs stays."""
+    limit_threads(info)
+    if interface := interface_of(info.address):
+        for variable in INTERFACES:
+            os.environ.setdefault(variable, interface)
+
+
+def together() -> bool:
+    """Whether all ranks run the call that this process is at, as far as it was told."""
+    return _together
+
+
+class ForCalls:
+    """Has a rank's calls find the variables.
+
+    Args:
+        info: the rank's place in broadcasts.
+        own: its place in tasks.
+        error_file: where code may leave the cause of its end (``torch.distributed.elastic``'s ``@record`` does).
+    """
+
+    def __init__(self, info: InstanceInfo, own: InstanceInfo, error_file: str) -> None:
+        os.environ["TORCHELASTIC_ERROR_FILE"] = error_file
+        self._info, self._own = info, own
+        self._ours: dict[str, str] = {}
+        self._ports: deque[str] = deque()
+        self._together: bool | None = None
+        self._jax: dict[InstanceInfo, dict[str, Any]] = {}
+        self._left: Any = None
+        share_once_imported(self._place_in_jax)
+        once_imported(C10D, self._replace_left_group)
+
+    def begin(self, together: bool) -> None:
+        """A call begins.
+
+        Args:
+            together: whether all ranks run it.
+        """
+        global _together
+        if self._together is not together:
+            os.environ.update(self._variables(together))
+        self._together = _together = together
+        if together and not _by_plugin:
+            self._next_port()
+
+    def _variables(self, together: bool) -> dict[str, str]:
+        if not together:
+            if not of_task:
+                of_task.update(variables(self._own, claim_port(self._own)))
+            return of_task
+        if not (_by_plugin or self._ours):
+            self._ports.extend(str(claim_port(self._info)) for _ in range(TURNS))
+            self._ours = variables(self._info, int(self._ports[-1]))
+            _limit(self._info)
+        return _by_plugin or self._ours
+
+    def _next_port(self) -> None:
+        """A rank may begin its part while another is still at its part of the broadcast before: what that one has made
+        at a port, say a store, is not to be met. All ranks run broadcasts in the same order, and so agree."""
+        before = self._ours["MASTER_PORT"]
+        self._ours["MASTER_PORT"] = self._ports[0]
+        self._ports.rotate(-1)
+        if os.environ.get("MASTER_PORT") == before:  # else code has said another, for what it runs later
+            os.environ["MASTER_PORT"] = self._ours["MASTER_PORT"]
+
+    def _place_in_jax(self) -> dict[str, Any]:
+        """What JAX has to be told."""
+        info = self._info if self._together else self._own
+        if info not in self._jax:
+            self._jax[info] = place_of(info, claim_port(info))
+        return self._jax[info]
+
+    def end(self, fn: Callable[..., Any]) -> None:
+        """A call has ended: say so if it meant to work with the others and did not."""
+        group = sys.modules.get(C10D)
+        if not self._together:
+            self._left = _default_group(group)
+        elif (
+            not _by_plugin
+            and self._info.rank == 0
+            and group is not None
+            and not made_groups(group)
+            and mentions(fn, "torch.distributed")
+        ):
+            sys.stderr.write(ADVICE.format(ranks=self._info.world_size))
+
+    def _replace_left_group(self, c10d: Any) -> None:
+        """Have ``init_process_group()`` of a task replace the group that an earlier task has left.
+
+        A sweep with more trials than ranks would fail otherwise: each trial is a process of its own to its code.
+        """
+        init = c10d.init_process_group
+
+        @functools.wraps(init)
+        def init_process_group(*args: Any, **kwargs: Any) -> None:
+            if not self._together and self._left is not None and self._left is _default_group(c10d):
+                c10d.destroy_process_group()
+            init(*args, **kwargs)
+
+        modules: list[Any] = [c10d, sys.modules["torch.distributed"]]
+        for module in modules:
+            module.init_process_group = init_process_group
+
+
+def _default_group(c10d: Any) -> Any:
+    return c10d.group.WORLD if c10d is not None and c10d.is_initialized() else None
+
+
+def made_groups(c10d: Any) -> bool:
+    """Whether this process has, or had, a process group: a default store is left even of one that is gone."""
+    return bool(c10d.is_initialized() or c10d._default_pg_init_method is not None)
+
+
+def mentions(fn: Any, package: str) -> bool:
+    """Whether a function's own code, or a script, names a package or something of it."""
+    if isinstance(source := getattr(fn, "source", None), bytes):
+        return package.encode() in source
+    fn = getattr(fn, "__wrapped__", fn)
+    code, space = getattr(fn, "__code__", None), getattr(fn, "__globals__", {})
+    left: list[CodeType] = [code] if code is not None else []
+    while left:
+        code = left.pop()
+        left += [each for each in code.co_consts if isinstance(each, CodeType)]
+        names = set(code.co_names)
+        if names.issuperset(package.split(".")) or any(
+            _is_of(each, space.get(each), package) for each in names
+        ):
+            return True
+    return False
+
+
+def _is_of(name: str, value: Any, package: str) -> bool:
+    home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return name == package or str(home).startswith(package)

@@ -1,0 +1,239 @@
+"""Records on disk: what happened to a pool, entry by entry, in one file that only grows.
+
+The first line says that it is one, and of which version. Blocks follow: a length, a checksum, and lines of JSON that
+zlib has compressed. A file that was cut off anywhere (its writer died, a download ended) is read up to its last whole
+block.
+Records come from strangers, too: sizes are bounded before anything is unpacked, and nothing in them is run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import zlib
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from struct import Struct
+from typing import Any, NamedTuple
+
+from skyward_core.model.errors import Hint, UsageError
+
+VERSION = 1
+NAME = b"SKYWARD-RECORD "
+ENDING = ".skyrec"
+BLOCK = 256 << 10  # bytes of lines that make a block full
+LEVEL = 6  # of compression: more takes several times as long for a few percent
+LINE = 4 << 20  # bytes of a line at most
+RAW = BLOCK + LINE  # bytes of a block's lines at most
+FILE = 128 << 20  # bytes of a file that is read at most
+ALL = 512 << 20  # bytes of all lines of a file at most
+
+Entry = dict[str, Any]
+_HEAD = Struct("!4sIII")  # mark, bytes compressed, bytes of lines, checksum of the former
+_MARK = b"blk1"
+
+
+class _Block(NamedTuple):
+    start: int
+    size: int
+    raw: int
+    checksum: int
+
+
+class RecordWriter:
+    """Writes a record. What is put is on disk after :meth:`flush`.
+
+    Args:
+        path: of a file that is not there yet.
+        about: what the record is of, which stands first.
+
+    Raises (all methods):
+        FileExistsError: something is there already.
+        OSError: the disk does not take it; what was written before stays readable.
+
+    Attributes:
+        size: bytes of the file so far.
+        waiting: bytes of lines that are not on disk yet.
+    """
+
+    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._lines: list[bytes] = []
+        self.size = self.waiting = self._raw = 0
+        try:
+            self._write(NAME + str(VERSION).encode() + b"\n")
+            self.put({"k": "about"} | dict(about))
+            self.flush()
+        except OSError:
+            os.close(self._file)
+            path.unlink(missing_ok=True)
+            raise
+
+    def put(self, entry: Entry) -> bool:
+        """Add an entry; says whether it was. One that is longer than lines may be is left out, and all once there is as
+        much as is read of a file."""
+        line = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+        if len(line) > LINE or self._raw + len(line) > ALL or self.size > FILE - RAW:
+            return False
+        self._lines.append(line)
+        self.waiting += len(line)
+        self._raw += len(line)
+        if self.waiting >= BLOCK:
+            self.flush()
+        return True
+
+    def flush(self) -> None:
+        """Write what waits; what the disk does not take is lost."""
+        if not self._lines:
+            return
+        lines, self._lines, self.waiting = b"".join(self._lines), [], 0
+        packed = zlib.compress(lines, LEVEL)
+        before = self.size
+        try:
+            self._write(_HEAD.pack(_MARK, len(packed), len(lines), zlib.crc32(packed)) + packed)
+        except OSError:
+            os.ftruncate(self._file, before)  # a block that is half there would hide what comes after it
+            os.lseek(self._file, before, os.SEEK_SET)
+            self.size = before
+            raise
+
+    def close(self) -> None:
+        try:
+            self.flush()
+        finally:
+            os.close(self._file)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.write(self._file, view)
+            view, self.size = view[written:], self.size + written
+
+
+class RecordFile:
+    """A record that is read.
+
+    Args:
+        data: the whole file.
+        name: what it is called, for errors.
+
+    Raises:
+        UsageError: it is none, it was made by a newer release, or it is larger than any that we make.
+
+    Attributes:
+        about: what it is of.
+        cut: whether it ends before its end, or is damaged there.
+    """
+
+    def __init__(self, data: bytes, name: str) -> None:
+        self._data, self._name = data, name
+        self._blocks: list[_Block] = []
+        self.cut = False
+        self._find_blocks(self._begin())
+        first = next(self.entries(), None)
+        if first is None or first.get("k") != "about":
+            raise UsageError(
+                f"{name} is a record that was cut off at its very beginning: nothing of it can be read"
+            )
+        self.about = first
+
+    @classmethod
+    def read(cls, path: Path) -> RecordFile:
+        """The record in a file.
+
+        Raises:
+            UsageError: as above.
+            OSError: it cannot be read.
+        """
+        # A pipe that nobody writes to would be waited for.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as source:
+            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode) or not source.peek(len(NAME)).startswith(
+                NAME
+            ):
+                raise _foreign(str(path))
+            data = source.read(FILE + 1)
+        if len(data) > FILE:
+            raise UsageError(f"{path} is larger than {FILE >> 20} MB, as no record is")
+        return cls(data, str(path))
+
+    def _begin(self) -> int:
+        line, newline, _ = self._data[: len(NAME) + 16].partition(b"\n")
+        if not line.startswith(NAME) or not newline:
+            raise _foreign(self._name)
+        word = line[len(NAME) :]
+        if not word.isdigit() or int(word) < 1:
+            raise _foreign(self._name)
+        if int(word) > VERSION:
+            raise UsageError(
+                f"{self._name} is a record of version {int(word)}, and this release reads up to version {VERSION}",
+                hint=Hint("upgrade"),
+            )
+        return len(line) + 1
+
+    def _find_blocks(self, at: int) -> None:
+        total = 0
+        while at < len(self._data):
+            start = at + _HEAD.size
+            if start > len(self._data):
+                break
+            mark, size, raw, checksum = _HEAD.unpack_from(self._data, at)
+            if mark != _MARK or raw > RAW or size > RAW or start + size > len(self._data):
+                break
+            total += raw
+            if total > ALL:
+                raise UsageError(f"{self._name} would unpack to more than {ALL >> 20} MB, as no record does")
+            self._blocks.append(_Block(start, size, raw, checksum))
+            at = start + size
+        self.cut = at < len(self._data)
+
+    def entries(self, holding: bytes = b"") -> Iterator[Entry]:
+        """All entries, in their order, up to where it is damaged, if it is.
+
+        Args:
+            holding: of those only whose line has this in it, which is quicker than to look at each.
+        """
+        for lines in self._pieces():
+            if holding in lines:
+                for line in lines.split(b"\n"):
+                    if holding in line and (entry := _parsed(line)) is not None:
+                        yield entry
+
+    def last(self) -> Iterator[Entry]:
+        """The entries of its last block that is whole, the last one first."""
+        last = deque(self._pieces(), maxlen=1)
+        for line in reversed(last[0].split(b"\n") if last else []):
+            if (entry := _parsed(line)) is not None:
+                yield entry
+
+    def _pieces(self) -> Iterator[bytes]:
+        for block in self._blocks:
+            lines = self._unpacked(block)
+            if lines is None:
+                self.cut = True
+                return
+            yield lines
+
+    def _unpacked(self, block: _Block) -> bytes | None:
+        packed = self._data[block.start : block.start + block.size]
+        if zlib.crc32(packed) != block.checksum:
+            return None
+        unpacker = zlib.decompressobj()
+        try:
+            lines = unpacker.decompress(packed, block.raw + 1)
+        except zlib.error:
+            return None
+        return lines if len(lines) == block.raw else None
+
+
+def _parsed(line: bytes) -> Entry | None:
+    try:
+        entry = json.loads(line) if line else None
+    except (ValueError, RecursionError):
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+def _foreign(name: str) -> UsageError:
+    return UsageError(f"{name} is no record of a pool")

@@ -1,0 +1,380 @@
+"""Command-line text parsed to typed arguments and sweeps."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import json
+import re
+import typing
+from collections import abc
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, time, timedelta
+from itertools import product
+from numbers import Number
+from pathlib import PurePath
+from types import NoneType, UnionType
+from typing import Any, Literal, Union
+from uuid import UUID
+
+from skyward_core.model.errors import UsageError, of_field
+from skyward_core.util.user_files import expanded
+
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_NONE = ("None", "null")
+_ANY = (str, Any, object)  # these take every text, so a union tries them last
+_FROM_TEXT = (str, Number, UUID)  # a library's own numbers among them
+_WORDS: dict[type[Any], str] = {
+    date: "a date as 2031-12-24",
+    datetime: "a date and time as 2031-12-24T18:30",
+    timedelta: "seconds",
+}
+_LISTS: dict[Any, type[Any]] = {
+    **{kind: kind for kind in (list, tuple, set, frozenset)},
+    **dict.fromkeys((abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection), list),
+    **dict.fromkeys((abc.Set, abc.MutableSet), set),
+}
+_DICTS = (dict, abc.Mapping, abc.MutableMapping)
+
+
+class Refused(ValueError):
+    """A text is no value of a type, and there is more to say than that; its message says it."""
+
+
+class Text(str):
+    """An argument whose type only the process that loads the script knows: still as it was written."""
+
+    __slots__ = ()
+
+
+def convert(text: str, kind: Any) -> Any:
+    """Turn a text into a value of a type.
+
+    Numbers, ``bool``, ``str``, ``bytes``, paths, dates, ``UUID``, enums (by a member's name or value), ``Literal``,
+    ``Optional``, unions, dataclasses (as JSON objects), lists, tuples, sets and dicts of them are understood; of
+    ``Any`` a Python literal is taken as such, and other text as it is. Any other class is called with the text. A
+    list may be written ``1,2,3``.
+
+    Raises:
+        ValueError: the text is no such value.
+    """
+    kind = _bare(kind)
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return _literal_choice(text, inner)
+    if origin in (Union, UnionType):
+        return _union(text, inner)
+    if (origin or kind) in _LISTS:
+        return _list(text, _LISTS[origin or kind], inner)
+    if (origin or kind) in _DICTS:
+        return _dict(text, inner)
+    if isinstance(made := origin or kind, type):
+        return _of_class(text, made)
+    return _guess(text)
+
+
+def typed(name: str, text: str, kind: Any, function: str) -> Any:
+    """:func:`convert` for an argument of a function.
+
+    Raises:
+        ValueError: names the argument, what it got and what it wants.
+    """
+    try:
+        return convert(text, kind)
+    except ValueError as error:
+        why = f" ({error})" if isinstance(error, Refused) else ""
+        raise ValueError(
+            f"argument {name} of {function} wants {wanted(kind)}, got {str(text)!r}{why}"
+        ) from error
+
+
+def wanted(kind: Any) -> str:
+    """What :func:`convert` takes, in words for an error message."""
+    kind = _bare(kind)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return f"one of {', '.join(kind.__members__)} ({kind.__name__})"
+    if typing.get_origin(kind) in (Union, UnionType):
+        return " | ".join(wanted(part) for part in typing.get_args(kind))
+    if kind in (NoneType, Any):
+        return "None" if kind is NoneType else "a value"
+    if isinstance(kind, type) and typing.get_origin(kind) is None:
+        if dataclasses.is_dataclass(kind):
+            return f"{kind.__name__} as a JSON object of {', '.join(_fields(kind))}"
+        return _WORDS.get(kind, kind.__name__)
+    return str(kind).replace("typing.", "")
+
+
+def _bare(kind: Any) -> Any:
+    """The type without what only comments on it: ``Annotated``, ``Final``, an alias, a ``NewType``."""
+    while True:
+        origin = typing.get_origin(kind)
+        if origin in (typing.Annotated, typing.Final, typing.ClassVar):
+            kind = typing.get_args(kind)[0]
+        elif (named := getattr(kind, "__supertype__", None)) is not None:
+            kind = named
+        elif isinstance(kind, typing.TypeVar):
+            kind = kind.__bound__ or Any
+        elif type(kind).__name__ == "TypeAliasType":
+            kind = kind.__value__
+        else:
+            return kind
+
+
+def _literal_choice(text: str, choices: Sequence[Any]) -> Any:
+    for value in choices:
+        if text in (str(value), repr(value)) or (isinstance(value, enum.Enum) and text == value.name):
+            return value
+    raise ValueError(text)
+
+
+def _union(text: str, alternatives: Sequence[Any]) -> Any:
+    # None first: of "None" or "null" nothing else is meant, if it is among them.
+    why: ValueError = ValueError(text)
+    for alternative in sorted(alternatives, key=lambda kind: (kind is not NoneType, kind in _ANY)):
+        try:
+            return convert(text, alternative)
+        except ValueError as error:
+            why = error if isinstance(error, Refused) else why
+    raise why
+
+
+def _list(text: str, make: type[Any], inner: Sequence[Any]) -> Any:
+    items = _items(text)
+    if make is tuple and inner and not (len(inner) == 2 and inner[1] is ...):
+        if len(items) != len(inner):
+            raise ValueError(text)
+        return tuple(convert(item, kind) for item, kind in zip(items, inner, strict=True))
+    return make(convert(item, inner[0] if inner else Any) for item in items)
+
+
+def _dict(text: str, inner: Sequence[Any]) -> dict[Any, Any]:
+    if len(inner) != 2:
+        return _mapping(text)
+    return {
+        convert(_text(key), inner[0]): convert(_text(value), inner[1])
+        for key, value in _mapping(text).items()
+    }
+
+
+def _of_class(text: str, kind: type[Any]) -> Any:
+    if kind in _MAKE:
+        return _MAKE[kind](text)
+    if issubclass(kind, enum.Enum):
+        return _member(text, kind)
+    if dataclasses.is_dataclass(kind):
+        return _dataclass(text, kind)
+    if issubclass(kind, PurePath):
+        return kind(expanded(text))
+    if not issubclass(kind, _FROM_TEXT) and _is_of(value := _guess(text), kind):
+        return value
+    try:
+        return kind(text)
+    except Exception as error:
+        if issubclass(kind, _FROM_TEXT):
+            raise ValueError(text) from error
+        raise Refused(f"{type(error).__name__}: {error}") from error
+
+
+def _is_of(value: object, kind: type[Any]) -> bool:
+    try:
+        return isinstance(value, kind)
+    except TypeError:  # a protocol that tells nothing while the program runs, a TypedDict
+        return True
+
+
+def _member(text: str, kind: type[enum.Enum]) -> enum.Enum:
+    """A member by name, by value, or by its name in other letters; of a flag several, as ``A|B``."""
+    if issubclass(kind, enum.Flag) and "|" in text:
+        value = kind(0)
+        for part in text.split("|"):
+            value |= typing.cast(enum.Flag, _member(part.strip(), kind))
+        return value
+    if text in kind.__members__:
+        return kind.__members__[text]
+    for member in kind:
+        if text in (str(member.value), repr(member.value), str(member)):
+            return member
+    close = [member for name, member in kind.__members__.items() if name.casefold() == text.casefold()]
+    if len(close) == 1:
+        return close[0]
+    raise ValueError(text)
+
+
+def _dataclass(text: str, kind: type[Any]) -> Any:
+    values, hints, fields = _mapping(text), typing.get_type_hints(kind), _fields(kind)
+    if unknown := [str(name) for name in values if name not in fields]:
+        raise Refused(f"{kind.__name__} has no {', '.join(unknown)}: it has {', '.join(fields)}")
+    made = {}
+    for name, value in values.items():
+        try:
+            made[name] = convert(_text(value), hints.get(name, Any))
+        except ValueError as error:
+            raise Refused(f"{kind.__name__}.{name} wants {wanted(hints[name])}, got {value!r:.80}") from error
+    try:
+        return kind(**made)
+    except Exception as error:
+        raise Refused(f"{type(error).__name__}: {error}") from error
+
+
+def _fields(kind: type[Any]) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind) if field.init]
+
+
+def _bool(text: str) -> bool:
+    if text.lower() not in _TRUE + _FALSE:
+        raise ValueError(text)
+    return text.lower() in _TRUE
+
+
+def _int(text: str) -> int:
+    return int(text, 0) if text.lower().lstrip("+-").startswith(("0x", "0b", "0o")) else int(text)
+
+
+def _bytes(text: str) -> bytes:
+    """A literal as ``b"\\x00"``, or any other text as UTF-8."""
+    if text[:2].lower() in ('b"', "b'"):
+        value = _literal(text)
+        if isinstance(value, bytes):
+            return value
+    return text.encode()
+
+
+def _none(text: str) -> None:
+    if text not in _NONE:
+        raise ValueError(text)
+
+
+_MAKE: dict[Any, Callable[[str], Any]] = {
+    str: str,
+    bool: _bool,
+    int: _int,
+    float: float,
+    bytes: _bytes,
+    bytearray: lambda text: bytearray(_bytes(text)),
+    NoneType: _none,
+    date: date.fromisoformat,
+    datetime: datetime.fromisoformat,
+    time: time.fromisoformat,
+    timedelta: lambda text: timedelta(seconds=float(text)),
+    object: lambda text: _guess(text),
+}
+
+
+def _items(text: str) -> list[str]:
+    """The items of a list, each as text: of a literal, or of ``a,b,c``."""
+    if text.lstrip()[:1] not in tuple("[({"):
+        return [item.strip() for item in text.split(",")] if text.strip() else []
+    value = _literal(text)
+    if not isinstance(value, list | tuple | set):
+        raise ValueError(text)
+    return [_text(item) for item in value]
+
+
+def _mapping(text: str) -> dict[Any, Any]:
+    value = _literal(text)
+    if not isinstance(value, dict):
+        raise ValueError(text)
+    return value
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else repr(value)
+
+
+def _literal(text: str) -> Any:
+    """A Python literal, or JSON."""
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return json.loads(text)  # its error is a ValueError
+
+
+def _guess(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return _literal(text)
+    except ValueError:
+        return text
+
+
+MOST = 4_096  # combinations of one run: as many outcomes as are held in memory
+
+_RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})")
+_OPENS, _CLOSES, _QUOTES = "([{", ")]}", "\"'"
+
+
+def combinations(pairs: Sequence[str]) -> list[tuple[str, ...]]:
+    """Texts ``name=value`` of which the values are lists, as texts ``name=value`` for each combination.
+
+    Values are separated by commas; one with a comma of its own stands in brackets or quotes. ``1..5`` stands for 1, 2,
+    3, 4 and 5. The last argument changes first.
+
+    Raises:
+        UsageError: no value stands between two commas, a value is given twice, or there are more than 4,096
+            combinations.
+    """
+    lists = []
+    many = 1
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise UsageError(f"an argument is written name=value, got {pair!r}")
+        with of_field(f"arguments.{name.strip()}"):
+            values = values_of(name, text)
+        many *= len(values)
+        if many > MOST:
+            raise UsageError(f"these are more than {MOST:,} combinations of arguments: give fewer values")
+        lists.append([f"{name}={value}" for value in values])
+    return list(product(*lists))
+
+
+def values_of(name: str, text: str) -> list[str]:
+    """The values of one argument, as texts.
+
+    Raises:
+        UsageError: as :func:`combinations`.
+    """
+    values: list[str] = []
+    for part in _parts(text):
+        if not part and text:
+            raise UsageError(f"argument {name}={text}: a value is missing before or behind a comma")
+        values += _counted(name, part) if _RANGE.fullmatch(part) else [_unquoted(part)]
+    if len(set(values)) < len(values):
+        twice = next(each for each in values if values.count(each) > 1)
+        raise UsageError(f"argument {name}={text}: {twice} is given twice")
+    return values
+
+
+def _counted(name: str, text: str) -> list[str]:
+    first, last = map(int, text.split(".."))
+    if last < first:
+        raise UsageError(f"argument {name}={text}: a range counts up")
+    if last - first >= MOST:
+        raise UsageError(f"argument {name}={text}: these are more than {MOST:,} values")
+    return list(map(str, range(first, last + 1)))
+
+
+def _parts(text: str) -> list[str]:
+    """What stands between the commas that are in no brackets and no quotes."""
+    parts, part, depth, quote = [], "", 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in _QUOTES and not part.strip():
+            quote = letter
+        elif letter in _OPENS:
+            depth += 1
+        elif letter in _CLOSES:
+            depth -= 1
+        if letter == "," and not quote and depth <= 0:
+            parts.append(part.strip())
+            part = ""
+        else:
+            part += letter
+    return [*parts, part.strip()]
+
+
+def _unquoted(part: str) -> str:
+    return part[1:-1] if len(part) > 1 and part[0] in _QUOTES and part[0] == part[-1] else part

@@ -1,0 +1,173 @@
+"""Programs run with limits of time and output."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from time import monotonic
+
+from skyward_core.model.errors import Cancelled
+
+PIECE = 1 << 16
+PATIENCE = 20  # seconds; a disk that has to wake takes some
+# Who starts us from a hook of another repository has that one's variables.
+_OF_HOOKS = (
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_NAMESPACE",
+)
+# A repository may configure programs for these. A missing object would be fetched by a program of its choice, too.
+_NOTHING_RUN = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+_EMPTY = "SKYWARD_EMPTY"
+REMEMBERED = 60  # seconds; who asks again about the same form is not kept waiting again
+
+_asked: set[subprocess.Popen[bytes]] = set()
+_silent: dict[tuple[object, ...], float] = {}
+_leaving = False
+
+
+class Silence(Exception):
+    """A program has said nothing within its limit; says so, without its name."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"it has not answered for {seconds:g} s")
+        self.seconds = seconds
+
+
+def answer(
+    command: Sequence[str],
+    unchanged: tuple[int, ...],
+    *,
+    patience: float | None = None,
+    most: int | None = None,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program that reads nothing, to its end.
+
+    Args:
+        unchanged: differs once the program does: one that was silent is waited for again then, and not before.
+        patience: seconds that it has; None for 20.
+        most: bytes of its output that are wanted; it is ended once it has printed as much, and what it complains of is
+            not read. None for all.
+
+    Raises:
+        OSError: it cannot be run.
+        Silence: it did not end in time. It and what it had started were killed.
+    """
+    patience = PATIENCE if patience is None else patience
+    key = (*command, *unchanged)
+    if monotonic() < _silent.get(key, 0):
+        raise Silence(patience)
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if most is None else subprocess.DEVNULL,
+        start_new_session=True,  # a script in the place of an interpreter starts others: they end with it
+    ) as process:
+        _asked.add(process)
+        try:
+            if _leaving:
+                raise Silence(0)
+            if most is None:
+                said, complaint = process.communicate(timeout=patience)
+            else:
+                said, complaint = _first(process, most, patience), b""
+        except subprocess.TimeoutExpired:
+            _silent[key] = monotonic() + REMEMBERED
+            raise Silence(patience) from None
+        finally:
+            _asked.discard(process)
+            _kill(process)
+    return subprocess.CompletedProcess(command, process.returncode, said, complaint)
+
+
+def git(folder: str, *words: str, without: Sequence[str] = ()) -> list[str]:
+    """Return a command line for git that runs no program which the repository configures.
+
+    Args:
+        without: names of settings that count as empty.
+    """
+    variables = (*(f"-u{name}" for name in _OF_HOOKS), "GIT_NO_LAZY_FETCH=1", f"{_EMPTY}=")
+    emptied = (f"--config-env={name}={_EMPTY}" for name in without)  # -c would split a name that has a "="
+    return ["env", *variables, "git", "--no-optional-locks", *_NOTHING_RUN, *emptied, "-C", folder, *words]
+
+
+def _first(process: subprocess.Popen[bytes], most: int, patience: float) -> bytes:
+    """The first bytes that it prints; it is waited for where these are all.
+
+    Raises:
+        subprocess.TimeoutExpired: it took too long.
+    """
+    said, until = bytearray(), monotonic() + patience
+    if (out := process.stdout) is None:
+        return b""
+    ready = select.poll()
+    ready.register(out, select.POLLIN)
+    while len(said) < most:
+        if not ready.poll(1000 * max(0.0, until - monotonic())):
+            raise subprocess.TimeoutExpired(process.args, patience)
+        piece = os.read(out.fileno(), min(PIECE, most - len(said)))
+        if not piece:
+            process.wait(max(0.0, until - monotonic()))
+            break
+        said += piece
+    return bytes(said)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.returncode is None:  # until we have waited for it, no other has its number
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@atexit.register
+def _leave() -> None:
+    """Threads that wait are not waited for, and nobody else would end what they wait for."""
+    global _leaving
+    _leaving = True
+    for process in list(_asked):
+        _kill(process)
+
+
+class Stop:
+    """A wish that can be uttered once, from any thread: the work ends as soon as it can."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ends: list[Callable[[], None]] = []
+        self._asked = False
+
+    def ask(self) -> None:
+        """Have the work end."""
+        with self._lock:
+            self._asked = True
+            for end in self._ends:
+                end()
+
+    @contextmanager
+    def ends(self, end: Callable[[], None]) -> Iterator[None]:
+        """While in it, the wish is fulfilled by ``end``; at once where it was uttered before.
+
+        Raises:
+            Cancelled: it was uttered.
+        """
+        with self._lock:
+            self._ends.append(end)
+            if self._asked:
+                end()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._ends.remove(end)
+        if self._asked:
+            raise Cancelled("The loading of the script was given up")

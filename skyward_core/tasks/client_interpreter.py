@@ -1,0 +1,144 @@
+"""The interpreter that runs this client."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from skyward_core.model.errors import UsageError
+from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.util.user_files import resolved
+
+MINOR = ".".join(map(str, sys.version_info[:2]))
+OWN = "this program's own"
+
+
+def own(notes: tuple[str, ...] = (), source: str = OWN, *, chosen: bool = False) -> Interpreter:
+    """The interpreter that runs this program."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Interpreter(sys.executable, sys.prefix, version, source, chosen=chosen, notes=notes)
+
+
+def is_own(prefix: str) -> bool:
+    """Whether that is the folder of the environment that this program runs in."""
+    return os.path.realpath(prefix) == os.path.realpath(sys.prefix)
+
+
+def disagreement(task: Interpreter | None, pool: Interpreter | None, *, here: bool) -> str:
+    """Why what one interpreter has pickled cannot run in a pool of another; "" where it can.
+
+    Args:
+        task: the one that has pickled; None for the one that runs this.
+        pool: the one that the pool was made with; None where that is not known.
+        here: whether ranks run with that one itself, and not with one of its version on another machine.
+    """
+    if pool is None or (task is None and pool.minor == MINOR):
+        return ""
+    task = task or own()
+    if pool.source == OWN and not is_own(pool.prefix):
+        pool = replace(pool, source="that of the program which made it")
+    if task.minor and task.minor != pool.minor:
+        return f"that is {pool}, and this was loaded with {task}: functions travel as bytecode of one version"
+    if here and task.chosen and os.path.realpath(task.prefix) != os.path.realpath(pool.prefix):
+        return f"that is {pool}, and this was loaded with {task}, which has packages of its own"
+    return ""
+
+
+def refuse_another(
+    name: str, pool: str, of_task: Interpreter | None, of_pool: Interpreter | None, *, here: bool
+) -> None:
+    """Refuse to have run in a pool of one interpreter what another has pickled, or would.
+
+    Args:
+        name: of what is called.
+        pool: its name.
+        of_task: as :func:`disagreement` has it, and so are ``of_pool`` and ``here``.
+
+    Raises:
+        UsageError: it cannot run there.
+    """
+    if said := disagreement(of_task, of_pool, here=here):
+        raise UsageError(
+            f"{name} cannot run in pool {pool}, whose ranks have one interpreter: {said}. "
+            "Run it in a pool of its own, or end that one first"
+        )
+
+
+_scripts: list[str] = []
+
+
+def add_script(script: Path) -> None:
+    """Ranks find what lies beside a script that another process has loaded, as they would had it run here. It does not
+    go into our own import path, where it could shadow what we import."""
+    beside = str(resolved(script).parent)
+    if beside in _scripts:
+        _scripts.remove(beside)
+    _scripts.insert(0, beside)
+
+
+def scripts() -> list[str]:
+    """The folders of the scripts alone, for an interpreter that has an import path of its own."""
+    return list(_scripts)
+
+
+def entries() -> tuple[list[str], list[str]]:
+    """Those before the standard library, which win over everything, and those behind it."""
+    path = sys.path[1:] if _scripts and _begins_with_commands() else sys.path
+    before = _before_library(tuple(path))
+    return [*_scripts, *path[:before]], path[before:]
+
+
+def _begins_with_commands() -> bool:
+    """Whether Python put there the folder of the installed command that it was started as. What lies in that is no
+    script's to import, and would win over the standard library."""
+    command = Path(sys.argv[0]) if sys.argv else Path()
+    return not command.suffix and sys.path[:1] == [str(resolved(command).parent)]
+
+
+@lru_cache(maxsize=1)  # each node of a pool is told
+def _before_library(path: tuple[str, ...]) -> int:
+    library = resolved(os.__file__).parent
+    return next((i for i, entry in enumerate(path) if entry and resolved(entry) == library), 0)
+
+
+SPAWN = "multiprocessing.spawn"
+ALIAS = Path(__file__).parent / "alias"
+"""A folder with a module of the older name."""
+
+
+def have_alias() -> None:
+    """Children that are no forks find that module, behind all that they find else."""
+    if SPAWN in sys.modules:
+        _patch(sys.modules[SPAWN])
+    else:
+        from skyward_core.node.worker.stdio import AtImport
+
+        sys.meta_path.insert(0, AtImport(_patch, SPAWN))
+
+
+def _patch(spawn: Any) -> None:
+    told = spawn.get_preparation_data
+
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        data: dict[str, Any] = told(name)
+        return data | {"sys_path": [*data["sys_path"], str(ALIAS)]}
+
+    spawn.get_preparation_data = get_preparation_data
+
+
+def refuse_pool_of_child() -> None:
+    """A script that makes a pool when it is imported would make another in each child that imports it, and so on.
+
+    Raises:
+        UsageError: this is such a child, which begins; says what to change in the script.
+    """
+    process = getattr(sys.modules.get("multiprocessing"), "process", None)
+    if process is not None and getattr(process.current_process(), "_inheriting", False):
+        raise UsageError(
+            "This script makes a pool when it is imported, and a child process that it has started imports it. Put the "
+            'lines that make the pool under if __name__ == "__main__":'
+        )

@@ -1,0 +1,69 @@
+"""Run code that a value brings along (``__reduce__``, ``__setstate__``, ``__str__``), which may raise anything."""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # the functions of `signal` take 30 times as long
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_SIGNALS = (
+    _signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGALRM, _signal.SIGUSR1, _signal.SIGUSR2,
+)  # fmt: skip
+
+
+def tried(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    """Run code of a value, and return what it returned, and what it raised, of whatever type.
+
+    A handler of a signal, such as that of ctrl-c, may raise an exception meanwhile. That is the user's, and is raised
+    again. It differs from the value's own ``KeyboardInterrupt`` in that it passes through the handler, which is watched
+    until the work is done. Only the main thread runs handlers.
+    """
+    raised: list[BaseException] = []
+    watched: dict[int, tuple[Any, Any]] = {}
+    found: tuple[T | None, BaseException | None]
+    try:
+        if threading.get_ident() == threading.main_thread().ident:
+            for number in _SIGNALS:
+                if callable(handler := _signal.getsignal(number)):
+                    watched[number] = handler, (watching := _watching(handler, raised))
+                    _signal.signal(number, watching)
+        try:
+            found = work(), None
+        except BaseException as error:  # noqa: BLE001  a value may raise anything; the caller decides
+            found = None, error
+    finally:
+        for number, (handler, watching) in watched.items():
+            if _signal.getsignal(number) is watching:  # else the value has set its own
+                _signal.signal(number, handler)
+    if raised:
+        raise raised[0]
+    return found
+
+
+def _watching(handler: Callable[..., Any], raised: list[BaseException]) -> Callable[..., Any]:
+    def handle(*about: Any) -> Any:
+        try:
+            return handler(*about)
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    return handle
+
+
+def words_of(error: BaseException) -> tuple[str, str]:
+    """Return the name of an exception's type, and its message."""
+    from skyward_core.node.worker.returned_exceptions import error_words  # few values raise anything
+
+    words, _ = tried(lambda: error_words(error))
+    return (words["type"], words["message"]) if words is not None else ("BaseException", "")
+
+
+def repr_of(value: object) -> str:
+    """Return a value as ``repr`` shows it, whatever its class makes of that."""
+    from skyward_core.node.worker.result_summaries import text_of
+
+    return tried(lambda: text_of(value, repr))[0] or ""

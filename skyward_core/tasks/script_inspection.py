@@ -1,0 +1,777 @@
+"""Functions, arguments and missing packages of a script.
+
+Functions are listed by the script's syntax tree: nothing of it runs. Only :func:`build_tasks` executes the
+script, in a child process (:mod:`skyward_core.tasks.loader`), so that whatever it does at import cannot harm us.
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import difflib
+import enum
+import importlib
+import io
+import json
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import typing
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union
+
+from skyward_core.model.errors import (
+    Cancelled,
+    NotPicklableError,
+    ScriptError,
+    ScriptFailed,
+    UsageError,
+    of_field,
+)
+from skyward_core.model.outcomes import signal_name
+from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.store.state_folder import unfit, workdir
+from skyward_core.tasks import client_interpreter
+from skyward_core.tasks.argument_parsing import Refused, Text, convert, typed, wanted
+from skyward_core.tasks.bounded_subprocess import Stop
+from skyward_core.tasks.client_interpreter import is_own, own
+from skyward_core.tasks.source_annotations import is_known, is_told, many, own_types, parsed, source_type
+from skyward_core.util import terminal_safe_text
+from skyward_core.util.user_files import entries, exists, expanded, is_dir, is_file, read_bytes, resolved
+
+if TYPE_CHECKING:
+    from skyward_core.tasks.pickled_call import Task
+
+
+# What is appended can shadow nothing; what comes first is our package alone.
+_OWN = "import sys; sys.path.append({0!r}); "
+_OTHER = "import sys; sys.path.insert(0, {0!r}); sys.path.append({1!r}); "
+_MAIN = "from skyward_core.tasks.script_loader import main; main(sys.argv[1])"
+
+
+def child_of(interpreter: Interpreter, said: Callable[[str], None], stop: Stop) -> list[str]:
+    """The command line that loads scripts, but for the folder of the request. An environment is made first.
+
+    Args:
+        said: takes lines that tell how long that goes on.
+        stop: ends it.
+
+    Raises:
+        PoolError: the environment cannot be made.
+        Cancelled: it was to stop.
+    """
+    if is_own(interpreter.prefix):
+        python, before = sys.executable, _OWN.format(str(Path(__file__).resolve().parents[2]))
+    else:
+        from skyward_core.tasks.script_interpreter_selection import (
+            have,  # the person's own interpreter needs none of it
+            own_packages,
+        )
+
+        have(interpreter, said, stop)
+        ours = own_packages()
+        python, before = interpreter.path, _OTHER.format(ours.first, ours.last)
+    # -P and the path given by hand: nothing in the working folder can shadow what the loader itself imports.
+    return [python, "-P", "-c", before + _MAIN]
+
+
+def told_of(interpreter: Interpreter) -> list[str]:
+    """What a person should know of the interpreter that a script is loaded with."""
+    return [*interpreter.notes, *([] if is_own(interpreter.prefix) else [f"interpreter: {interpreter}"])]
+
+
+def request_of(value: Any) -> bytes:
+    """A value pickled so that another version of Python can load it.
+
+    Raises:
+        PicklingError, TypeError, AttributeError: it cannot be pickled.
+    """
+    written = io.BytesIO()
+    _RequestPickler(written, protocol=5).dump(value)
+    return written.getvalue()
+
+
+class _RequestPickler(pickle.Pickler):
+    """Paths are found by the name that every version has: pickle writes down where a version defines them."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, PurePath) and type(value).__module__.partition(".")[0] == "pathlib":
+            return _Named("pathlib", type(value).__name__), (str(value),)
+        return NotImplemented
+
+
+class _Named:
+    """A class, by module and name; what it is where it is loaded."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+    def __call__(self, *values: Any) -> Any:
+        return getattr(importlib.import_module(self.module), self.name)(*values)
+
+    def __reduce__(self) -> Any:
+        return getattr, (_Module(self.module), self.name)
+
+
+class _Module:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __reduce__(self) -> Any:
+        return importlib.import_module, (self.name,)
+
+
+PACKAGES = ("skyward_core", "skyward")
+LONGEST = 200  # characters of a path that an error quotes whole
+MOST = 4 << 20  # bytes of a script: its tree takes a hundred times as much
+LEAST_ROOM = 64 << 10  # bytes of a disk below which it is as good as full
+DECORATORS = ("function", "compute")  # the second is the older name of the first
+APP = ("app",)
+
+ParamKind = Literal["positional", "keyword", "var_positional", "var_keyword"]
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A parameter of a function; ``annotation`` and ``default`` are source text."""
+
+    name: str
+    annotation: str | None
+    default: str | None
+    required: bool
+    kind: ParamKind
+
+    def __str__(self) -> str:
+        star = {"var_positional": "*", "var_keyword": "**"}.get(self.kind, "")
+        text = f"{star}{self.name}" + (f": {self.annotation}" if self.annotation else "")
+        if self.default is None:
+            return text
+        return f"{text} = {self.default}" if self.annotation else f"{text}={self.default}"
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionInfo:
+    """A decorated function of a script. ``line`` counts from 1; ``timeout`` is source text; ``types``: the script's
+    own classes, as :func:`~skyward_core.tasks.source_annotations.own_types` gives them."""
+
+    name: str
+    params: tuple[Param, ...]
+    doc: str
+    line: int
+    is_generator: bool
+    timeout: str | None
+    types: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.params))})"
+
+
+def split_target(text: str) -> tuple[Path, str | None]:
+    """``"train.py:main"`` -> the script and the function; the whole is a path where such a file exists."""
+    head, colon, tail = text.rpartition(":")
+    if not colon or not tail.isidentifier() or exists(text):
+        return Path(text), None
+    return Path(head), tail
+
+
+def list_functions(path: Path) -> list[FunctionInfo]:
+    """The functions of a script that carry our decorator, in the order they stand; nothing is executed.
+
+    Raises:
+        ScriptError: no such file, a folder, it does not parse (with the line), or holds no such function.
+    """
+    tree = parse(path)
+    modules, names = _bindings(tree)
+    found: dict[str, FunctionInfo] = {}
+    statements = list(_top_level(tree.body))
+    types = own_types([each for each in statements if isinstance(each, ast.ClassDef)])
+    for statement in statements:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            for decorator in statement.decorator_list:
+                if _is_ours(decorator, modules, names):
+                    found.pop(statement.name, None)  # a later definition takes the name
+                    found[statement.name] = _describe(statement, decorator, types)
+    if not found:
+        raise ScriptError(
+            f"{path} holds no function decorated with @sky.function; "
+            "import skyward_core as sky and put @sky.function above the one to run"
+        )
+    return list(found.values())
+
+
+def commands_of(path: Path) -> list[FunctionInfo]:
+    """The functions of a script that ``sky.app`` makes commands, in the order they stand; nothing is executed.
+
+    Raises:
+        ScriptError: no such file, a folder, or it does not parse.
+    """
+    tree = parse(path)
+    modules, names = _bindings(tree, APP)
+    statements = list(_top_level(tree.body))
+    made = {
+        target.id
+        for each in statements
+        if isinstance(each, ast.Assign) and _is_ours(each.value, modules, names, APP)
+        for target in each.targets
+        if isinstance(target, ast.Name)
+    }
+    found = {}
+    for each in statements:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            for by in each.decorator_list:
+                if _is_ours(by, modules, names, APP) or (isinstance(by, ast.Name) and by.id in made):
+                    found[each.name] = _describe(each, by, {})
+    return list(found.values())
+
+
+def has_functions(path: Path) -> bool:
+    """Whether a script has functions that carry our decorator.
+
+    Raises:
+        ScriptError: no such file, a folder, or it does not parse.
+    """
+    parse(path)
+    try:
+        return bool(list_functions(path))
+    except ScriptError:
+        return False
+
+
+def whole(path: Path, module: str) -> FunctionInfo:
+    """A script that is run as it stands, or a module, in the place of a function of it.
+
+    Raises:
+        ScriptError: no such file, a folder, or it does not parse.
+    """
+    parse(path)
+    return FunctionInfo(module or path.name, (), "", 1, False, None)
+
+
+def find_function(path: Path, name: str | None) -> FunctionInfo:
+    """The function of that name; without a name, the script's only one.
+
+    Raises:
+        ScriptError: as :func:`list_functions`; several functions and none named; no function of that name.
+    """
+    functions = list_functions(path)
+    if name is None:
+        if len(functions) == 1:
+            return functions[0]
+        listing = "".join(f"\n  {function}" for function in functions)
+        raise ScriptError(
+            f"{path} has {len(functions)} functions; name one, as in {path}:{functions[0].name}{listing}"
+        )
+    for function in functions:
+        if function.name == name:
+            return function
+    raise ScriptError(f"{path} has no function {name!r}" + _suggest(name, [f.name for f in functions]))
+
+
+def parse_arguments(info: FunctionInfo, pairs: Sequence[str]) -> dict[str, Any]:
+    """Type ``name=value`` texts as the function's signature says.
+
+    The annotation decides; without one the type of the default; without either, a Python literal is taken as
+    such and anything else as text. Names the signature does not know go to ``**kwargs`` where it has that.
+
+    Returns:
+        Values by name; ``*args`` as a list under its own name. What only the loaded script can make (of a class of
+        its own) is checked as far as the source tells, and stays ``argument_parsing.Text`` until then.
+
+    Raises:
+        UsageError: names the argument, what it got and what it wants; or it is missing, unknown, given twice. Its
+            ``field`` is ``arguments.NAME``.
+    """
+    params = {param.name: param for param in info.params if param.kind != "var_keyword"}
+    rest = next((param for param in info.params if param.kind == "var_keyword"), None)
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise UsageError(f"an argument is written name=value, got {pair!r}")
+        with of_field(f"arguments.{name}"):
+            if name in values:
+                raise UsageError(f"argument {name} of {info.name} is given twice")
+            param = params.get(name, rest)
+            if param is None:
+                raise UsageError(f"{info.name} takes no argument {name!r}" + _suggest(name, list(params)))
+            values[name] = _value(info, param, name, text)
+    missing = [param.name for param in params.values() if param.required and param.name not in values]
+    if missing:
+        with of_field(f"arguments.{missing[0]}"):
+            raise UsageError(f"{info.name} needs {', '.join(missing)}: it is {info}")
+    return values
+
+
+def _value(info: FunctionInfo, param: Param, name: str, text: str) -> Any:
+    if param.default == "None" and text in ("None", "null"):
+        return None
+    kind = source_type(param.annotation, param.default, info.types)
+    if param.kind == "var_positional":
+        kind = many(kind)
+    try:
+        value = typed(name, text, kind, info.name) if is_told(kind) else None
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return value if is_known(kind) else Text(text)
+
+
+def build_tasks(
+    path: Path,
+    function: str | None,
+    calls: Sequence[Mapping[str, Any]],
+    *,
+    plugins: Sequence[Any] = (),
+    echo: bool = False,
+    interpreter: Interpreter | None = None,
+    said: Callable[[str], None] | None = None,
+    stop: Stop | None = None,
+) -> list[Task]:
+    """Load the script in a child process and have it pickle calls of one of its functions.
+
+    The child is a process of the script's own interpreter, which is made first where the script says what it needs.
+
+    Args:
+        function: its name; None for the whole script, of which nothing runs here.
+        calls: the arguments of each, as :func:`parse_arguments` gives them; of a whole script, which is called once,
+            its ``args``, and its ``module``'s name or "".
+        plugins: those of the pool; they may wrap the function.
+        echo: pass on to our standard error what the script prints while it is loaded. Without it, that
+            is shown only with an error.
+        interpreter: the one to load it with; None for the one that runs this.
+        said: takes lines that tell how long the making of its environment goes on; None prints them with ``echo``.
+        stop: ends it, from another thread, with all processes that it has started.
+
+    Raises:
+        Cancelled: it was to stop; nothing is left of it.
+        PoolError: the script's environment cannot be made; holds the installer's last lines.
+        ScriptFailed: the script raised, exited or was killed while loading; carries its traceback.
+        ScriptError: it cannot be read, or its function gives no call.
+        UsageError: an argument is none of the values that its type has.
+        NotPicklableError: an argument or something the function refers to cannot travel; says which.
+    """
+    from skyward_core.tasks.pickled_call import read_tasks
+
+    chosen = own() if interpreter is None else interpreter
+    tell = said or (_to_standard_error if echo else _nowhere)
+    for line in told_of(chosen):
+        tell(line)
+    stop = stop or Stop()
+    child = child_of(chosen, tell, stop)
+    try:
+        request = request_of(
+            (str(path.absolute()), function, [*map(dict, calls)], tuple(plugins), bool(chosen.base))
+        )
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise NotPicklableError(f"an argument of {function or path.name} cannot be sent: {error}") from error
+    folder = _workplace()
+    # Large parts of the task stay in files there, which must live as long as the task may.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    printed = folder / "printed"
+    with printed.open("wb") as sink:
+        try:
+            status = _run_loader(child, folder, request, 2 if echo else sink.fileno(), stop)
+        except Cancelled:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    try:
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):  # there is none, or not all of it
+        how = f"exit status {status}" if status >= 0 else signal_name(-status)
+        report = {"kind": "failed", "message": f"{path} ended the process that loads it ({how})"}
+        if _is_full(folder):
+            full = (
+                f"{path} cannot be loaded: no room is left on the disk of {folder.parent}, where that is done"
+            )
+            report = {"kind": "usage", "message": full}
+    if report["kind"] == "task":
+        client_interpreter.add_script(path)
+        tasks = [replace(task, interpreter=chosen) for task in read_tasks(folder)]
+        if all(task.fn.path is task.args.path is None for task in tasks):
+            shutil.rmtree(folder, ignore_errors=True)
+        return tasks
+    _raise(report, "" if echo else printed.read_text(encoding="utf-8", errors="replace"))
+
+
+def build_task(path: Path, function: str | None, kwargs: Mapping[str, Any], **how: Any) -> Task:
+    """The same for one call."""
+    return build_tasks(path, function, [kwargs], **how)[0]
+
+
+def _workplace() -> Path:
+    """A folder for a task that is loaded, in the person's own; those of processes that are no more go."""
+    from skyward_core.store import pruning
+    from skyward_core.store.state_folder import home
+
+    try:
+        return pruning.begin(pruning.TASKS)
+    except OSError as error:
+        raise UsageError(
+            f"no script can be loaded, which is done in {home() / pruning.TASKS}: {error.strerror or error}"
+        ) from error
+
+
+def _is_full(folder: Path) -> bool:
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize < LEAST_ROOM or (disk.f_files > 0 and disk.f_favail == 0)
+
+
+def _to_standard_error(line: str) -> None:
+    sys.stderr.write(f"{terminal_safe_text.field(line)}\n")
+
+
+def _nowhere(line: str) -> None:
+    """Nobody wants to know."""
+
+
+def _run_loader(command: Sequence[str], folder: Path, request: bytes, sink: int, stop: Stop) -> int:
+    # The request is in no file, as plugins may hold tokens. The pipe's end tells the child that we are gone.
+    with subprocess.Popen(
+        [*command, str(folder)], stdin=subprocess.PIPE, stdout=sink, stderr=sink, bufsize=0
+    ) as child:
+        try:
+            assert child.stdin is not None
+            rest = memoryview(b"%08x" % len(request) + request)
+            with stop.ends(child.kill):
+                with suppress(BrokenPipeError):  # its status tells why it ended
+                    while rest:
+                        rest = rest[os.write(child.stdin.fileno(), rest) :]
+                return child.wait()
+        except BaseException:
+            child.kill()
+            raise
+
+
+def _raise(report: Mapping[str, str], printed: str) -> NoReturn:
+    parts = [report["message"], report.get("traceback", "").rstrip()]
+    if printed.strip():
+        parts.append("what it printed:\n" + printed.rstrip())
+    kinds = {"pickle": NotPicklableError, "script": ScriptError, "usage": UsageError}
+    raise kinds.get(report["kind"], ScriptFailed)("\n".join(part for part in parts if part))
+
+
+def parse(path: Path) -> ast.Module:
+    name = str(path) if len(str(path)) <= LONGEST else f"{str(path)[: LONGEST // 2]}…"
+    try:
+        source = read_bytes(path, MOST)
+    except FileNotFoundError:
+        raise ScriptError(f"no such script: {name}{_neighbours(path)}") from None
+    except IsADirectoryError:
+        raise ScriptError(f"{name} is a folder; name a script in it") from None
+    except OSError as error:
+        raise ScriptError(f"{name} cannot be read: {error.strerror or error}") from error
+    if b"\0" in source:
+        raise ScriptError(f"{path} is no text, and so no Python script; python -m skyward_core runs archives")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the loader's compile shows them, once
+            tree = parsed(source, str(path))
+            compile(
+                tree, str(path), "exec", dont_inherit=True
+            )  # finds what the grammar lets pass, such as a stray return
+    except SyntaxError as error:
+        where = f", line {error.lineno}" if error.lineno else ""
+        shown = f"\n  {error.text.strip()}" if error.text else ""
+        if path.suffix in (".yaml", ".yml"):
+            raise ScriptError(
+                f"{path} is no Python script; a job file is launched by the command `launch {path}`"
+            ) from error
+        raise ScriptError(f"{path}{where} does not parse: {error.msg}{shown}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ScriptError(f"{path} does not parse: {error or type(error).__name__}") from error
+    return tree
+
+
+def _neighbours(path: Path) -> str:
+    if not is_dir(path.parent):
+        return ""
+    try:
+        others = [other.stem for other in entries(path.parent) if other.suffix == ".py"]
+    except OSError:
+        return ""
+    close = difflib.get_close_matches(path.stem, others, n=1)
+    return f"; did you mean '{close[0]}.py'?" if close else ""
+
+
+def _suggest(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; it has {', '.join(known)}" if known else ""
+
+
+def _top_level(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements that run when the script is imported, those under ``if`` and ``try`` included."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.If):
+            if not _is_main_guard(statement.test):
+                yield from _top_level(statement.body)
+            yield from _top_level(statement.orelse)
+        elif isinstance(statement, ast.Try | ast.TryStar):
+            for block in (statement.body, *(h.body for h in statement.handlers), statement.orelse):
+                yield from _top_level(block)
+            yield from _top_level(statement.finalbody)
+
+
+def _is_main_guard(test: ast.expr) -> bool:
+    return ast.unparse(test) in ("__name__ == '__main__'", "'__main__' == __name__")
+
+
+def _bindings(tree: ast.Module, wanted: Sequence[str] = DECORATORS) -> tuple[set[str], set[str]]:
+    """Names under which the script knows our package, and those decorators of it themselves."""
+    modules: set[str] = set()
+    names: set[str] = set()
+    for statement in _top_level(tree.body):
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                root = alias.name.partition(".")[0]
+                if root in PACKAGES:
+                    modules.add(alias.asname or root)
+        elif isinstance(statement, ast.ImportFrom) and statement.level == 0:
+            if (statement.module or "").partition(".")[0] not in PACKAGES:
+                continue
+            for alias in statement.names:
+                if alias.name in wanted:
+                    names.add(alias.asname or alias.name)
+                elif alias.name == "*":
+                    names.update(wanted)
+                elif alias.name == "compat":
+                    modules.add(alias.asname or alias.name)
+    return modules, names
+
+
+def _is_ours(
+    decorator: ast.expr, modules: set[str], names: set[str], wanted: Sequence[str] = DECORATORS
+) -> bool:
+    target = decorator.func if isinstance(decorator, ast.Call) else decorator
+    match target:
+        case ast.Name(id=name):
+            return name in names
+        case ast.Attribute(value=ast.Name(id=module), attr=name):
+            return module in modules and name in wanted
+    return False
+
+
+def _describe(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, decorator: ast.expr, types: Mapping[str, Any]
+) -> FunctionInfo:
+    keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
+    return FunctionInfo(
+        name=function.name,
+        params=tuple(_params(function.args)),
+        doc=ast.get_docstring(function) or "",
+        line=function.lineno,
+        is_generator=_yields(function),
+        timeout=next((ast.unparse(k.value) for k in keywords if k.arg == "timeout"), None),
+        types=types,
+    )
+
+
+def _params(args: ast.arguments) -> Iterator[Param]:
+    def param(arg: ast.arg, default: ast.expr | None, kind: ParamKind, required: bool) -> Param:
+        annotation = None if arg.annotation is None else ast.unparse(arg.annotation)
+        return Param(arg.arg, annotation, None if default is None else ast.unparse(default), required, kind)
+
+    positional = [*args.posonlyargs, *args.args]
+    padding: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults))
+    for arg, default in zip(positional, [*padding, *args.defaults], strict=True):
+        yield param(arg, default, "positional", default is None)
+    if args.vararg:
+        yield param(args.vararg, None, "var_positional", False)
+    for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+        yield param(arg, default, "keyword", default is None)
+    if args.kwarg:
+        yield param(args.kwarg, None, "var_keyword", False)
+
+
+def _yields(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether the function's own body yields; functions within it have yields of their own."""
+    todo: list[ast.AST] = list(function.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Yield | ast.YieldFrom):
+            return True
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            todo.extend(ast.iter_child_nodes(node))
+    return False
+
+
+_BOOLS = ("true", "false")
+
+FieldKind = Literal["text", "choice", "switch"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentField:
+    """A parameter, as it is asked for.
+
+    Attributes:
+        name: of the parameter.
+        kind: a line of text; a choice of ``choices``; a switch, which is a bool with a default.
+        type: as the script writes it; "" where it does not.
+        default: source text of what it is where nothing is given; None where something must be given, or many may.
+        required: whether something must be given.
+        choices: the texts of all its values, where these can be told.
+        help: what the function's docstring says of it; "" where it does not.
+        is_path: whether it names a file or folder.
+    """
+
+    name: str
+    kind: FieldKind
+    type: str
+    default: str | None
+    required: bool
+    choices: tuple[str, ...] = ()
+    help: str = ""
+    is_path: bool = False
+    _wants: Any = field(default=Any, repr=False)
+
+    @property
+    def look(self) -> str:
+        """What stands in the empty field: how the signature has it."""
+        if self.default is not None:
+            return f"{self.type} = {self.default}" if self.type else self.default
+        return ", ".join(filter(None, (self.type, "needed" if self.required else "none")))
+
+    @property
+    def is_on(self) -> bool:
+        """Of a switch: how it stands where nothing is given."""
+        return self.default == "True"
+
+    def amiss(self, text: str) -> str:
+        """Why a text is no value of it, in words; "" where it may be one."""
+        try:
+            if is_told(self._wants) and not (self.default == "None" and text in ("None", "null")):
+                convert(text, self._wants)
+        except ValueError as error:
+            why = f": {error}" if isinstance(error, Refused) else ""
+            return f"wants {wanted(self._wants)}, not {text!r}{why}"
+        return ""
+
+    def missing(self, text: str, script: Path) -> str:
+        """Of a path: that there is nothing there, in words; "" else. One that is not whole begins at the folder that
+        ranks of the script work in."""
+        if not self.is_path or not text or (text in ("None", "null") and not self.required):
+            return ""
+        there = exists(Path(workdir(script) or "", expanded(text)))
+        return "" if there else f"there is no {text} on this machine"
+
+    def choice_of(self, text: str) -> str | None:
+        """The one of its choices that a text means; None where it means none."""
+        if text in self.choices:
+            return text
+        try:
+            value = convert(text, self._wants)
+            return next((each for each in self.choices if convert(each, self._wants) == value), None)
+        except ValueError:
+            return None
+
+
+def argument_fields(info: FunctionInfo) -> list[ArgumentField]:
+    """A field for each parameter of a function; ``**kwargs``, of which nobody knows the names, has none."""
+    told = _told_by(info.doc)
+    return [_field(info, each, told.get(each.name, "")) for each in info.params if each.kind != "var_keyword"]
+
+
+def _field(info: FunctionInfo, param: Param, said: str) -> ArgumentField:
+    kind = source_type(param.annotation, param.default, info.types)
+    choices: tuple[str, ...] = ()
+    form: FieldKind = "text"
+    if param.kind == "var_positional":
+        kind = many(kind)
+    elif kind is bool and param.default in ("True", "False"):
+        form = "switch"
+    else:
+        choices = tuple(dict.fromkeys(_choices(kind)))
+        if choices and param.default == "None" and "None" not in choices:
+            choices = (*choices, "None")
+        if not all(map(str.isprintable, choices)):  # fields hand their text to the terminal as it is
+            choices = ()
+        form = "choice" if choices else "text"
+    star = "*" if param.kind == "var_positional" else ""
+    return ArgumentField(
+        name=param.name,
+        kind=form,
+        type=star + (param.annotation or ""),
+        default=param.default,
+        required=param.required,
+        choices=choices,
+        help=said,
+        is_path=param.kind != "var_positional" and _is_path(kind),
+        _wants=kind,
+    )
+
+
+def _choices(kind: Any) -> Iterator[str]:
+    """The texts of all values of a type; none where they cannot be listed."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        yield from (each.name if isinstance(each, enum.Enum) else str(each) for each in inner)
+    elif origin in (Union, UnionType):
+        listed = [list(_choices(each)) for each in inner]
+        if all(listed) and set(inner) != {NoneType}:
+            yield from (text for each in listed for text in each)
+    elif kind is bool:
+        yield from _BOOLS
+    elif kind is NoneType:
+        yield "None"
+    elif isinstance(kind, type) and issubclass(kind, enum.Enum) and not issubclass(kind, enum.Flag):
+        yield from kind.__members__
+
+
+def _is_path(kind: Any) -> bool:
+    if typing.get_origin(kind) in (Union, UnionType):
+        alternatives = [each for each in typing.get_args(kind) if each not in (NoneType, str)]
+        return bool(alternatives) and all(map(_is_path, alternatives))
+    return isinstance(kind, type) and issubclass(kind, PurePath)
+
+
+def _told_by(doc: str) -> dict[str, str]:
+    """What a docstring says of parameters, as Google or Sphinx write them: the first line of each."""
+    found = dict(re.findall(r"^ *:param(?: [^:\n]+)? \*{0,2}(\w+): *(\S.*)$", doc, re.MULTILINE))
+    _, _, within = doc.partition("Args:\n")
+    for line in within.splitlines():
+        if line and not line.startswith(" "):
+            break  # the next section
+        if entry := re.fullmatch(r" +\*{0,2}(\w+(?:, \*{0,2}\w+)*)(?: \([^)]*\))?: (\S.*)", line):
+            found |= {name: entry[2] for name in re.findall(r"\w+", entry[1])}
+    return found
+
+
+def check_travels(script: Path) -> None:
+    """Refuse a script whose folder is sent nowhere, such as the person's home, and that imports modules of it.
+
+    Raises:
+        UsageError: it is such a one; names them.
+    """
+    folder = resolved(script).parent
+    if not (why := unfit(folder)):
+        return
+    if beside := sorted(set(_beside(script, folder))):
+        raise UsageError(
+            f"{script} imports {', '.join(beside)} from beside itself, and other machines are not sent that folder "
+            f"({why}): put the script and what it imports into a folder of their own"
+        )
+
+
+def _beside(script: Path, folder: Path) -> Iterator[str]:
+    try:
+        tree = parsed(read_bytes(script))
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return  # whoever loads it tells
+    for node in ast.walk(tree):
+        names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        for name in (each.partition(".")[0] for each in names):
+            if is_file(folder / f"{name}.py") or is_file(folder / name / "__init__.py"):
+                yield name

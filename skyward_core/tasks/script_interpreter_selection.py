@@ -1,0 +1,706 @@
+"""Selection of the interpreter that loads a script.
+
+The first of these decides: what the person says, the script's inline metadata, the ``.venv`` of its project, the
+environment of the shell, and at last the interpreter that runs this program.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, lru_cache
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from skyward_core.model.errors import PoolError, ScriptError, UsageError
+from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.node.bootstrap import image_environment as environment
+from skyward_core.node.bootstrap.host_inspection import doubt
+from skyward_core.node.bootstrap.image_environment import MADE, locked
+from skyward_core.store.state_folder import ENVIRONMENTS, home
+from skyward_core.tasks import missing_packages
+from skyward_core.tasks.bounded_subprocess import Silence, Stop, answer
+from skyward_core.tasks.client_interpreter import OWN, is_own, own
+from skyward_core.tasks.packages.inline_metadata import InlineMetadata, inline_metadata
+from skyward_core.tasks.packages.package_specs import local_packages
+from skyward_core.tasks.packages.project_root import OLDEST, is_usable, numbers, satisfies, up_to_project
+from skyward_core.util.light_dataclass import Value, value
+from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.user_files import entries, exists, expanded, found_by, is_dir, read_text, resolved
+
+NEWEST = 20  # the minor version up to which others are looked for
+# Without site: nothing of the environment's runs, only because somebody looks at a plan.
+_ASK = (
+    "import json, sys; n = sys.implementation.name; "
+    "print(json.dumps([sys.executable, sys.prefix, list(sys.version_info[:3]), n]))"
+)
+OURS = "cpython"  # nodes are sent its bytecode
+_FIND = "import sys; from importlib.util import find_spec; print(find_spec(sys.argv[1]) is not None)"
+_SITES = ("lib/python3*/site-packages", "lib64/python3*/site-packages", "lib/python3/dist-packages",
+          "local/lib/python3*/dist-packages")  # fmt: skip
+CONFIG = "pyvenv.cfg"
+_MOST = 1 << 16  # bytes of a file that says a version
+_NAMED = re.compile(r"python(3\.\d+)")
+_FULL = re.compile(r"\d+\.\d+\.\d+")
+
+
+@value
+class KnownPython(Value):
+    """An interpreter: its program, the folder of its environment, and its version, such as "3.12.1".
+
+    A version that only files were read for may lack its last number, or be empty.
+    """
+
+    path: str
+    prefix: str
+    version: str
+
+
+class NoPython(ValueError):
+    """A program that is none which could run a script; says why, without its name."""
+
+
+def own_base() -> KnownPython:
+    """The one that ours is an environment of: it stays where a tool's environment is made anew with each release."""
+    base = getattr(sys, "_base_executable", "") or sys.executable
+    return KnownPython(os.path.realpath(base), sys.base_prefix, _text(sys.version_info[:3]))
+
+
+def ask(path: str) -> KnownPython:
+    """Run a program to learn which Python it is: for launches alone, because it may be a project's.
+
+    Raises:
+        NoPython: it cannot be run, is no Python, or one that is too old.
+    """
+    found = _stat(path)
+    return _ask(path, (found.st_mtime_ns, found.st_ino, found.st_size))
+
+
+def read(path: str) -> KnownPython:
+    """Return what files say about an interpreter; nothing is run, so that a plan executes nothing of a project.
+
+    Raises:
+        NoPython: It cannot be run, is not CPython, or is too old, as far as files say that.
+    """
+    _stat(path)
+    if not os.access(path, os.X_OK):
+        raise NoPython("it cannot be run: Permission denied")
+    environment = _environment_of(path)
+    said = config_of(environment) if environment else {}
+    implementation = said.get("implementation", OURS).lower()
+    real = os.path.realpath(path)
+    known = KnownPython(
+        path, environment or str(Path(real).parent.parent), _version_by_files(path, real, said)
+    )
+    return _usable(known, implementation)
+
+
+def _stat(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except OSError as error:
+        raise NoPython(error.strerror or str(error)) from None
+    except ValueError as error:  # a name that no file can have
+        raise NoPython(str(error)) from None
+
+
+def config_of(environment: str) -> dict[str, str]:
+    """Return the entries of an environment's ``pyvenv.cfg``."""
+    try:
+        lines = read_text(Path(environment, CONFIG), errors="replace", most=_MOST).splitlines()
+    except OSError:
+        return {}
+    return {name.strip().lower(): text.strip() for name, _, text in (line.partition("=") for line in lines)}
+
+
+def _version_by_files(path: str, real: str, config: Mapping[str, str]) -> str:
+    """Return the version of an interpreter by its environment's configuration, else by names; "" if none says it."""
+    prefix = Path(real).parent.parent
+    # The program decides: an environment whose link leads to another Python keeps its old configuration.
+    minor = next((found[1] for each in (real, path) if (found := _NAMED.fullmatch(Path(each).name))), "")
+    told = (config.get("version", ""), config.get("version_info", ""), prefix.name)
+    for version in (found[0] for each in told if (found := _FULL.search(each))):
+        if not minor or numbers(version)[:2] == numbers(minor):
+            return version
+    if not minor:
+        names = {each.name for each in found_by(prefix, "lib/python3.*") if _NAMED.fullmatch(each.name)}
+        minor = names.pop().removeprefix("python") if len(names) == 1 else ""
+    try:
+        header = read_text(
+            prefix / "include" / f"python{minor}" / "patchlevel.h", errors="replace", most=_MOST
+        )
+    except OSError:
+        return minor
+    exact = re.search(r'PY_VERSION\s+"(\d+\.\d+\.\d+)', header)
+    return exact[1] if exact else minor
+
+
+def _usable(known: KnownPython, implementation: str) -> KnownPython:
+    if implementation != OURS:
+        raise NoPython(f"it is {field(implementation)}, and CPython is needed")
+    if known.version and numbers(known.version) < OLDEST:
+        raise NoPython(f"it is Python {known.version}, and {_text(OLDEST)} or later is needed")
+    return known
+
+
+@lru_cache(maxsize=64)  # a form asks as often as somebody types
+def _ask(path: str, unchanged: tuple[int, ...]) -> KnownPython:
+    try:
+        done = answer([path, "-I", "-S", "-c", _ASK], unchanged)
+    except Silence as error:
+        raise NoPython(f"it has not said its version for {error.seconds:g} s") from None
+    except OSError as error:
+        raise NoPython(f"it cannot be run: {error.strerror or error}") from None
+    try:
+        program, prefix, version, implementation = json.loads(done.stdout)
+        known = KnownPython(
+            str(program or path), _environment_of(str(program or path)) or str(prefix), _text(version)
+        )
+    except (ValueError, TypeError):
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise NoPython(
+            f"it is no Python that we can use ({said[0] if said else 'it says nothing'})"
+        ) from None
+    return _usable(known, str(implementation))
+
+
+def program_of(environment: Path) -> Path | None:
+    """The interpreter in the folder of an environment; None where there is none."""
+    programs = (environment / "bin" / name for name in ("python", "python3"))
+    return next((each for each in programs if os.path.lexists(each)), None)
+
+
+def others(environ: Mapping[str, str]) -> Iterator[str]:
+    """Programs of other versions that may be here, of the newest first: by name in PATH, then what pyenv and uv have
+    installed."""
+    # Shims ask their manager which version is meant here, and that takes longer than all the rest. A relative entry
+    # leads to whatever lies in the folder that we are in: nobody has asked for that by its name.
+    entries = environ.get("PATH", os.defpath).split(os.pathsep)
+    search = os.pathsep.join(each for each in entries if each.startswith("/") and Path(each).name != "shims")
+    for minor in range(NEWEST, OLDEST[1] - 1, -1):
+        if found := shutil.which(f"python3.{minor}", path=search):
+            yield os.path.realpath(found) if Path(found).is_symlink() else found
+    folders = [folder for place in _places(environ) for folder in found_by(place, "*/bin/python3")]
+    yield from map(str, sorted(folders, key=lambda path: _version_in(path.parents[1].name), reverse=True))
+
+
+def _places(environ: Mapping[str, str]) -> Iterator[Path]:
+    own = expanded(environ.get("HOME") or "~")
+    yield Path(environ.get("PYENV_ROOT") or own / ".pyenv") / "versions"
+    data = Path(environ.get("XDG_DATA_HOME") or own / ".local/share")
+    yield Path(environ.get("UV_PYTHON_INSTALL_DIR") or data / "uv/python")
+
+
+def _version_in(name: str) -> tuple[int, ...]:
+    """``"3.12.1"``, ``"cpython-3.12.1-linux-x86_64-gnu"`` -> its numbers."""
+    digits = name.lstrip("abcdefghijklmnopqrstuvwxyz-")
+    return numbers(digits)
+
+
+def _environment_of(program: str) -> str:
+    folder = Path(program).parent.parent
+    return str(folder) if exists(folder / CONFIG) else ""
+
+
+def _text(version: object) -> str:
+    return ".".join(map(str, version))  # type: ignore[call-overload]
+
+
+def missing_in(interpreter: Interpreter, modules: Sequence[str]) -> list[str]:
+    """Return the modules of these that an interpreter does not have, by its folders of packages; nothing is run.
+
+    None are missing if its environment is still to be made, or if it has no folders of packages that are known.
+    """
+    if is_own(interpreter.prefix):
+        return [name for name in modules if missing_packages.is_missing(name)]
+    path = list(_import_path(interpreter)) if modules and not interpreter.base else []
+    return [name for name in modules if path and PathFinder.find_spec(name, path) is None]
+
+
+def has(interpreter: Interpreter, module: str) -> bool:
+    """Check whether an interpreter has a module, by running it: for launches alone.
+
+    Raises:
+        ScriptError: It does not answer.
+    """
+    if is_own(interpreter.prefix):
+        return not missing_packages.is_missing(module)
+    try:
+        done = answer([interpreter.path, "-I", "-c", _FIND, module], ())
+    except Silence as error:
+        why = str(error)
+    except OSError as error:
+        why = f"it cannot be run: {error.strerror or error}"
+    else:
+        if not done.returncode:
+            return b"True" in done.stdout
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        why = f"it ended with exit status {done.returncode}" + (f" ({last})" if last else "")
+    raise ScriptError(f"Which packages {interpreter.path} has is not known: {why}")
+
+
+def _import_path(interpreter: Interpreter) -> Iterator[str]:
+    """Return the folders in which an interpreter finds packages, as files say."""
+    prefix = Path(interpreter.prefix)
+    sites = [site for pattern in _SITES for site in found_by(prefix, pattern)]
+    config = config_of(interpreter.prefix)
+    if config.get("include-system-site-packages") == "true":
+        base = Path(config.get("home", "")).parent
+        sites += [site for pattern in _SITES for site in found_by(base, pattern)]
+    for site in sites:
+        yield str(site)
+        yield from _added(site)
+    for package in local_packages({}, interpreter.prefix, interpreter.minor):
+        yield package.entry
+
+
+def _added(site: Path) -> Iterator[str]:
+    """Return the folders that ``.pth`` files add; their lines of code are not run."""
+    try:
+        files = [each for each in entries(site) if each.suffix == ".pth"]
+    except OSError:
+        return
+    for file in files:
+        try:
+            lines = read_text(file, errors="replace", most=1 << 16).splitlines()
+        except OSError:
+            continue
+        yield from (str(site / line) for line in lines if line.strip() and is_dir(site / line))
+
+
+Ask = Callable[[str], KnownPython]
+
+VENV = ".venv"
+SHELLS = ("VIRTUAL_ENV", "CONDA_PREFIX")  # variables
+
+
+def interpreter_of(
+    script: Path, python: str | os.PathLike[str] | None = None, *, ask: Ask = read
+) -> Interpreter:
+    """Choose the interpreter of a script.
+
+    Args:
+        python: what the person says: the path of an interpreter, or its name in PATH.
+        ask: returns which Python a program is; by default from files alone. A launch runs it.
+
+    Raises:
+        UsageError: what the person says is no interpreter that could be used.
+        ScriptError: what the script, its project or the shell says cannot be used; says why, and what to do.
+    """
+    return choose(script, python, os.environ, ask)
+
+
+def choose(
+    script: Path, python: str | os.PathLike[str] | None, environ: Mapping[str, str], ask: Ask
+) -> Interpreter:
+    """The same, by other variables than the process has (``environ``), and by who else tells what a program is."""
+    metadata = inline_metadata(script)
+    if python is not None:
+        return _said(script, os.fspath(python), metadata, environ, ask)
+    if metadata is not None:
+        return _inline(script, metadata, environ, ask)
+    found, notes = _of_project(script)
+    if found is not None:
+        return _venv(found, _source_of(found), notes, ask)
+    return _of_shell(environ, notes, ask)
+
+
+@value
+class OfferedPython(Value):
+    """An interpreter that a person may choose.
+
+    Attributes:
+        path: of the program.
+        source: what names it, in words; "" where it is only there.
+    """
+
+    path: str
+    source: str = ""
+
+
+def offered(script: Path | None, environ: Mapping[str, str]) -> list[OfferedPython]:
+    """What there is to choose from for a script, in the order in which one is chosen; none of them is run.
+
+    Args:
+        script: None where none is named yet.
+        environ: the process's variables.
+    """
+    found: dict[str, OfferedPython] = {}
+    for path, source in _offered(script, environ):
+        where = os.path.abspath(path)  # noqa: PTH100  an environment's program is a link, and no other for that
+        found.setdefault(where, OfferedPython(where, source))
+    return list(found.values())
+
+
+def _offered(script: Path | None, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    venv, _ = (None, ()) if script is None else _of_project(script)
+    folders = [(venv, _source_of(venv))] if venv else []
+    folders += [(Path(said), name) for name in SHELLS if (said := environ.get(name))]
+    for folder, source in folders:
+        if (program := program_of(folder)) is not None:
+            yield str(program), source
+    yield sys.executable, OWN
+    for path in others(environ):
+        yield path, ""
+
+
+def _source_of(venv: Path) -> str:
+    return f"{VENV} of project {venv.parent.name or venv.parent}"
+
+
+def _said(
+    script: Path, python: str, metadata: InlineMetadata | None, environ: Mapping[str, str], ask: Ask
+) -> Interpreter:
+    if not python.strip():
+        raise UsageError("--python names no interpreter: give a path, or a name in PATH")
+    path = expanded(python)
+    if is_dir(path):
+        inside = program_of(path)
+        advice = f"name the interpreter in it, {inside}" if inside else "name an interpreter"
+        raise UsageError(f"--python {python} is a folder: {advice}")
+    if os.sep not in python:
+        named = shutil.which(python, path=environ.get("PATH", os.defpath))
+        if named is None and not exists(path):
+            raise UsageError(
+                f"--python {python}: there is no program of that name in PATH; give {_instead(python, environ, ask)}"
+            )
+        path = Path(named or path)
+    try:
+        known = ask(str(path.absolute()))
+    except NoPython as error:
+        raise UsageError(f"--python {python:.200} cannot be used: {error}") from None
+    notes = (
+        (f"the inline metadata of {script.name} is not used, as --python says otherwise",) if metadata else ()
+    )
+    return Interpreter(known.path, known.prefix, known.version, "--python", notes=notes)
+
+
+def _instead(python: str, environ: Mapping[str, str], ask: Ask) -> str:
+    """What to give in place of a name that no program has: of a version, an interpreter of it that is here."""
+    if not re.fullmatch(r"\d+(\.\d+)+", python):
+        return "a path"
+    wanted = numbers(python)
+    for program in (own_base().path, *others(environ)):
+        with suppress(NoPython):
+            if numbers(ask(program).version)[: len(wanted)] == wanted:
+                return program
+    return f"a path; no Python {python} was found here"
+
+
+def _inline(script: Path, metadata: InlineMetadata, environ: Mapping[str, str], ask: Ask) -> Interpreter:
+    asks = f"The inline metadata of {script}"
+    base = base_for(metadata.requires_python, asks, environ, ask)
+    return made_of(base, metadata.environment, f"inline metadata of {script.name}")
+
+
+def made_of(
+    base: KnownPython, asked: Mapping[str, Any], source: str, notes: tuple[str, ...] = ()
+) -> Interpreter:
+    """The interpreter of an environment that is made for a script before it is loaded, with what is asked for alone.
+
+    Args:
+        base: what it is made of.
+        asked: as the keys of an image.
+        source: what asks for it, in words.
+        notes: what was passed over on the way, and why.
+    """
+    from skyward_core.node.bootstrap import image_environment as environment  # most scripts have none
+
+    image = {**asked, "alone": True}
+    key = environment.key(image, base.path, numbers(base.version)[:2])
+    folder = home() / ENVIRONMENTS / f"env-{key}"
+    return Interpreter(
+        str(folder / "bin" / "python"),
+        str(folder),
+        base.version,
+        source,
+        base=base.path,
+        environment=image,
+        notes=notes,
+    )
+
+
+def base_for(
+    wanted: str,
+    asks: str,
+    environ: Mapping[str, str] = os.environ,
+    ask: Ask = read,
+) -> KnownPython:
+    """What an environment is made of: our own version where that will do, else the newest that will.
+
+    Args:
+        wanted: as ``requires-python`` has it.
+        asks: what says so.
+
+    Raises:
+        ScriptError: there is none here.
+    """
+    base = own_base()
+    if satisfies(base.version, wanted):
+        return base
+    seen = {base.version}
+    for program in others(environ):
+        try:
+            known = ask(program)
+        except NoPython:
+            continue
+        if satisfies(known.version, wanted):
+            return known
+        seen.add(known.version)
+    if not is_usable(wanted):
+        oldest = ".".join(map(str, OLDEST))
+        raise ScriptError(f'{asks} asks for Python "{wanted}", and {oldest} or later is needed')
+    raise ScriptError(
+        f'{asks} asks for Python "{wanted}", and there is none here (there is {", ".join(sorted(seen, key=numbers))}): '
+        "install one, for instance with uv python install"
+    )
+
+
+def _of_project(script: Path) -> tuple[Path | None, tuple[str, ...]]:
+    """The ``.venv`` beside a script or in a folder above it, up to its project's; and why one was passed over."""
+    for folder in up_to_project(resolved(script).parent):
+        found = folder / VENV
+        if not os.path.lexists(found):
+            continue
+        if why := doubt(str(found)):
+            return None, (f"{found} was passed over: {why}",)
+        return found, ()
+    return None, ()
+
+
+def _of_shell(environ: Mapping[str, str], notes: tuple[str, ...], ask: Ask) -> Interpreter:
+    for name in SHELLS:
+        said = environ.get(name)
+        if not said:
+            continue
+        if not is_dir(said):  # of a shell that has outlived it
+            notes = (*notes, f"{name} was passed over: there is no folder {said}")
+            continue
+        if is_own(said):  # the shell is ready for this program, which says nothing of scripts
+            break
+        return _venv(Path(said), name, notes, ask)
+    return own(notes)
+
+
+def _venv(folder: Path, source: str, notes: tuple[str, ...], ask: Ask) -> Interpreter:
+    if is_own(str(folder)):
+        return own(notes, source, chosen=True)
+    program = program_of(folder)
+    remedy = "make it anew, or remove it" if source.startswith(VENV) else f"make it anew, or unset {source}"
+    if program is None:
+        raise ScriptError(f"{folder} ({source}) has no bin/python: {remedy}")
+    if not exists(program):
+        raise ScriptError(
+            f"{folder} ({source}) is broken: its bin/{program.name} leads to {os.path.realpath(program)}, which is not "
+            f"there: {remedy}"
+        )
+    try:
+        known = ask(str(program))
+    except NoPython as error:
+        raise ScriptError(f"{program} ({source}) cannot be used: {error}; {remedy}") from None
+    return Interpreter(known.path, known.prefix, known.version, source, notes=notes)
+
+
+OWN_PACKAGES = ("skyward_core",)
+# What projects may have themselves, and then in their version: behind all that they have.
+NEEDED, WISHED = ("cloudpickle",), ("pynvml",)
+Files = tuple[tuple[str, bytes], ...]
+ENDINGS = (".py", ".json")
+
+
+@value
+class OwnPackages(Value):
+    """Entries for an import path.
+
+    Attributes:
+        first: has our package alone; it comes before all that a project has.
+        last: what that needs, for projects without it.
+    """
+
+    first: str
+    last: str
+
+
+def own_packages() -> OwnPackages:
+    """Have the folder, and count it as used.
+
+    Raises:
+        PoolError: it cannot be written, or a package that belongs there is not installed.
+    """
+    try:
+        return _own_packages(_files())
+    except OSError as error:
+        raise PoolError(
+            f"What scripts of other interpreters need of this library cannot be kept: {error}"
+        ) from error
+
+
+def _own_packages(files: Files) -> OwnPackages:
+    folder = home() / ENVIRONMENTS / f"env-{_name(files)}"
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Nobody makes room there while it is locked.
+    with locked(folder) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            os.utime(folder / MADE)
+        except FileNotFoundError:
+            _make_package_folder(folder, files)
+    return OwnPackages(str(folder / "first"), str(folder / "last"))
+
+
+def _make_package_folder(folder: Path, files: Files) -> None:
+    """What a power cut left half written is written anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, data in files:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.write_bytes(data)
+    (folder / MADE).touch()
+
+
+@cache
+def _files() -> Files:
+    """Path in the folder, and content; read once."""
+    parts = (
+        ("first", OWN_PACKAGES),
+        ("last", NEEDED),
+        ("last", [name for name in WISHED if find_spec(name)]),
+    )
+    return tuple(
+        (f"{part}/{name}", path.read_bytes()) for part, packages in parts for name, path in _sources(packages)
+    )
+
+
+@cache
+def _name(files: Files) -> str:
+    digest = hashlib.sha256()
+    for name, data in files:
+        digest.update(f"{name}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()[:16]
+
+
+def _sources(packages: tuple[str, ...] | list[str]) -> Iterator[tuple[str, Path]]:
+    for package in packages:
+        spec = find_spec(package)
+        if spec is None or spec.origin is None:
+            raise PoolError(f"The Python package {package} is not installed here: install this library anew.")
+        origin = Path(spec.origin)
+        if not spec.submodule_search_locations:
+            yield origin.name, origin
+            continue
+        above = origin.parent.parent
+        found = (path for path in origin.parent.rglob("*") if path.name.endswith(ENDINGS) and path.is_file())
+        for path in sorted(found):
+            yield str(path.relative_to(above)), path
+
+
+Said = Callable[[str], None]
+KEPT = 2000  # characters of what a failed process has printed
+ENDS = 40  # twentieths of a second that killed installers may take to end
+
+
+def have(interpreter: Interpreter, said: Said, stop: Stop) -> None:
+    """Have an interpreter where it says that it is: one whose environment is made for a script is made now. One that
+    is there counts as used.
+
+    Args:
+        said: takes lines that tell how long work goes on.
+        stop: ends it.
+
+    Raises:
+        PoolError: it cannot be made; holds the installer's last lines.
+        Cancelled: it was to stop; what was half made is removed.
+    """
+    if not interpreter.base:
+        return
+    root = home() / ENVIRONMENTS
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    version = numbers(interpreter.version)[:2]
+    if not environment.ready(interpreter.environment, root, interpreter.base, version):
+        said(f"making the environment of the {interpreter.source} with Python {interpreter.version}")
+        _make(interpreter, root, said, stop)
+
+
+def _make(interpreter: Interpreter, root: Path, said: Said, stop: Stop) -> None:
+    command = environment.own_command(interpreter.base, "image_environment", own_packages().first)
+    wanted = {"image": dict(interpreter.environment), "root": str(root), "env": {}, "cwd": ""}
+    answer: dict[str, Any] = {}
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,  # what it starts ends with it
+        ) as process,
+    ):
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            with stop.ends(lambda: _kill(process)):
+                with suppress(BrokenPipeError):  # its end tells why
+                    process.stdin.write(json.dumps(wanted).encode())  # addresses may hold secrets
+                    process.stdin.close()
+                for line in process.stdout:
+                    told = _told(line)
+                    if "line" in told:
+                        said(str(told["line"]))
+                    else:
+                        answer = dict(told) or answer
+                process.wait()
+        except BaseException:
+            _kill(process)
+            process.wait()
+            _remove(Path(interpreter.prefix))
+            raise
+        if not answer.get("python"):
+            _kill(process)
+        errors.seek(0)
+        last_words = errors.read().decode(errors="replace").strip()[-KEPT:]
+    if not answer.get("python"):
+        why = answer.get("error") or last_words or "its process ended without a word"
+        raise PoolError(f"The environment of the {interpreter.source} cannot be made on this machine: {why}")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _remove(folder: Path) -> None:
+    """Remove an environment that was given up half made, unless somebody else goes on with it. Its installers were
+    killed, and may need a moment to end."""
+    with environment.locked(folder) as lock:
+        for _ in range(ENDS):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            if (folder / environment.MADE).exists() or folder.is_symlink():
+                return
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                return
+            time.sleep(0.05)
+
+
+def _told(line: bytes) -> Mapping[str, Any]:
+    """A line of the process; a start-up file of the interpreter's may print what it likes."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return {}
+    return told if type(told) is dict else {}

@@ -1,0 +1,448 @@
+"""The agent's code as one reproducible zip."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import marshal
+import os
+import struct
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache, cached_property
+from importlib.util import cache_from_source
+from opcode import hasconst
+from pathlib import Path
+from types import CodeType
+
+from skyward_core.model.errors import PoolError
+from skyward_core.node.bootstrap.host_inspection import others_write
+from skyward_core.util.light_dataclass import Value, value
+
+DIGEST = 32  # bytes of SHA-256: what a power cut left half written is nothing
+
+
+def load(name: str, variant: str) -> bytes:
+    """An archive, or b"" if it was not kept, is of another content, or may be of a stranger's making.
+
+    Args:
+        name: what it stands for, content and all.
+        variant: the word for its kind; one of each is kept.
+    """
+    try:
+        with open(_path(variant), "rb") as file:
+            kept = file.read() if _is_believed(os.fstat(file.fileno())) else b""
+    except (OSError, NotImplementedError):
+        return b""
+    archive = kept[DIGEST:]
+    return archive if kept[:DIGEST] == _digest(name, archive) else b""
+
+
+def store(name: str, variant: str, archive: bytes) -> None:
+    """Keep an archive for the next start; whole or not at all. Where that is not to be, nothing happens."""
+    if sys.dont_write_bytecode:
+        return
+    from skyward_core.store.atomic_file import write_whole  # late: most starts find one here
+
+    with suppress(OSError, NotImplementedError):
+        write_whole(Path(_path(variant)), _digest(name, archive) + archive, mode=0o644)
+
+
+def _is_believed(found: os.stat_result) -> bool:
+    """Whether nobody could have written a file who could not have written the code; nodes will run it."""
+    return not others_write(found) and found.st_uid in (0, os.getuid(), os.stat(__file__).st_uid)
+
+
+def _path(variant: str) -> str:
+    return cache_from_source(__file__).removesuffix(".pyc") + f".{variant}"
+
+
+def _digest(name: str, archive: bytes) -> bytes:
+    return hashlib.sha256(name.encode() + archive).digest()
+
+
+UNCHECKED_HASH = 0b01
+CO_OPTIMIZED, CO_HAS_DOCSTRING = 0x1, 0x4000000  # flags of code objects; the second one since Python 3.14
+PACKAGES = ("skyward_core", "cloudpickle")
+# What nodes load when they start: it comes compiled, and lies in the file as it is read.
+LOADED = (
+    "cloudpickle/",
+    "skyward_core/__init__.py",
+    "skyward_core/model/__init__.py",
+    "skyward_core/model/errors.py",
+    "skyward_core/model/function.py",
+    "skyward_core/model/misuse_errors.py",
+    "skyward_core/node/__init__.py",
+    "skyward_core/node/agent/",
+    "skyward_core/node/bootstrap/__init__.py",
+    "skyward_core/node/bootstrap/bootstrap.py",
+    "skyward_core/node/bootstrap/host_commands.py",
+    "skyward_core/node/bootstrap/host_inspection.py",
+    "skyward_core/node/bootstrap/receive_file.py",
+    "skyward_core/node/bootstrap/receive_working_folder.py",
+    "skyward_core/node/bootstrap/socket_relay.py",
+    "skyward_core/node/bundle_importer.py",
+    "skyward_core/node/deferred_imports.py",
+    "skyward_core/node/gpu_locks.py",
+    "skyward_core/node/worker/",
+    "skyward_core/plugins/__init__.py",
+    "skyward_core/plugins/plugin.py",
+    "skyward_core/protocol/__init__.py",
+    "skyward_core/protocol/frame_codec.py",
+    "skyward_core/protocol/frame_schema.py",
+    "skyward_core/protocol/node_paths.py",
+    "skyward_core/protocol/output_order_marks.py",
+    "skyward_core/protocol/validators.py",
+    "skyward_core/runtime/",
+    "skyward_core/util/__init__.py",
+    "skyward_core/util/redaction.py",
+    "skyward_core/util/secret_encodings.py",
+)
+# What some nodes load. No node can keep what it compiles; but bytecode is larger than source, and that of the rest
+# would be sent in vain.
+COMPILED = (
+    *LOADED,
+    "pynvml.py",
+    "skyward_core/model/outcomes.py",
+    "skyward_core/node/",
+    "skyward_core/plugins/",
+    "skyward_core/protocol/output_file_patterns.py",
+    "skyward_core/protocol/tls_stream.py",
+    "skyward_core/util/content_hash.py",
+    "skyward_core/util/light_dataclass.py",
+)
+NVML = "nvml"  # the variant
+# What takes GPUs that are free: where there is no NVIDIA driver it is in the rest.
+WITH_DRIVER = ("skyward_core/node/gpu_locks.py",)
+# What they load only where a person asks for it: bytecode is more than twice as large, and all starts would send it.
+SELDOM = (
+    *WITH_DRIVER,
+    "skyward_core/node/agent/output_files.py",
+    "skyward_core/node/agent/partial_gangs.py",
+    "skyward_core/node/agent/preemption_notices.py",
+    "skyward_core/node/agent/rank_inspection.py",
+    "skyward_core/node/agent/retained_results.py",
+    "skyward_core/node/agent/sampler_process.py",
+    "skyward_core/node/bootstrap/hardware_benchmark.py",
+    "skyward_core/node/stack_sampling.py",
+    "skyward_core/node/worker/breakpoints.py",
+    "skyward_core/node/worker/plugin_context_process.py",
+    "skyward_core/node/worker/returned_exceptions.py",
+    "skyward_core/plugins/built_in/accelerate.py",
+    "skyward_core/plugins/built_in/dask.py",
+    "skyward_core/plugins/built_in/deepspeed.py",
+    "skyward_core/plugins/built_in/huggingface.py",
+    "skyward_core/plugins/built_in/joblib.py",
+    "skyward_core/plugins/built_in/keras.py",
+    "skyward_core/plugins/built_in/mig.py",
+    "skyward_core/plugins/built_in/mpi.py",
+    "skyward_core/plugins/built_in/ray.py",
+    "skyward_core/plugins/built_in/shared.py",
+    "skyward_core/plugins/built_in/sklearn.py",
+    "skyward_core/plugins/built_in/tensorflow.py",
+    "skyward_core/plugins/dask_cluster.py",
+    "skyward_core/plugins/joblib_backend.py",
+    "skyward_core/plugins/plugin_builder.py",
+    "skyward_core/plugins/redis_collections.py",
+    "skyward_core/plugins/server_ports_and_certificates.py",
+    "skyward_core/plugins/ssh_between_nodes.py",
+    "skyward_core/plugins/ssh_forced_command.py",
+    "skyward_core/runtime/async_and_mapped_calls.py",
+    "skyward_core/runtime/distributed_sampler.py",
+    "skyward_core/runtime/output_decorators.py",
+    "skyward_core/runtime/sharding.py",
+    "skyward_core/runtime/shell_and_scripts.py",
+    "skyward_core/runtime/visible_gpus.py",
+)
+# What only clients load, as a script in a rank may be one; what measures machines, once somebody wants to know; and
+# what runs commands, and programs that take longer to start than this takes to come.
+REST = (
+    "skyward_core/__main__.py",
+    "skyward_core/model/metric_series.py",
+    "skyward_core/model/offers.py",
+    "skyward_core/node/machine_metrics/",
+    "skyward_core/plugins/built_in/dask.py",
+    "skyward_core/plugins/built_in/deepspeed.py",
+    "skyward_core/plugins/built_in/mpi.py",
+    "skyward_core/plugins/built_in/ray.py",
+    "skyward_core/plugins/built_in/shared.py",
+    "skyward_core/plugins/dask_cluster.py",
+    "skyward_core/plugins/joblib_backend.py",
+    "skyward_core/plugins/redis_collections.py",
+    "skyward_core/plugins/server_ports_and_certificates.py",
+    "skyward_core/plugins/ssh_between_nodes.py",
+    "skyward_core/plugins/ssh_forced_command.py",
+    "skyward_core/util/user_files.py",
+    *(
+        f"skyward_core/{name}/"
+        for name in ("api", "pool", "providers", "store", "tasks", "transport", "views")
+    ),
+)
+LEVEL = 2  # of compression: 1 ms more than level 1, once per release, for 2 % fewer bytes on each line
+REST_LEVEL = 9  # nobody waits for that
+# Code that only app and command line use; nothing that is sent imports it.
+STAYS = "skyward_core/client"
+STAY = (
+    "skyward_core/store/run_logs.py",
+    "skyward_core/store/settings_editing.py",
+    "skyward_core/store/user_settings.py",
+    "skyward_core/views/notification_rules.py",
+    "skyward_core/views/prometheus.py",
+    "skyward_core/views/result_agreement.py",
+    "skyward_core/views/stack_groups.py",
+    "skyward_core/views/sweep_trials.py",
+)
+_BEGINS = ("/__init__.py", ".py")
+COMPILING = 120.0  # seconds that another Python may take for it
+_compiling = threading.Lock()  # all hosts of a pool want the same
+MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
+TAG = str(sys.implementation.cache_tag)
+TYPES = "_types.py"  # what frames hold, for type checkers: nothing loads them when it runs
+ENDINGS = (".py", ".json")  # the catalogue of accelerators is data
+# Every process on a node reads the names of all files, and the generated one is a quarter of all there is: where
+# these come compiled, that is enough. Tracebacks of user code show no line of them.
+SOURCELESS = (
+    *LOADED,
+    "pynvml.py",
+    "skyward_core/model/outcomes.py",
+    "skyward_core/node/",
+    "skyward_core/plugins/",
+    "skyward_core/protocol/",
+    "skyward_core/util/",
+)
+
+
+@value(frozen=True)
+class Bundle(Value):
+    """What travels to a node.
+
+    Attributes:
+        name: of the folder and the first file on nodes; it stands for the content of both.
+        files: path in the archive and content.
+        origins: where the files lie here.
+        variant: a word for its kind, of which one is kept packed.
+        tag: what bytecode of its Python is called by, such as "cpython-312".
+    """
+
+    name: str
+    files: tuple[tuple[str, bytes], ...]
+    origins: tuple[str, ...]
+    variant: str
+    tag: str = TAG
+
+    @cached_property
+    def archive(self) -> bytes:
+        """What nodes start with, as ``bootstrap.unpack`` takes it: the files, and bytecode of those
+        in ``COMPILED`` where it lies here already, which every process on a node would have to make by itself
+        otherwise.
+
+        One file is written in less time than many, and is there whole or not at all.
+        """
+        return self._packed(self.variant, lambda path: not path.startswith(self._later))
+
+    @cached_property
+    def rest(self) -> bytes:
+        """The rest as one compressed stream, which is a quarter smaller than files compressed one by one."""
+        return self._packed(f"{self.variant}-rest", lambda path: path.startswith(self._later), REST_LEVEL)
+
+    @property
+    def _later(self) -> tuple[str, ...]:
+        return REST if self.variant == NVML else (*REST, *WITH_DRIVER)
+
+    def have_bytecode(self, program: str) -> None:
+        """Have what comes compiled compiled by another Python than ours, which alone can. Where it is not here, hosts
+        get the sources, and each of their processes does it anew.
+
+        Args:
+            program: where that Python may be, or "".
+        """
+        import subprocess  # once a release
+
+        with _compiling:
+            if load(self.name, self._word(self.variant)) or not os.access(program, os.X_OK):
+                return
+            pairs = zip(self.files, self.origins, strict=True)
+            lacking = [at for (path, _), at in pairs if _comes_compiled(path) and not _bytecode(at, self.tag)]
+            command = [program, "-I", "-S", "-m", "compileall", "-q", "-i", "-"]
+            wanted = "\n".join(lacking).encode()
+            with suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(command, input=wanted, capture_output=True, check=False, timeout=COMPILING)
+
+    def _word(self, variant: str) -> str:
+        return variant if self.tag == TAG else f"{variant}.{self.tag}"
+
+    def _packed(self, variant: str, belongs: Callable[[str], bool], level: int = LEVEL) -> bytes:
+        if kept := load(self.name, self._word(variant)):
+            return kept
+        complete = True
+        loaded: dict[str, bytes] = {}
+        others: dict[str, bytes] = {}
+        for (path, data), origin in zip(self.files, self.origins, strict=True):
+            if not belongs(path):
+                continue
+            code = _bytecode(origin, self.tag) if _comes_compiled(path) else b""
+            complete = complete and bool(code or not _comes_compiled(path))
+            part = loaded if path.startswith(LOADED) else others
+            if not code or not path.startswith(SOURCELESS):
+                part[path] = data
+            if code:
+                part[path + "c"] = code
+        if level == REST_LEVEL:
+            loaded, others = loaded | others, {}
+        archive = _archive(loaded, others, level)
+        if complete:  # else bytecode may be here the next time
+            store(self.name, self._word(variant), archive)
+        return archive
+
+
+def _archive(loaded: dict[str, bytes], rest: dict[str, bytes], level: int) -> bytes:
+    """A zip file that Python imports from, as it travels: a zlib stream with its beginning, which lies in the file
+    uncompressed, to be read in no time; then the rest as it is, compressed file by file."""
+    import zipfile  # most starts send no bundle
+
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for path, data in loaded.items():
+            archive.writestr(zipfile.ZipInfo(path), data)
+        begins = file.tell()
+        for path, data in rest.items():
+            archive.writestr(zipfile.ZipInfo(path), data, zipfile.ZIP_DEFLATED, level)
+    whole = file.getvalue()
+    return zlib.compress(whole[:begins], level) + whole[begins:]
+
+
+def bundle_for(nvml: bool, minor: str = MINOR) -> Bundle:
+    """The one for hosts on which an NVIDIA driver may be, or none.
+
+    Args:
+        minor: the version of the Python that reads it there, such as "3.12".
+
+    Raises:
+        PoolError: a package that belongs in it is not installed, or cannot be copied for another Python.
+    """
+    if minor != MINOR:
+        return _of_other(nvml, minor)
+    return bundle_with_nvml() if nvml else bundle()
+
+
+@cache
+def bundle() -> Bundle:
+    """The bundle of the packages that this process runs; made once."""
+    return _bundle("plain", PACKAGES, Bundle(MINOR, (), (), ""))
+
+
+@cache
+def bundle_with_nvml() -> Bundle:
+    """The same, with what asks an NVIDIA driver."""
+    return _bundle(NVML, ["pynvml"], bundle())
+
+
+@cache
+def _of_other(nvml: bool, minor: str) -> Bundle:
+    """The one for another Python than ours."""
+    from skyward_core.tasks.script_interpreter_selection import own_packages  # most pools have ours
+
+    places = own_packages()
+    if not nvml:
+        nothing = Bundle(minor, (), (), "", f"cpython-{minor.replace('.', '')}")
+        return _bundle("plain", PACKAGES, nothing, (places.first, places.last))
+    return _bundle(NVML, ["pynvml"], _of_other(False, minor), (places.last,))
+
+
+def _comes_compiled(path: str) -> bool:
+    return path.startswith(COMPILED) and not path.startswith(SELDOM)
+
+
+def _bundle(variant: str, packages: Sequence[str], more_than: Bundle, places: Sequence[str] = ()) -> Bundle:
+    """One of what packages are installed, or of what is in some places of them."""
+    sources = sorted(source for name in packages for source in _files_of(name, places))
+    files = tuple((path, _read(source)) for path, source in sources)
+    digest = hashlib.sha256(more_than.name.encode())
+    for path, data in files:
+        digest.update(f"{path}\0{len(data)}\0".encode() + data)
+    return Bundle(
+        f"bundle-{digest.hexdigest()[:16]}/all.zip",
+        more_than.files + files,
+        more_than.origins + tuple(source for _, source in sources),
+        variant,
+        more_than.tag,
+    )
+
+
+def _bytecode(source: str, tag: str) -> bytes:
+    """A source's compiled file, if there is one that fits, marked to be taken without a look at the source; or b"".
+
+    The layout is that of PEP 552: magic number, flags, time and size (or, here, a hash that nobody checks), code.
+    """
+    try:
+        data, found = _read(_cache_of(source, tag)), os.stat(source)
+    except OSError:
+        return b""
+    magic = importlib.util.MAGIC_NUMBER if tag == TAG else data[:4]  # of another version nobody here knows it
+    expected = struct.pack("<III", 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
+    if data[:16] != magic + expected:
+        return b""
+    code = data[16:]
+    if tag == TAG:  # bytecode of another version cannot be read here
+        code = marshal.dumps(_without_docstrings(marshal.loads(code)))
+    return magic + struct.pack("<IQ", UNCHECKED_HASH, 0) + code
+
+
+def _without_docstrings(code: CodeType) -> CodeType:
+    """Remove the docstrings of functions, which are a twentieth of what a start sends and which no node reads."""
+    constants = [_without_docstrings(each) if isinstance(each, CodeType) else each for each in code.co_consts]
+    flags = code.co_flags
+    if sys.version_info >= (3, 14):
+        is_documented = bool(flags & CO_HAS_DOCSTRING)
+    else:  # the first constant of a function is its docstring or None
+        is_documented = (
+            bool(flags & CO_OPTIMIZED) and code.co_name[0] != "<" and isinstance(constants[0], str)
+        )
+    text = code.co_code
+    used = any(text[at] in hasconst and not text[at + 1] for at in range(0, len(text), 2))
+    if is_documented and not used:  # a literal of the same text shares its place
+        constants[0] = None
+        flags &= ~CO_HAS_DOCSTRING
+    return code.replace(co_consts=tuple(constants), co_flags=flags)
+
+
+def _cache_of(source: str, tag: str) -> str:
+    if tag == TAG:
+        return importlib.util.cache_from_source(source)
+    folder, name = os.path.split(source)
+    return f"{folder}/__pycache__/{name.removesuffix('.py')}.{tag}.pyc"
+
+
+def _files_of(package: str, places: Sequence[str]) -> list[tuple[str, str]]:
+    """Path in the archive and path here. A start waits for this, and pathlib would take four times as long."""
+    if places:
+        possible = (f"{place}/{package}{end}" for place in places for end in _BEGINS)
+        origin = next(filter(os.path.exists, possible), "")
+    else:
+        spec = importlib.util.find_spec(package)
+        origin = (spec and spec.origin) or ""
+    if not origin:
+        raise PoolError(f"The Python package {package} is not installed here: install this library anew.")
+    above, name = os.path.split(origin)
+    if name != "__init__.py":
+        return [(name, origin)]
+    found = []
+    for folder, folders, names in os.walk(above):
+        if "__pycache__" in folders:
+            folders.remove("__pycache__")
+        inside = package + folder[len(above) :]
+        if inside == STAYS:
+            folders.clear()
+            continue
+        goes = [name for name in names if name.endswith(ENDINGS) and not name.endswith(TYPES)]
+        found += [(path, f"{folder}/{name}") for name in goes if (path := f"{inside}/{name}") not in STAY]
+    return found
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

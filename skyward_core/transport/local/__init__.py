@@ -1,1 +1,0 @@
-"""How the client reaches agents on this machine."""

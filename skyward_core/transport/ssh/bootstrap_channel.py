@@ -1,0 +1,478 @@
+"""One command channel to a host, in which ``bootstrap.bootstrap`` runs and answers requests.
+
+A login shell runs once per channel, may take its time and print what it likes; answers are lines that begin
+with a word made for the channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import marshal
+import secrets
+import shlex
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import CodeType
+from typing import IO, TYPE_CHECKING, Any
+
+from skyward_core.model.errors import PoolError
+from skyward_core.protocol.frame_codec import Heard, WireError
+from skyward_core.protocol.host_facts import done as check_done
+from skyward_core.protocol.host_facts import facts as check_facts
+from skyward_core.store.debug_log import logger, timed
+from skyward_core.transport.bundle_builder import bundle_for
+from skyward_core.transport.ssh.asyncssh_import import asyncssh
+from skyward_core.transport.ssh.connection import (
+    AnswerWait,
+    HostConnection,
+    answer_timeout,
+    chattering,
+    link_lost,
+    no_channel,
+    silent,
+    stalled,
+    swallowed,
+)
+from skyward_core.transport.ssh.host_address import (
+    LIST,
+    PYENV_S,
+    SEARCH,
+    UV_S,
+    HostPythons,
+    WantedPython,
+    heard,
+)
+from skyward_core.transport.transport import Flow
+from skyward_core.util.terminal_safe_text import field as safe
+
+if TYPE_CHECKING:
+    from skyward_core.protocol.frame_types import AgentDone, HostFacts
+
+_log = logger("ssh")
+
+CHUNK = 1 << 18
+KEPT_NOISE = 2000  # characters of a login shell's output kept for an error message
+WINDOW = 1 << 22
+# What an answer may have at most, in bytes, and lines that wait to be read: a list of many files is long.
+LONGEST, MOST_LINES = 64 << 20, 100_000
+# A login shell that prints may take this many times the answer time-out until our program runs; uv, which prints
+# nothing while it fetches a Python, may be silent for this many times the answer time-out.
+NOISY_START, UV_FETCHES = 6, 30
+
+# What runs on a host ahead of ``bootstrap.bootstrap``, which asks it: it imports nothing else of the package.
+FIRST = (
+    "skyward_core.protocol.node_paths",
+    "skyward_core.node.deferred_imports",
+    "skyward_core.node.bootstrap.host_inspection",
+)
+
+_OLD_MARSHAL = 2  # which every version reads
+Said = Callable[[str], None]
+
+# The login shell, whichever it is, sees one quoted word: no newline, no single quote, no backslash, no "!".
+# $1 version, $2 the same with a comma, $3 the interpreter asked for, $4 the client's, $5 the word, $6 the pool's
+# name or its folder's, for people who look at the host's processes, $7 anything where no uv may fetch one.
+# The client's path is tried only where it is nobody else's on this host: own() looks at the owners and modes of all
+# that leads there, links and their targets too. A group that has the user's own number is the user's alone.
+# An interpreter that is none, or has another version or bytecode of its own as PyPy's, leaves standard input untouched;
+# the next one is tried.
+# The word comes first on standard input: if anything else does, start-up files have read a part of it (exit status 96).
+# Nobody looks for garbage: what is imported is there to stay, and no more is made than what ends with the channel.
+_PYTHON = (
+    "import gc,marshal,os,sys;i=sys.implementation;"
+    "sys.version_info[:2]==($2)and i.name==i.cache_tag[:7]or os._exit(97);gc.disable();"
+    "r=lambda n,s:all(iter(lambda:len(s)<n and(s.extend(os.read(0,n-len(s))or os._exit(98))or 1),False))and s;"
+    "w=sys.argv[2].encode();h=r(len(w)+8,bytearray());h[:-8]==w or os._exit(96);s=r(int(h[-8:],16),bytearray());"
+    "[exec(c,vars(sys.modules.setdefault(n,type(sys)(n))))for n,c in marshal.loads(s)]"
+)
+_SHELL = (
+    SEARCH + 'try(){ "$1" -I -S -c "$B" skyward-agent "$W" "$N";r=$?;case $r in 2|97|126|127)return 0;;'
+    '96)echo;echo "$W swallowed";;esac;exit $r;};'
+    'own(){ u=$(id -u);e=$1;l=;set -- /;while test -n "$e";do set -- "$@" "$e";d=${e%/*};'
+    'test "$d" = "$l"||{ l=$d;r=$(cd "$d/" && pwd -P)||return 1;'
+    'for q in "$d" "$r";do while test -n "$q";do set -- "$@" "$q";q=${q%/*};done;done;};'
+    'if test -L "$e";then q=$(readlink "$e")||return 1;case $q in /*)e=$q;;*)e=$d/$q;;esac;else e=;fi;done;'
+    'test -z "$(find "$@" -prune "(" -not -user 0 -not -user $u -o '
+    '-not -type l "(" -perm -2 -o -perm -20 -not -group $u ")" ")" 2>&1)";};'
+    f'B="{_PYTHON}";V=$1;W=$5;N=$6;'
+    'if test -n "$3";then try "$3";else '
+    'test -x "$4" && own "$4" && try "$4";'
+    f"for p in python$V python3 python {UV_S}/cpython-$V.*/bin/python$V {PYENV_S}/$V.*/bin/python$V;"
+    'do command -v "$p" >/dev/null 2>&1 && try "$p";done;'
+    'if test -z "$7" && command -v uv >/dev/null 2>&1;then echo;echo "$W uv";uv python install $V >&2;'
+    'p=$(uv python find --no-project $V) && try "$p";fi;fi;'
+    f'{LIST}echo;echo "$W none" $f;exit 97'
+)
+
+
+class Failed(PoolError):
+    """The host answered that it could not do what was asked."""
+
+
+class NoFittingPython(PoolError):
+    """The host has no Python of the minor version that is wanted, and no uv that could fetch it.
+
+    Attributes:
+        tried: whether a uv that is there has tried.
+        found: what it has.
+    """
+
+    tried = False
+    found = HostPythons(())
+
+
+class CommandOutput(AnswerWait, Flow, asyncssh.SSHClientSession[bytes]):
+    """The lines that a command prints, and whether its input can take more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.errors = bytearray()
+        self.noise = b""  # lines that were no answers
+        self._partial = bytearray()
+        self._channel: asyncssh.SSHClientChannel[bytes]
+
+    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
+        self._channel = chan
+
+    async def line(self, host: str, doing: str = "", seconds: float | None = None) -> bytes | None:
+        """Return the next line; None after the last one.
+
+        Args:
+            doing: What the host was asked for; "" until our program runs behind the login shell.
+            seconds: How long it may send nothing; None for the answer time-out.
+
+        Raises:
+            Unreachable: It sent nothing for that long.
+        """
+        seconds = answer_timeout() if seconds is None else seconds
+        try:
+            return await self.within(seconds, self.lines.get)
+        except TimeoutError as error:
+            raise (
+                stalled(host, seconds, doing) if doing else silent(host, seconds, self.printed())
+            ) from error
+
+    def printed(self) -> str:
+        """Return the end of what came that was no answer."""
+        said = self.noise + bytes(self._partial) + bytes(self.errors)
+        return said.decode(errors="replace").strip()[-500:]
+
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        self.heard_at = time.monotonic()
+        if datatype is not None:
+            self.errors += data
+            del self.errors[:-KEPT_NOISE]
+            return
+        self._partial += data
+        if b"\n" in data:
+            *whole, rest = self._partial.split(b"\n")
+            self._partial = rest
+            for line in whole:
+                self.lines.put_nowait(bytes(line))
+        if len(self._partial) > LONGEST or self.lines.qsize() > MOST_LINES:
+            self._partial.clear()
+            self._channel.close()  # it floods us
+
+    def eof_received(self) -> bool:
+        self.lines.put_nowait(None)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lines.put_nowait(None)
+        self.resume_writing()
+
+
+class CommandChannel:
+    """A running ``bootstrap.bootstrap``; ``facts`` is what it said first."""
+
+    def __init__(self, link: HostConnection, python: WantedPython) -> None:
+        self.link = link
+        self.python = python
+        nothing: Heard = {}
+        self.facts: HostFacts = nothing  # until it has said it
+        self._word = f"skyward-{secrets.token_hex(8)}".encode()
+        self._said: Said = lambda line: None
+        self._doing = ""  # what is asked for; nothing until our program runs there
+        self._uv_tries = False
+        self._session = CommandOutput()
+        self._channel: asyncssh.SSHClientChannel[bytes]
+
+    @classmethod
+    async def open(
+        cls,
+        link: HostConnection,
+        *,
+        python: WantedPython,
+        folder: str,
+        said: Said,
+        status: bool = False,
+        starts: bool = False,
+    ) -> CommandChannel:
+        """Start ``bootstrap.bootstrap`` on a host.
+
+        Args:
+            python: what runs there.
+            folder: name of the pool's folder, or "".
+            said: takes lines that tell how long work goes on.
+            status: have the facts tell of orphaned workers, too.
+            starts: an agent will probably be started, so that the host may get ready for that.
+
+        Raises:
+            PoolError: the host has no fitting Python, or runs no command.
+            Unreachable: its login shell does not let our program run.
+            ConnectionError: the link is gone.
+        """
+        ahead, link.begun = link.begun, None
+        begun = ahead if isinstance(ahead, cls) and ahead.python == python else None
+        if ahead is not None and begun is None:
+            ahead.close()
+        self = begun or await cls._begin(link, python, folder)
+        self._said = said
+        word = self._word.decode()
+        try:
+            names = [bundle_for(nvml, python.minor).name for nvml in (False, True)]
+            self._send({"word": word, "folder": folder, "bundles": names, "status": status, "starts": starts})
+            with timed(_log, f"{link.target.host}: asking what is there"):
+                async with asyncio.timeout(NOISY_START * answer_timeout()) as noisy:
+                    self.facts = await self._answer(noisy)
+            check_facts(self.facts, status=status)
+        except WireError as error:
+            self.close()
+            raise Failed(f"Host {link.target.host} tells nonsense of itself: {error}") from error
+        except TimeoutError as error:
+            self.close()
+            raise chattering(
+                link.target.host, NOISY_START * answer_timeout(), self._session.printed()
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    @classmethod
+    async def begin(cls, link: HostConnection, python: WantedPython, name: str) -> None:
+        """Have ``bootstrap.bootstrap`` started by the time that :meth:`open` asks it for the first time.
+
+        Args:
+            name: of the pool, for people who look at the host's processes.
+
+        Raises:
+            PoolError, ConnectionError: as of :meth:`open`.
+        """
+        link.begun = await cls._begin(link, python, name)
+
+    @classmethod
+    async def _begin(cls, link: HostConnection, python: WantedPython, name: str) -> CommandChannel:
+        code = _sent_code() if python.is_ours else _sent_source()
+        self = cls(link, python)
+        minor, word = python.minor, self._word.decode()
+        words = [minor, minor.replace(".", ","), python.named, python.here, word, name]
+        words += [] if python.fetches else ["looks"]
+        self._channel = await open_session(
+            link, f"exec sh -c '{_SHELL}' skyward {shlex.join(words)}", self._session
+        )
+        self._write(self._word + b"%08x" % len(code) + code)
+        return self
+
+    async def ask(self, do: str, payload: bytes | IO[bytes] = b"", **values: Any) -> Heard:
+        """Have something done; ``payload`` follows the request, and its length goes along as ``size``. Of which type
+        the answer is depends on what is done.
+
+        Raises:
+            Failed: it could not be done, or the answer is none to that; says why.
+            Unreachable: the host sends nothing any more.
+            ConnectionError: the link is gone.
+        """
+        self._doing = repr(do)
+        source = io.BytesIO(payload) if isinstance(payload, bytes) else payload
+        size = source.seek(0, io.SEEK_END)
+        source.seek(0)
+        with timed(_log, f"{self.link.target.host}: {do}, {size} bytes"):
+            try:
+                self._send(values | {"do": do, "size": size})
+                while data := source.read(CHUNK):
+                    self._channel.write(data)
+                    await self._session.within(answer_timeout(), self._session.drain)
+            except TimeoutError as error:
+                raise stalled(self.link.target.host, answer_timeout(), self._doing) from error
+            except OSError as error:
+                raise self._gone() from error
+            return self._looked_at(do, await self._answer())
+
+    async def start(self, config: dict[str, Any]) -> AgentDone:
+        """Have the agent started with a config (it may hold secrets); this channel ends with that.
+
+        Raises:
+            Failed: the agent did not start, or the host answers nonsense; says why.
+            Unreachable: the host sends nothing any more.
+            ConnectionError: the link is gone.
+        """
+        await self.ask("start")
+        self._doing = "its agent"
+        self._channel.write(
+            json.dumps(config).encode() + b"\n"
+        )  # it stays open: an agent starts for who waits for it
+        answer = await self._reply()
+        self.close()
+        if not answer.get("ok"):
+            raise Failed(f"Host {self.link.target.host} cannot run the agent: {answer.get('error')}")
+        done: AgentDone = self._looked_at("agent", answer)
+        return done
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _send(self, request: dict[str, Any]) -> None:
+        data = json.dumps(request).encode()
+        self._write(b"%08x" % len(data) + data)
+
+    def _write(self, data: bytes) -> None:
+        with suppress(
+            BrokenPipeError
+        ):  # the other side has ended; what it said before tells why, if anything does
+            self._channel.write(data)
+
+    async def _answer(self, noisy: asyncio.Timeout | None = None) -> Heard:
+        answer = await self._reply(noisy)
+        if "error" in answer:
+            raise Failed(f"Host {self.link.target.host}: {answer['error']}")
+        return answer
+
+    async def _reply(self, noisy: asyncio.Timeout | None = None) -> dict[str, Any]:
+        """Return the answer to the last request; what is not marked with our word is noise, whatever it looks like.
+
+        Args:
+            noisy: bounds the time of a login shell that prints; uv needs longer.
+        """
+        while (line := await self._line()) is not None:
+            word, _, rest = line.partition(b" ")
+            if word != self._word:
+                self._session.noise += line + b"\n" if line else b""
+                self._session.noise = self._session.noise[-KEPT_NOISE:]
+            elif rest.startswith(b"{"):
+                answer = self._read(rest)
+                if "line" not in answer:
+                    return answer
+                self._said(str(answer["line"]))
+            elif rest.startswith(b"uv"):
+                self._uv_tries = True
+                if noisy is not None:
+                    noisy.reschedule(None)
+                self._said(f"no Python {self.python.minor} here; uv fetches it")
+            elif rest.startswith(b"swallowed"):
+                raise swallowed(self.link.target.host)
+            else:
+                raise self._no_python(heard(rest))
+        raise self._gone()
+
+    async def _line(self) -> bytes | None:
+        fetches = self._uv_tries and not self._doing
+        seconds = answer_timeout() * UV_FETCHES if fetches else None
+        return await self._session.line(self.link.target.host, self._doing, seconds)
+
+    def _read(self, line: bytes) -> dict[str, Any]:
+        try:
+            return dict(json.loads(line))
+        except (ValueError, RecursionError) as error:
+            raise Failed(f"Host {self.link.target.host} answers nonsense: {error}") from error
+
+    def _looked_at(self, done: str, answer: dict[str, Any]) -> Heard:
+        try:
+            check_done(done, answer)
+        except WireError as error:
+            raise Failed(f"Host {self.link.target.host} answers nonsense: {error}") from error
+        return answer
+
+    def _no_python(self, found: HostPythons) -> NoFittingPython:
+        host, minor = self.link.target.host, self.python.minor
+        lacks = f"Host {host} has no Python {minor} ({found})"
+        needs = f"Functions travel as bytecode, so a host needs the version that {self.python.is_what}"
+        if named := self.python.named:
+            error = NoFittingPython(
+                f"Host {host}: {safe(named)}, which is named for it, is no Python {minor} that runs there ({found}). "
+                f"{needs}: name another interpreter, or leave python= out to have one looked for. Nothing was sent to "
+                "it."
+            )
+        elif self._uv_tries:
+            said = " ".join(self._session.errors.decode(errors="replace").split())[-500:]
+            error = NoFittingPython(
+                f"{lacks}, and its uv cannot fetch one: {safe(said) or 'it does not say why'}. {needs}: install "
+                f"python{minor} there, or name the interpreter. Nothing was sent to it."
+            )
+        else:
+            error = NoFittingPython(
+                f"{lacks}. {needs}: install python{minor} or uv there (uv is then used to fetch it), or name the "
+                "interpreter (python= of its provider, --set python=PATH). Nothing was sent to it."
+            )
+        error.tried, error.found = self._uv_tries, found
+        return error
+
+    def _gone(self) -> ConnectionError:
+        host = self.link.target.host
+        if self.link.lost.is_set():
+            return link_lost(host)
+        said = self._session.printed()
+        return ConnectionError(
+            f"host {host} ended the command before it answered"
+            + (f"; it said: {said}" if said else " and said nothing: may its user run commands?")
+        )
+
+
+async def open_session(
+    link: HostConnection, command: str, handler: asyncssh.SSHClientSession[bytes]
+) -> asyncssh.SSHClientChannel[bytes]:
+    """Run a command on a host in a channel of its own.
+
+    Raises:
+        PoolError: the host opens no channel.
+        ConnectionError: the link is gone.
+    """
+    seconds = answer_timeout()
+    try:
+        async with asyncio.timeout(seconds):
+            channel, _ = await link.ssh.create_session(
+                lambda: handler, command, encoding=None, window=WINDOW, request_pty=False
+            )
+    except TimeoutError as error:
+        raise stalled(link.target.host, seconds, "a command channel") from error
+    except Exception as error:  # see failures.not_reached
+        raise no_channel(link.target.host, error, lost=await link.is_lost()) from error
+    return channel
+
+
+@cache
+def _sent_code() -> bytes:
+    """What runs there first: modules by their names, in the order in which they run, of which the last one serves.
+
+    Compiled, as the host's Python is of this version, and need not do that, too.
+    """
+    modules = [(name, _code(name)) for name in FIRST]
+    return marshal.dumps([*modules, ("__main__", _code("skyward_core.node.bootstrap.bootstrap"))])
+
+
+@cache
+def _sent_source() -> bytes:
+    """The same as text, for any version: what there is to load then is some pages."""
+    modules = [(name, _source(name)) for name in FIRST]
+    return marshal.dumps(
+        [*modules, ("__main__", _source("skyward_core.node.bootstrap.bootstrap"))], _OLD_MARSHAL
+    )
+
+
+def _source(name: str) -> str:
+    return Path(_code(name).co_filename).read_text(encoding="utf-8")
+
+
+def _code(name: str) -> CodeType:
+    loader: Any = getattr(find_spec(name), "loader", None)
+    if loader is None:
+        raise PoolError(f"The Python module {name} is not installed here: install this library anew.")
+    code: CodeType = loader.get_code(name)
+    return code

@@ -1,0 +1,822 @@
+"""One connection to a host: routes by jump hosts, keep-alive, errors told apart."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from copy import copy
+from typing import Any, Protocol, TypeVar
+
+from skyward_core.model.errors import CredentialsRefused, PoolError, SkywardError, Unreachable, UsageError
+from skyward_core.store.debug_log import logger
+from skyward_core.transport.ssh import host_key_prompt, known_hosts
+from skyward_core.transport.ssh.asyncssh_import import (
+    asyncssh,
+    get_certificate_algs,
+    get_encryption_algs,
+    get_kex_algs,
+    get_mac_algs,
+    get_public_key_algs,
+)
+from skyward_core.transport.ssh.effective_ssh_config import (
+    CONNECT_TIMEOUT,
+    Dials,
+    Route,
+    jump_target,
+    resolve,
+)
+from skyward_core.transport.ssh.host_address import Target
+from skyward_core.util.terminal_safe_text import field as safe
+from skyward_core.util.user_files import UnusableFile
+
+T = TypeVar("T")
+
+# The kernel watches the connection: what it sends must be acknowledged within this time, idle or not, however
+# much is queued. The loss of a host is to be known within five seconds, with a look from another host; a link
+# that is called dead too soon costs a reconnect and nothing else.
+SILENCE = 2.5  # seconds
+_LIMITS = {
+    "TCP_KEEPIDLE": 1,
+    "TCP_KEEPINTVL": 1,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": int(SILENCE * 1000),
+}
+
+ANSWER_TIMEOUT = "SKYWARD_ANSWER_TIMEOUT"  # the environment variable
+DEFAULT_TIMEOUT, LEAST_TIMEOUT = 10.0, 2.0  # seconds; a host that works sends a byte every second
+
+
+def watch(sock: socket.socket) -> None:
+    """Have a connection end when the other side has not answered for :data:`SILENCE`."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, limit in _LIMITS.items():
+        if hasattr(socket, name):  # Linux has all of them, other systems some
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), limit)
+
+
+def answer_timeout() -> float:
+    """Return how many seconds a host may send nothing while its answer is awaited.
+
+    Raises:
+        UsageError: ``SKYWARD_ANSWER_TIMEOUT`` is not such a number.
+    """
+    text = os.environ.get(ANSWER_TIMEOUT, "")
+    try:
+        seconds = float(text or DEFAULT_TIMEOUT)
+    except ValueError:
+        seconds = math.nan
+    if not LEAST_TIMEOUT <= seconds < math.inf:
+        raise UsageError(
+            f"{ANSWER_TIMEOUT}={text!r} cannot be used: give a number of seconds, {LEAST_TIMEOUT:g} or more."
+        )
+    return seconds
+
+
+class AnswerWait:
+    """Something that receives bytes from a host.
+
+    Attributes:
+        heard_at: when the last byte came, or the wait for an answer began (monotonic clock).
+    """
+
+    heard_at = 0.0
+
+    async def within(self, seconds: float, wait: Callable[[], Awaitable[T]]) -> T:
+        """Wait for something that the host has to do.
+
+        Args:
+            seconds: How long the host may send nothing.
+            wait: Starts the wait; called again after bytes that were not yet the end of it.
+
+        Raises:
+            TimeoutError: No byte came for that long.
+        """
+        self.heard_at = time.monotonic()
+        while True:
+            try:
+                async with asyncio.timeout(max(0.0, self.heard_at + seconds - time.monotonic())):
+                    return await wait()
+            except TimeoutError:
+                if time.monotonic() >= self.heard_at + seconds:
+                    raise
+
+
+# asyncssh raises much more than its own errors and the system's: ValueError for an option that it cannot use,
+# UnicodeError for a name, whatever a key's file, an agent or a proxy leads to. All of it is about one host.
+def not_reached(target: Target, route: Route | None, error: Exception) -> PoolError:
+    """Return the error for a login that failed: what went wrong, and what to do about it.
+
+    Args:
+        route: None if the configuration did not even yield one.
+    """
+    if isinstance(error, UnicodeError) and not isinstance(error, UnicodeDecodeError):  # of a name's encoding
+        name = target.host if route is None else route.host
+        return Unreachable(
+            f"Host {target.host}: its name {name!r} cannot be looked up ({safe(str(error.__cause__ or error))}). Check "
+            "the spelling, or give its address (or HostName in ~/.ssh/config)."
+        )
+    if route is None or not isinstance(error, OSError | asyncssh.Error):
+        return Unreachable(
+            f"Host {target.host} cannot be connected to: {odd(error)}. Check its name, its entries in ~/.ssh/config "
+            f"and its key files: `ssh {target.host}` must work without a password."
+        )
+    refused = isinstance(error, asyncssh.PermissionDenied | asyncssh.IllegalUserName)
+    return (CredentialsRefused if refused else Unreachable)(_in_words(target, route, error))
+
+
+def key_unusable(target: Target, error: Exception) -> UsageError | None:
+    """The error for a key file that was given and is missing or none; None if that is not what went wrong."""
+    unread = asyncssh.KeyImportError | FileNotFoundError | PermissionError | IsADirectoryError | UnusableFile
+    if target.keys and isinstance(error, unread):
+        return UsageError(f"A key given for host {target.host} cannot be used: {error}.")
+    return None
+
+
+def no_channel(host: str, error: Exception, *, lost: bool) -> PoolError | ConnectionError:
+    """The error for a command that could not be begun.
+
+    Args:
+        lost: whether the connection is gone.
+    """
+    if not isinstance(error, OSError | asyncssh.Error):
+        return PoolError(f"Host {host} opens no command channel: {odd(error)}.")
+    if not isinstance(error, asyncssh.ChannelOpenError):
+        return link_lost(host, error)
+    if lost:
+        return link_lost(host)
+    return PoolError(
+        f"Host {host} opens no command channel ({error.reason}): its SSH server's "
+        "MaxSessions may be used up, or commands are not allowed for this key."
+    )
+
+
+def link_lost(host: str, why: Exception | None = None) -> ConnectionError:
+    """The error for a connection that was there: who has it tries again."""
+    return ConnectionError(f"lost the connection to host {host}" + (f": {why}" if why else ""))
+
+
+def silent(host: str, seconds: float, said: str = "") -> Unreachable:
+    """Return the error for a host that sends nothing before our program runs there.
+
+    Args:
+        seconds: How long it sent nothing.
+        said: What its login shell printed before.
+    """
+    printed = f" It printed: {safe(said)}." if said else ""
+    return Unreachable(
+        f"Host {host} accepted the login and then sent nothing for {seconds:g} s: its shell start-up probably reads "
+        f"our input or waits.{printed} Guard such lines of its start-up files (~/.bashrc, ~/.zshrc) with "
+        f"`case $- in *i*) ...;; esac`; for a slow host set {ANSWER_TIMEOUT}=30."
+    )
+
+
+def swallowed(host: str) -> PoolError:
+    """Return the error for a host whose start-up files took a part of what was sent to our program."""
+    return PoolError(
+        f"Host {host} lost a part of what was sent to it: its shell start-up reads our input. Guard such lines of "
+        "its start-up files (~/.bashrc, ~/.zshrc) with `case $- in *i*) ...;; esac`."
+    )
+
+
+def chattering(host: str, seconds: float, said: str) -> Unreachable:
+    """Return the error for a login shell that prints without end."""
+    return Unreachable(
+        f"Host {host} accepted the login, and its shell start-up prints without end; for {seconds:g} s nothing else "
+        f"came. It printed: {safe(said)}. Guard such lines of its start-up files with `case $- in *i*) ...;; esac`."
+    )
+
+
+def stalled(host: str, seconds: float, doing: str) -> Unreachable:
+    """Return the error for a host that stopped to answer while it worked for us."""
+    return Unreachable(
+        f"Host {host} sent nothing for {seconds:g} s while it was asked for {doing}: a disk or file server of it may "
+        f"hang. For a slow host set {ANSWER_TIMEOUT}=30."
+    )
+
+
+def odd(error: Exception) -> str:
+    """Return what an error that is not one of ours says, behind its type, which often says more."""
+    said = safe(str(error)).rstrip(".")
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether the same attempt may succeed a little later."""
+    if not isinstance(error, OSError | asyncssh.Error):
+        return False
+    if isinstance(error, socket.gaierror):
+        return error.errno == socket.EAI_AGAIN
+    return not isinstance(
+        error,
+        asyncssh.PermissionDenied
+        | asyncssh.KeyExchangeFailed
+        | asyncssh.ProtocolNotSupported
+        | asyncssh.IllegalUserName,
+    )
+
+
+def reason(error: Exception) -> str:
+    """Why an attempt failed, in few words."""
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, socket.gaierror):
+        return error.strerror or "name not found"
+    if isinstance(error, asyncssh.ConnectionLost):
+        return "it closed the connection before the login was done (at its limit, MaxStartups?)"
+    return str(error) or type(error).__name__
+
+
+def _in_words(target: Target, route: Route, error: Exception) -> str:
+    host = f"Host {target.host} ({route}{' through ' + route.jump if route.jump else ''})"
+    if isinstance(error, socket.gaierror):
+        return (
+            f"Host {target.host}: its name {route.host!r} cannot be resolved ({error.strerror}). Check the "
+            "spelling, your name service, or give its address (or HostName in ~/.ssh/config)."
+        )
+    if isinstance(error, asyncssh.PermissionDenied):
+        keys = ", ".join(target.keys) or "those of ~/.ssh, its config and your ssh-agent"
+        return (
+            f"{host} accepts none of the keys offered for user {route.user!r} (tried: {keys}). Put your "
+            f"public key into its ~/.ssh/authorized_keys (ssh-copy-id), or name the right user or key; "
+            f"`ssh {target.host}` must work without a password. A key with a passphrase has to be in your "
+            "ssh-agent (ssh-add)."
+        )
+    if isinstance(error, ConnectionRefusedError):
+        return f"{host} refuses the connection: it is up, but no SSH server listens on port {route.port}."
+    if isinstance(error, TimeoutError):
+        return f"{host} does not answer: it is off, unreachable from here, or a firewall drops the packets."
+    if isinstance(error, asyncssh.ConnectionLost):
+        return (
+            f"{host} closed the connection before the login was done. Its SSH server may be at its limit of "
+            "connections (MaxStartups), or block this address."
+        )
+    return f"{host} could not be reached: {reason(error)}."
+
+
+_log = logger("ssh")
+
+SHORT_TIMEOUT = (
+    5.0  # of a connection where there is little patience: a cable may be back before TCP tries again
+)
+LOGIN_TIMEOUT = 60.0
+# SSH's own keepalive, which has to queue behind data, watches the part behind a jump host, where nothing can
+# :func:`watch` the connection.
+KEEPALIVE_INTERVAL = 4.0
+KEEPALIVE_COUNT = 2
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+# OpenSSH spends about half of chacha20-poly1305's time on AES-GCM where the CPU has AES instructions.
+AEAD = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com")
+CIPHERS = (*AEAD, "aes128-ctr", "aes192-ctr", "aes256-ctr")
+MSG_IGNORE = 2  # RFC 4253, 11.2
+
+FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+YES = ("yes", "true")
+HOST_KEYS = (*get_public_key_algs(), *get_certificate_algs())
+
+Waiting = Callable[[str, float], None]  # waiting(why, time of the next try)
+Begin = Callable[["HostConnection"], Awaitable[None]]
+
+
+class Begun(Protocol):
+    """What was begun on a host ahead of who needs it."""
+
+    def close(self) -> None: ...
+
+
+class HostConnection(asyncssh.SSHClient):
+    """One SSH connection to a host whose key was verified.
+
+    Attributes:
+        ssh: the connection.
+        route: what was reached.
+        made: whether there has been a connection, which then is whose socket it is to close.
+        lost: set once the connection is gone.
+        shown, signed: the key that it showed, or whether it was a certificate.
+        begun: a command channel that was opened ahead, for the first who needs one.
+    """
+
+    ssh: asyncssh.SSHClientConnection
+
+    def __init__(self, target: Target, route: Route, known: known_hosts.Known) -> None:
+        self.target = target
+        self.route = route
+        self.known = known
+        self.shown: asyncssh.SSHKey | None = None
+        self.signed = False
+        self.made = False
+        self.lost = asyncio.Event()
+        self.begun: Begun | None = None
+        self.jump: _Jump | None = None
+        self.proxy: _Proxy | None = None
+
+    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        self.made = True
+        _send_no_fillers(conn)
+        sock = conn.get_extra_info("socket")
+        if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+            return  # behind a jump host, or a proxy command
+        watch(sock)
+
+    def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+        """asyncssh's question about the key that the host shows."""
+        self.shown = key
+        return self.known.verdict(key) == "known"
+
+    def validate_host_ca_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+        """asyncssh's question about who signed the certificate that the host shows."""
+        self.signed = True
+        return key in self.known.authorities and not self.known.lists
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.made:
+            _log.info("%s: disconnected%s", self.route, f": {exc}" if exc else "")
+        self.lost.set()
+        if self.jump is not None:
+            self.jump.release()
+            self.jump = None
+        if self.proxy is not None:
+            self.proxy.end()
+
+    async def is_lost(self) -> bool:
+        """Whether that is why no channel could be opened: asyncssh refuses those a turn of the loop before it tells
+        that a connection is closed."""
+        await asyncio.sleep(0)
+        return self.lost.is_set()
+
+    async def close(self) -> None:
+        """Close the connection; what runs on the host goes on."""
+        self.ssh.close()
+        try:
+            async with asyncio.timeout(2):
+                await self.ssh.wait_closed()
+                if self.proxy is not None:
+                    await self.proxy.ended()
+        except Exception:  # noqa: BLE001  a time-out, or whatever the connection ended with
+            self.ssh.abort()
+
+
+def _send_no_fillers(conn: asyncssh.SSHClientConnection) -> None:
+    """Leave out the empty message that asyncssh sends ahead of every packet.
+
+    It guards CBC ciphers (RFC 4251, 9.3.1); with the authenticated ones, which need no guard, it only doubles the
+    packets, and each is a system call here and a wake-up there.
+    """
+    send = conn.send_packet
+
+    def send_packet(pkttype: int, *args: bytes, handler: Any = None) -> None:
+        if pkttype != MSG_IGNORE or conn.get_extra_info("send_cipher") not in AEAD:
+            send(pkttype, *args, handler=handler)
+
+    conn.send_packet = send_packet  # type: ignore[method-assign]
+
+
+async def connect(
+    target: Target, *, patience: float = 30.0, waiting: Waiting | None = None
+) -> HostConnection:
+    """Connect to a host, trying again with back-off and jitter while the trouble may pass.
+
+    Args:
+        patience: seconds after which the last trouble is raised; 0 for one attempt.
+        waiting: told of each trouble and of when the next attempt comes.
+
+    Raises:
+        HostKeyError: the host's key is unknown, changed or revoked; nothing was sent.
+        UsageError: the configuration or a key file cannot be used.
+        CredentialsRefused: it lets nobody in with the keys that were offered.
+        Unreachable: there is no connection, with the reason and what to do.
+    """
+    early = _early.pop((asyncio.get_running_loop(), target), None)
+    if early is not None and (link := await early) is not None:
+        return link
+    route: Route | None = None
+    deadline = time.monotonic() + patience
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            route = route or await resolve(target)
+            return await _attempt(target, route, min(max(patience, SHORT_TIMEOUT), CONNECT_TIMEOUT))
+        except SkywardError:
+            raise
+        except Exception as error:  # see failures.not_reached
+            wait = random.uniform(pause / 2, pause)
+            if not may_pass(error) or time.monotonic() + wait > deadline:
+                raise not_reached(target, route, error) from error
+            if waiting is not None:
+                waiting(reason(error), time.time() + wait)
+            await asyncio.sleep(wait)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+
+_early: dict[tuple[asyncio.AbstractEventLoop, Target], asyncio.Task[HostConnection | None]] = {}
+
+
+async def open_early(targets: Sequence[Target], dials: Dials, begin: Begin) -> None:
+    """Log in to hosts and begin what is done there first; the next :func:`connect` to each takes that connection."""
+    loop = asyncio.get_running_loop()
+    for target in targets:
+        if (loop, target) not in _early:
+            _early[loop, target] = loop.create_task(_try_early(target, dials, begin))
+
+
+async def _try_early(target: Target, dials: Dials, begin: Begin) -> HostConnection | None:
+    link: HostConnection | None = None
+    try:
+        link = await _attempt(target, await resolve(target), CONNECT_TIMEOUT, dials)
+        await begin(link)
+    except Exception:  # noqa: BLE001  the call that needs it tries again, and reports the failure
+        pass
+    except BaseException:
+        if link is not None:
+            link.ssh.abort()
+        raise
+    return None if link is None or link.lost.is_set() else link
+
+
+async def close_early(targets: Sequence[Target]) -> None:
+    """Close those of them that nobody has taken."""
+    loop = asyncio.get_running_loop()
+    for target in targets:
+        task = _early.pop((loop, target), None)
+        if task is not None:
+            task.cancel()
+            if not isinstance(
+                link := (await asyncio.gather(task, return_exceptions=True))[0], HostConnection
+            ):
+                continue
+            await link.close()
+
+
+async def _attempt(
+    target: Target, route: Route, seconds: float, dials: Dials | None = None, *, certificates: bool = True
+) -> HostConnection:
+    known = known_hosts.look_up(route.known_hosts, route.name, route.known_port, route.revoked)
+    link = HostConnection(target, route, known)
+    if route.jump:
+        link.jump = await _Jump.borrow(jump_target(target, route.jump))
+    dialled = await dials.take(target) if dials else None
+    if route.proxy_command:
+        link.proxy, dialled = await _Proxy.start(route.proxy_command)
+    begun = time.monotonic()
+    agent = asyncssh.SSHAgentClient(route.agent)
+    try:
+        keys = await _keys_to_offer(route, agent, given=bool(target.keys))
+        link.ssh = await asyncssh.connect(
+            **_way(route),
+            **_packets(route),
+            **_login(route),
+            client_factory=lambda: link,
+            tunnel=link.jump.link.ssh if link.jump else None,
+            sock=dialled,
+            known_hosts=((), (), known.revoked),  # of all others the link is asked
+            server_host_key_algs=_algorithms(route, "hostkeyalgorithms", HOST_KEYS)
+            or known.algorithms(certificates=certificates),
+            client_keys=keys or None,
+            agent_path=None,  # the keys of an agent are among them
+            x509_trusted_certs=None,
+            gss_kex=False,  # it would take the place of the host key
+            password_auth=False,  # nobody is there to be asked
+            kbdint_auth=False,
+            agent_forwarding=False,  # whatever the configuration says for a person's own logins
+            x11_forwarding=False,
+            keepalive_interval=KEEPALIVE_INTERVAL,
+            keepalive_count_max=KEEPALIVE_COUNT,
+            connect_timeout=seconds,
+            login_timeout=LOGIN_TIMEOUT,
+        )
+    except BaseException as error:
+        took = time.monotonic() - begun
+        _log.info("%s: no login after %.3f s: %s: %s", route, took, type(error).__name__, error)
+        if dialled is not None and not link.made:
+            dialled.close()
+        link.connection_lost(None)
+        if link.proxy is not None:
+            await link.proxy.ended()
+        if isinstance(error, asyncssh.HostKeyNotVerifiable):
+            if link.signed and certificates and "revoked" not in str(error):
+                # As OpenSSH does: a certificate that does not hold is a host's plain key.
+                return await _attempt(target, route, seconds, certificates=False)
+            await _judge(target, route, link, error)
+            return await _attempt(target, route, seconds)
+        if isinstance(error, Exception) and (unusable := key_unusable(target, error)):
+            raise unusable from error
+        raise
+    finally:
+        agent.close()
+    _log.info("%s: connected and logged in, %.3f s", route, time.monotonic() - begun)
+    return link
+
+
+def _way(route: Route) -> dict[str, Any]:
+    """The way to a host, in asyncssh's words."""
+    return {
+        "host": route.host,
+        "port": route.port,
+        "config": None,  # has been read
+        "family": FAMILIES.get(route.option("addressfamily"), socket.AF_UNSPEC),
+        "local_addr": (route.option("bindaddress"), 0) if route.option("bindaddress") else (),
+        "kex_algs": _algorithms(route, "kexalgorithms", get_kex_algs()),
+    }
+
+
+def _packets(route: Route) -> dict[str, Any]:
+    """How packets are sent, in asyncssh's words."""
+    return {
+        "encryption_algs": _algorithms(route, "ciphers", get_encryption_algs()) or CIPHERS,
+        "mac_algs": _algorithms(route, "macs", get_mac_algs()),
+        "signature_algs": _algorithms(route, "casignaturealgorithms", get_public_key_algs()),
+        "compression_algs": "zlib@openssh.com,zlib,none" if route.option("compression") in YES else (),
+        "tcp_keepalive": route.option("tcpkeepalive") != "no",
+    }
+
+
+class _Proxy:
+    """A ``ProxyCommand``, run by the user's shell as OpenSSH does, with a socket for its input and output.
+
+    asyncssh would take what a command writes to stderr for the host's words.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    @classmethod
+    async def start(cls, command: str) -> tuple[_Proxy, socket.socket]:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            shell = os.environ.get("SHELL") or "/bin/sh"
+            process = await asyncio.create_subprocess_exec(
+                *(shell, "-c", f"exec {command}"),
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        return cls(process), ours
+
+    def end(self, how: signal.Signals = signal.SIGHUP) -> None:
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, how)
+
+    async def ended(self) -> None:
+        self.end()
+        try:
+            async with asyncio.timeout(1):
+                await self.process.wait()
+        except TimeoutError:
+            self.end(signal.SIGKILL)
+
+
+def _login(route: Route) -> dict[str, Any]:
+    """How to log in, apart from keys, in asyncssh's words."""
+    size, seconds = (*route.option("rekeylimit").split(), "0", "0")[:2]
+    by_host = route.option("hostbasedauthentication") in YES
+    return {
+        "username": route.user,
+        "host_key_alias": route.name if route.has_alias else (),
+        "public_key_auth": route.option("pubkeyauthentication") not in ("no", "false"),
+        "host_based_auth": by_host,
+        "client_host_keysign": by_host and route.option("enablesshkeysign") in YES,
+        "gss_auth": route.option("gssapiauthentication") in YES,
+        "gss_delegate_creds": route.option("gssapidelegatecredentials") in YES,
+        "preferred_auth": route.option("preferredauthentications") or (),
+        "pkcs11_provider": route.option("pkcs11provider") or None,
+        "rekey_bytes": () if size == "0" else size,
+        "rekey_seconds": () if seconds == "0" else seconds,
+        "env": route.options.get("setenv"),
+        "send_env": [each for line in route.options.get("sendenv", ()) for each in line.split()],
+    }
+
+
+def _algorithms(route: Route, option: str, possible: Sequence[bytes]) -> Sequence[str] | str:
+    """Those that the configuration names, as far as asyncssh has them; none if it names none.
+
+    Raises:
+        UsageError: If asyncssh has none of them.
+    """
+    named = route.option(option)
+    if not named or named[0] in "+-^":  # which only asyncssh's own reading leaves
+        return named or ()
+    has = {each.decode("ascii") for each in possible}
+    if not (found := [each for each in named.split(",") if each in has]):
+        raise UsageError(
+            f"Host {route.host}: none of the {option} of ~/.ssh/config is supported ({named:.200})."
+        )
+    return found
+
+
+async def _keys_to_offer(
+    route: Route, agent: asyncssh.SSHAgentClient, *, given: bool
+) -> list[asyncssh.SSHKeyPair]:
+    """Return what OpenSSH offers, in its order: certificates, the agent's keys (named ones first), other files.
+
+    Args:
+        given: Whether the caller has named the files, which must be usable then.
+
+    Raises:
+        OSError: If a given file cannot be read.
+        asyncssh.KeyImportError: If a given file is no key.
+    """
+    held: list[asyncssh.SSHKeyPair] = []
+    if route.agent:
+        with suppress(ValueError):  # no agent answers there
+            held = [*await agent.get_keys()]
+    named, files, certificates = await asyncio.to_thread(_load, route, given)
+    signed = [_signed(*each) for each in _matching(certificates, [*held, *files])]
+    there = {pair.public_data for pair in held}
+    others = route.option("identitiesonly") not in YES
+    offered = [
+        *{pair.public_data: pair for pair in reversed(signed)}.values(),
+        *(pair for pair in held if pair.public_data in named),
+        *(pair for pair in held if pair.public_data not in named and others),
+        *(pair for pair in files if pair.public_data not in there),
+    ]
+    accepted = {name.encode() for name in route.option("pubkeyacceptedalgorithms").split(",")}
+    return [pair for pair in offered if accepted == {b""} or accepted & {*pair.host_key_algorithms}]
+
+
+def _load(
+    route: Route, given: bool
+) -> tuple[set[bytes], list[asyncssh.SSHKeyPair], list[asyncssh.SSHCertificate]]:
+    """Return the public keys that identity files name, the keys in these files, and the certificates."""
+    named: set[bytes] = set()
+    files: list[asyncssh.SSHKeyPair] = []
+    for path in route.identities:
+        public = next((key for file in (f"{path}.pub", path) if (key := _public(file))), None)
+        pairs: Sequence[asyncssh.SSHKeyPair] = ()
+        try:
+            # Those with a passphrase are the ssh-agent's to use.
+            pairs = asyncssh.load_keypairs([(path, public)], ignore_encrypted=True)  # type: ignore[list-item]
+        except (OSError, ValueError):
+            if given and public is None:
+                raise
+        named |= {public.public_data} if public else {pair.public_data for pair in pairs}
+        files += pairs
+        if not route.certificates:
+            beside = _certificates(f"{path}-cert.pub")
+            named |= {each.public_data for each in beside}
+            files += [
+                _signed(pair, each)
+                for pair in pairs
+                for each in beside
+                if pair.public_data == each.key.public_data
+            ]
+    return named, files, [each for file in route.certificates for each in _certificates(file)]
+
+
+def _public(file: str) -> asyncssh.SSHKey | None:
+    try:
+        return asyncssh.read_public_key(file)
+    except (OSError, ValueError):
+        return None
+
+
+def _certificates(file: str) -> Sequence[asyncssh.SSHCertificate]:
+    try:
+        return asyncssh.load_certificates(file)
+    except (OSError, ValueError):
+        return ()
+
+
+def _matching(
+    certificates: Sequence[asyncssh.SSHCertificate], pairs: Sequence[asyncssh.SSHKeyPair]
+) -> Iterator[tuple[asyncssh.SSHKeyPair, asyncssh.SSHCertificate]]:
+    for certificate in certificates:
+        for pair in pairs:
+            if pair.public_data == certificate.key.public_data:
+                yield pair, certificate
+
+
+def _signed(pair: asyncssh.SSHKeyPair, certificate: asyncssh.SSHCertificate) -> asyncssh.SSHKeyPair:
+    pair = copy(pair)
+    pair.set_certificate(certificate)
+    return pair
+
+
+async def _judge(target: Target, route: Route, link: HostConnection, error: Exception) -> None:
+    """Returns only if the key that a host showed has been accepted and written down."""
+    if link.shown is None:
+        raise known_hosts.refused(target.host, str(error)) from error
+    shown = _server_key(target, route, link.shown)
+    verdict = link.known.verdict(link.shown)
+    if verdict == "revoked":
+        raise known_hosts.refused(target.host, "it is revoked") from error
+    if verdict == "changed":
+        raise known_hosts.changed(shown, link.known) from error
+    if target.host_keys == "known":
+        raise known_hosts.unknown(shown) from error
+    if target.host_keys == "ask" and not await host_key_prompt.accepted(shown):
+        raise known_hosts.unknown(shown) from error
+    known_hosts.accept(shown)
+
+
+def _server_key(target: Target, route: Route, key: asyncssh.SSHKey) -> known_hosts.ServerKey:
+    return known_hosts.ServerKey(target.label, route.name, route.known_port, key, route.known_hosts[0])
+
+
+async def fetch_host_key(target: Target) -> known_hosts.ServerKey:
+    """The key that a host shows now, for a person to look at; give it to ``known_hosts.accept``.
+
+    Raises:
+        HostKeyError: the key of a jump host is not known.
+        Unreachable: the host cannot be reached.
+        PoolError: it showed no key.
+    """
+    route: Route | None = None
+    jump: _Jump | None = None
+    proxy: _Proxy | None = None
+    sock: socket.socket | None = None
+    try:
+        route = await resolve(target)
+        jump = await _Jump.borrow(jump_target(target, route.jump)) if route.jump else None
+        if route.proxy_command:
+            proxy, sock = await _Proxy.start(route.proxy_command)
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            key = await asyncssh.get_server_host_key(
+                tunnel=jump.link.ssh if jump else None,
+                sock=sock,
+                server_host_key_algs=_algorithms(route, "hostkeyalgorithms", HOST_KEYS)
+                or known_hosts.Known().algorithms(),
+                options=asyncssh.SSHClientConnectionOptions(config=None, **_packets(route)),
+                **_way(route),
+            )
+    except SkywardError:
+        raise
+    except Exception as error:  # see failures.not_reached
+        raise not_reached(target, route, error) from error
+    finally:
+        if jump is not None:
+            jump.release()
+        if proxy is not None and sock is not None:
+            sock.close()
+            await proxy.ended()
+    if key is None:
+        raise PoolError(f"Host {target.host} ({route}) showed no host key.")
+    return _server_key(target, route, key)
+
+
+_Way = tuple[asyncio.AbstractEventLoop, Target, host_key_prompt.Questions | None]
+
+
+@asynccontextmanager
+async def shared(target: Target) -> AsyncIterator[HostConnection]:
+    """A connection to a host that those to hosts behind it go through, too; closed after the last of all these.
+
+    Raises:
+        as :func:`connect`, which tries once.
+    """
+    jump = await _Jump.borrow(target)
+    try:
+        yield jump.link
+    finally:
+        jump.release()
+
+
+class _Jump:
+    """A connection to a jump host, shared by all of a session that go through it and closed after the last.
+
+    Another session may have to be asked about its key, too: that a person at one refuses it is no answer for the other.
+    """
+
+    _open: dict[_Way, _Jump] = {}  # noqa: RUF012  one for the process
+
+    def __init__(self, key: _Way) -> None:
+        self.key = key
+        self.users = 0
+        self.task = asyncio.ensure_future(connect(key[1], patience=0))
+
+    @property
+    def link(self) -> HostConnection:
+        return self.task.result()
+
+    @classmethod
+    async def borrow(cls, target: Target) -> _Jump:
+        key = (asyncio.get_running_loop(), target, host_key_prompt.whose())
+        jump = cls._open.get(key)
+        if jump is None or (jump.task.done() and (jump.task.exception() or jump.link.lost.is_set())):
+            jump = cls._open[key] = cls(key)
+        jump.users += 1
+        try:
+            await asyncio.shield(jump.task)
+        except BaseException:
+            jump.release()
+            raise
+        return jump
+
+    def release(self) -> None:
+        self.users -= 1
+        if self.users == 0:
+            if self._open.get(self.key) is self:
+                del self._open[self.key]
+            if not self.task.done():
+                self.task.cancel()
+            elif not self.task.cancelled() and not self.task.exception():
+                self.link.ssh.close()

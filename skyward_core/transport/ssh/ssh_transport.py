@@ -1,0 +1,884 @@
+"""Transport over SSH: code sent, agent started, socket relayed."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shlex
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakSet
+
+from skyward_core.model.errors import (
+    CredentialsRefused,
+    HostKeyError,
+    PoolError,
+    SkywardError,
+    Unreachable,
+    UsageError,
+)
+from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.node.bootstrap.receive_working_folder import Item
+from skyward_core.protocol.frame_codec import Heard
+from skyward_core.protocol.node_paths import NodePaths, pools
+from skyward_core.store.debug_log import logger, timed
+from skyward_core.store.state_folder import unfit as why_unfit
+from skyward_core.tasks.client_interpreter import own
+from skyward_core.transport import working_folder_upload
+from skyward_core.transport.bundle_builder import bundle_for
+from skyward_core.transport.ssh.asyncssh_import import asyncssh
+from skyward_core.transport.ssh.bootstrap_channel import (
+    CHUNK,
+    WINDOW,
+    CommandChannel,
+    CommandOutput,
+    Failed,
+    NoFittingPython,
+    Said,
+    open_session,
+)
+from skyward_core.transport.ssh.connection import (
+    AnswerWait,
+    HostConnection,
+    answer_timeout,
+    connect,
+    link_lost,
+    no_channel,
+    stalled,
+)
+from skyward_core.transport.ssh.host_address import (
+    LIST,
+    SEARCH,
+    HostPythons,
+    Target,
+    WantedPython,
+    heard,
+    minor_of,
+)
+from skyward_core.transport.transport import (
+    Flow,
+    Gate,
+    OnData,
+    OnLost,
+    Pipe,
+    Report,
+    check_python,
+    image_elsewhere,
+    installs,
+)
+from skyward_core.util.user_files import is_dir, resolved
+
+if TYPE_CHECKING:
+    from skyward_core.protocol.frame_types import EnvironmentDone, HostFacts, ManifestDone
+    from skyward_core.tasks.packages.package_specs import LocalPackage
+    from skyward_core.transport.ssh.connection import HostConnection
+
+
+async def send_bundle(channel: CommandChannel) -> str:
+    """Have the bundle on the host; says what that took."""
+    if channel.facts["bundle"]:
+        return "bundle is there"
+    bundle = bundle_for(channel.facts["nvml"], channel.python.minor)
+    if not channel.python.is_ours:
+        await asyncio.to_thread(bundle.have_bytecode, channel.python.here)
+    archive = bundle.archive
+    await channel.ask("bundle", archive)
+    return f"bundle sent ({len(archive) / 1e3:.0f} kB)"
+
+
+async def lend_bundle(channel: CommandChannel) -> None:
+    """Have a bundle used that lies there, or one in the host's memory for as long as this channel is open.
+
+    Raises:
+        PoolError: it cannot be had.
+        ConnectionError: the link is gone.
+    """
+    if not channel.facts.get("bundle"):
+        await channel.ask("lend", bundle_for(channel.facts["nvml"], channel.python.minor).archive)
+
+
+MOST_NOISE = 1 << 20  # bytes before the relay's word
+
+
+class _Pipe(Flow):
+    """What both have in common; see :class:`~skyward_core.transport.transport.Pipe`."""
+
+    def __init__(self, on_data: OnData, on_lost: OnLost) -> None:
+        super().__init__()
+        self._on_data = on_data
+        self._on_lost: OnLost | None = on_lost
+        self._chan: asyncssh.SSHUNIXChannel[bytes] | asyncssh.SSHClientChannel[bytes]
+
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        if datatype is None:
+            self._on_data(data)
+
+    def eof_received(self) -> bool:
+        """An agent ends its connection as a whole; a server between us and it may never say more than that no more
+        comes from there."""
+        self._chan.close()
+        self.connection_lost(None)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.resume_writing()
+        on_lost, self._on_lost = self._on_lost, None
+        if on_lost is not None:
+            on_lost(exc)
+
+    def write(self, data: bytes) -> None:
+        if not self._chan.is_closing():
+            self._chan.write(data)
+
+    def close(self) -> None:
+        self._chan.close()
+
+
+class Forwarded(_Pipe, asyncssh.SSHUNIXSession[bytes]):
+    """The agent's socket, forwarded by the SSH server."""
+
+    def connection_made(self, chan: asyncssh.SSHUNIXChannel[bytes]) -> None:
+        self._chan = chan
+
+
+class Relayed(AnswerWait, _Pipe, asyncssh.SSHClientSession[bytes]):
+    """The agent's socket, through the program ``node.bootstrap.socket_relay``; ``joined`` resolves when it is reached.
+
+    What comes before the line with the relay's word is a login shell's noise.
+    """
+
+    def __init__(self, on_data: OnData, on_lost: OnLost, word: bytes) -> None:
+        super().__init__(on_data, on_lost)
+        self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._word = b"\n" + word
+        self._before: bytearray | None = bytearray(b"\n")
+
+    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
+        self._chan = chan
+
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        if self.joined.cancelled():
+            return  # nobody waits for it any more
+        if self._before is None or datatype is not None:
+            super().data_received(data, datatype)
+            return
+        self.heard_at = time.monotonic()
+        self._before += data
+        at = self._before.find(self._word)
+        end = self._before.find(b"\n", at + len(self._word))
+        if at < 0 or end < 0:
+            if len(self._before) > MOST_NOISE:
+                self._before.clear()
+                self._chan.close()  # no login shell says so much
+            return
+        trouble = bytes(self._before[at + len(self._word) : end]).decode(errors="replace").strip()
+        rest, self._before = bytes(self._before[end + 1 :]), None
+        if trouble:
+            self.joined.set_exception(ConnectionRefusedError(f"no agent answers: {trouble}"))
+            self._on_lost = None
+        else:
+            self.joined.set_result(None)
+            if rest:
+                self._on_data(rest)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.joined.done():
+            said = bytes(self._before or b"").decode(errors="replace").strip()[-500:]
+            self.joined.set_exception(ConnectionError(f"the relay ended before it reached the agent: {said}"))
+            self._on_lost = None
+        super().connection_lost(exc)
+
+
+_log = logger("ssh")
+
+# Seconds before each attempt: what a person waits for, the first results, comes first.
+PAUSES = (1.0, 5.0, 30.0)
+_packing = threading.Lock()  # once a release it takes long, and all hosts want the same
+SETTLING = 10.0  # seconds that somebody who leaves the pool as it is waits for the last attempt
+
+
+class RestSending:
+    """One host's.
+
+    Args:
+        host: what it is called.
+        channel: opens a command channel on it, if the connection is there; raises ConnectionError where it is not.
+    """
+
+    def __init__(self, host: str, channel: Callable[[], Awaitable[CommandChannel]]) -> None:
+        self._host = host
+        self._channel = channel
+        self._now = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Have it sent soon."""
+        if self._task is None or self._task.done():
+            self._now.clear()
+            self._task = asyncio.create_task(self._send())
+
+    async def settle(self) -> None:
+        """Have it sent now, if it has not been, as nobody may come later who could. A host that does not take it in
+        time has none, and the ranks that ask for it are told."""
+        if self._task is not None:
+            self._now.set()
+            await asyncio.wait([self._task], timeout=SETTLING)
+
+    async def give_up(self) -> None:
+        """Stop it. What has been sent by half is removed by the host."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])  # whatever it ended with keeps no connection from being closed
+
+    async def _send(self) -> None:
+        for pause in PAUSES:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._now.wait()
+            try:
+                channel = await self._channel()
+                try:
+                    if not channel.facts["rest"]:
+                        rest = await asyncio.to_thread(_packed, channel.python.minor)
+                        await channel.ask("rest", rest)
+                    return
+                finally:
+                    channel.close()
+            except (PoolError, UsageError, OSError) as error:
+                _log.info("%s: the rest of the bundle was not sent: %s", self._host, error)
+                if self._now.is_set():
+                    return
+
+
+def _packed(minor: str) -> bytes:
+    """It is the same whether or not a driver may be there."""
+    with _packing:
+        return bundle_for(False, minor).rest
+
+
+_log = logger("ssh")
+
+PATIENCE = 30.0  # seconds; a host that a person names is expected to be up
+CLOCK_SLACK = 30.0  # seconds that a host's clock may be off before it is mentioned
+
+# Past the package's start, which takes longer than all the rest of it.
+_MODULE = "import sys;sys.path.append(sys.argv[1]);import {0};{0}.main(*sys.argv[2:])"
+
+
+class SSHTransport:
+    """The way to one node over SSH; see :class:`~skyward_core.transport.transport.Transport`.
+
+    Args:
+        target: the host and how it is reached.
+        folder: name of the pool's folder on the host; unique to pool, node and client.
+        python: the interpreter that its user has named for the host; None to look for one.
+        loaded_with: the Python that its pool's scripts are loaded with, until ``prepare`` is told; None for our own.
+        patience: seconds of attempts before a host counts as unreachable.
+    """
+
+    shares_files = False
+    sent: dict[str, tuple[int, int]] | None = None
+    # Those of pools: a provider asks about hosts over the connections that there are.
+    live: ClassVar[WeakSet[SSHTransport]] = WeakSet()
+
+    def __init__(
+        self, target: Target, folder: str, *, python: str | None = None,
+        loaded_with: Sequence[str] | None = None, patience: float = PATIENCE,
+    ) -> None:  # fmt: skip
+        self.target = target
+        self.folder = folder
+        self.python = WantedPython.of(python, loaded_with)
+        self.interpreter = ""
+        self.patience = patience
+        self.loop = asyncio.get_running_loop()
+        self._link: HostConnection | None = None
+        self._linking = asyncio.Lock()
+        nothing: Heard = {}
+        self._facts: HostFacts = nothing  # until the host has told
+        self._asked: HostConnection | None = None  # over which the host told its facts
+        self._sending = asyncio.Lock()  # of the bundle, which transfers need that begin at once
+        self._forwards = True  # until the host has refused to
+        self._rest = RestSending(target.host, self._channel_if_up)
+        self.untouched = False  # being prepared for the first time, and nothing was left on the host so far
+
+    # -- preparing ---------------------------------------------------------------------------------------
+
+    async def prepare(
+        self, config: dict[str, Any], report: Report, gate: Gate | None = None, *, first: bool = False
+    ) -> dict[str, str] | None:
+        """Connect; send what the host lacks; have the agent running.
+
+        Besides the agent's own keys ``config`` may hold ``image`` (an :class:`~skyward_core.Image` as JSON).
+        ``cwd`` and ``path`` are the client's; the agent gets what they are on the host. ``folder``,
+        ``socket``, ``bundle``, ``python`` and an ``address`` that is not given are filled in.
+        """
+        image, python = config.get("image") or {}, config.get("interpreter")
+        check_python(image, python)
+        config = config | {"image": image_elsewhere(image, python)}
+        if python:
+            self.python = WantedPython.of(self.python.named, Interpreter.from_json(python).for_hosts)
+        if not self.python.is_ours:
+            await asyncio.to_thread(bundle_for, True, self.python.minor)  # a copy may have to be made
+        report("running", detail=f"connecting to {self.target.host}")
+        if gate is not None and config.get("cwd"):
+            # Begun now, ready when we are connected.
+            _snapshot(config["cwd"], config.get("image") or {}, gate)
+            _local_packages(config, gate)
+        self.untouched = first
+        SSHTransport.live.add(self)
+        deadline = time.monotonic() + self.patience
+        while True:
+            link = await self._connected(report, max(0.0, deadline - time.monotonic()))
+            report("running", detail=f"waiting for the login shell of {self.target.host}")
+            try:
+                return await self._prepare(link, dict(config), report, gate)
+            except ConnectionError as error:
+                if not link.lost.is_set():
+                    raise PoolError(f"Host {self.target.host} cannot be prepared: {error}.") from error
+                if time.monotonic() > deadline:
+                    raise Unreachable(f"Host {self.target.host} cannot be prepared: {error}.") from error
+                report("running", detail=f"{error}; connecting again")
+
+    async def _connected(self, report: Report | None, patience: float) -> HostConnection:
+        async with self._linking:
+            if self._link is None or self._link.lost.is_set():
+
+                def waiting(why: str, at: float) -> None:
+                    if report is not None:
+                        report("running", detail=f"{self.target.host}: {why}", retry_at=at)
+
+                self._link = await connect(self.target, patience=patience, waiting=waiting)
+            return self._link
+
+    async def channel(self, said: Said = lambda line: None, *, status: bool = False) -> CommandChannel:
+        """A command channel on this node, connected where it was not; the caller closes it."""
+        link = await self._connected(None, self.patience)
+        return await CommandChannel.open(
+            link, python=self.python, folder=self.folder, said=said, status=status
+        )
+
+    async def _channel_if_up(self) -> CommandChannel:
+        if not self.is_up:
+            raise link_lost(self.target.host)
+        return await self.channel()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a connection that is not known to be lost."""
+        return self._link is not None and not self._link.lost.is_set()
+
+    @property
+    def direct(self) -> str | None:
+        """The host's address, if the connection goes there and to no jump host or proxy command."""
+        if self._link is None or self._link.route.jump or self._link.route.proxy_command:
+            return None
+        peer = self._link.ssh.get_extra_info("peername")
+        return str(peer[0]).partition("%")[0] if peer else None
+
+    @property
+    def place(self) -> tuple[str, int] | None:
+        """Address and port at which peers reach the host's SSH server, once it has told."""
+        address = self._facts.get("address")
+        return (address, self._facts["port"]) if address else None
+
+    async def _prepare(
+        self, link: HostConnection, config: dict[str, Any], report: Report, gate: Gate | None
+    ) -> dict[str, str] | None:
+        phase, installed = "connected", None
+        channel = await CommandChannel.open(
+            link,
+            python=self.python,
+            folder=self.folder,
+            said=lambda line: report(phase, detail=line),
+            starts=True,
+        )
+        try:
+            facts = self._facts = channel.facts
+            self._asked = link
+            address = facts["address"]
+            report("connected", detail=describe(facts))
+            self._refuse_no_room(facts)
+            phase = "synced"
+            sent = await send_bundle(channel)
+            facts["bundle"] = True
+            local = _local_packages(config, gate)
+            image = config.pop("image", None) or {}
+            config.pop("interpreter", None)
+            given = {part: config.get(part) or [] for part in ("path_before", "path")}
+            config |= {part: [] for part in given}
+            if facts["running"]:
+                report("synced", detail=sent)
+                report("installed", detail="the agent runs already")
+            else:
+                there, detail = await self._send_workdir(channel, config.get("cwd") or "", image, gate)
+                places, details = await send_packages(channel, await local, config.get("cwd") or "", gate)
+                report("synced", detail="; ".join([sent, detail, *details]))
+                phase = "installed"
+                config["python"] = facts["python"]
+                if installs(image):
+                    if gate is not None:
+                        await gate.arrive(config["node"])
+                    report("installed", detail="looking at the environment")
+                    env = config.get("env") or {}
+                    image.pop("folders", None)  # of this machine; copies of them are on the import path
+                    made: EnvironmentDone = await channel.ask("environment", image=image, env=env, cwd=there)
+                    config["python"], installed = made["python"], made["installed"] or None
+                else:
+                    report("installed", detail="nothing to install")
+                config |= {
+                    part: moved(paths, config.get("cwd") or "", there) for part, paths in given.items()
+                }
+                inside = [each.entry for each in await local]
+                beside = [path for folder, copy in places.items() for path in moved(inside, folder, copy)]
+                config["path"] += [*moved(inside, config.get("cwd") or "", there), *beside]
+                config["client_cwd"] = str(resolved(config.get("cwd") or "")) if there else ""
+                config["cwd"] = there
+            config |= {
+                "folder": f"{pools(facts['root'])}/{self.folder}",
+                "socket": facts["socket"],
+                "bundle": f"{facts['root']}/{bundle_for(facts['nvml'], self.python.minor).name}",
+                "address": config.get("address") or address or "127.0.0.1",
+            }
+            self.untouched = False
+            self.interpreter = config.get("python") or facts["python"]
+            with timed(_log, f"{self.target.host}: starting an agent"):
+                started = await channel.start(config)
+            facts["socket"] = started["socket"]
+        finally:
+            channel.close()
+        if not facts["rest"]:
+            self._rest.begin()
+        return installed
+
+    async def _send_workdir(
+        self, channel: CommandChannel, cwd: str, image: Mapping[str, Any], gate: Gate | None
+    ) -> tuple[str, str]:
+        there, detail, items = await send_workdir(channel, cwd, image, gate)
+        self.sent = {item.path: (item.mtime, item.size) for item in items}
+        return there, detail
+
+    async def installed(self) -> dict[str, str] | None:
+        return None  # to ask costs another Python on the host
+
+    async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: Gate, said: Said) -> None:
+        try:
+            channel = await self.channel(said)
+            try:
+                await lend_bundle(channel)
+                await self._send_workdir(channel, cwd, image, gate)
+            finally:
+                channel.close()
+        except ConnectionError as error:
+            raise Unreachable(
+                f"Host {self.target.host} cannot be sent the working folder: {error}."
+            ) from error
+
+    def _refuse_no_room(self, facts: HostFacts) -> None:
+        if not facts["root"]:
+            tried = "; ".join(facts["unusable"])
+            raise PoolError(
+                f"Host {self.target.host} has no folder that its user can write to with room to spare "
+                f"({tried}). Free some space there, or set XDG_CACHE_HOME in its ~/.ssh/environment or shell."
+            )
+
+    # -- the agent's socket ------------------------------------------------------------------------------
+
+    async def open(self, on_data: OnData, on_lost: OnLost) -> Pipe:
+        """Connect to the agent's socket, over a new SSH connection where the old one is gone."""
+        SSHTransport.live.add(self)
+        try:
+            link = await self._connected(None, 0)
+            await self._learn(link)
+            if self._forwards:
+                forwarded = await self._forward(link, on_data, on_lost)
+                if forwarded is not None:
+                    return forwarded
+            with timed(_log, f"{self.target.host}: relay"):
+                return await self._relay(link, on_data, on_lost)
+        except (HostKeyError, CredentialsRefused):
+            raise
+        except PoolError as error:
+            raise ConnectionError(str(error)) from error
+
+    async def way_to(self, address: str, port: int) -> tuple[str, int]:
+        try:
+            link = await self._connected(None, self.patience)
+        except PoolError as error:
+            raise OSError(str(error)) from error
+        try:
+            listener = await link.ssh.forward_local_port("127.0.0.1", 0, address, port)
+        except Exception as error:  # see failures.not_reached
+            raise link_lost(self.target.host, error) from error
+        return "127.0.0.1", listener.get_port()
+
+    async def _learn(self, link: HostConnection) -> None:
+        """Have the host's facts; anew over each connection where others may write beside what is ours: since the last
+        one the host may have been started anew, and all there be somebody else's."""
+        if not self._facts or (self._facts["shared"] and self._asked is not link):
+            channel = await CommandChannel.open(
+                link, python=self.python, folder=self.folder, said=lambda line: None
+            )
+            channel.close()
+            self._refuse_no_room(channel.facts)
+            self._facts, self._asked = channel.facts, link
+            if channel.facts["bundle"] and not channel.facts["rest"]:
+                self._rest.begin()  # whoever started the agent was cut off before
+
+    async def _forward(self, link: HostConnection, on_data: OnData, on_lost: OnLost) -> Pipe | None:
+        pipe, seconds = Forwarded(on_data, on_lost), answer_timeout()
+        try:
+            async with asyncio.timeout(seconds):
+                await link.ssh.create_unix_connection(lambda: pipe, self._facts["socket"], window=WINDOW)
+        except TimeoutError as error:
+            raise stalled(self.target.host, seconds, "its agent's socket") from error
+        except Exception as error:  # see failures.not_reached
+            if isinstance(error, asyncssh.ChannelOpenError) and not await link.is_lost():
+                # OpenSSH answers alike where it forwards no sockets and where nobody listens; the relay can tell.
+                return None
+            raise no_channel(self.target.host, error, lost=await link.is_lost()) from error
+        return pipe
+
+    async def _on_host(self, link: HostConnection, module: str, *arguments: str) -> str:
+        """The command line that runs one of the modules of ``node.boot`` on the host. Where a client of another release
+        began the pool they are not there yet."""
+        async with self._sending:
+            if not self._facts["bundle"]:
+                channel = await CommandChannel.open(
+                    link, python=self.python, folder=self.folder, said=lambda line: None
+                )
+                try:
+                    await send_bundle(channel)
+                finally:
+                    channel.close()
+                self._facts["bundle"] = True
+        bundle = bundle_for(self._facts["nvml"], self.python.minor)
+        folder = f"{self._facts['root']}/{bundle.name}/skyward_core/node/bootstrap"
+        return module_command(self._facts["python"], folder, module, *arguments)
+
+    async def _relay(self, link: HostConnection, on_data: OnData, on_lost: OnLost) -> Pipe:
+        word = f"skyward-{secrets.token_hex(8)}"
+        command = await self._on_host(link, "socket_relay", self._facts["socket"], word)
+        pipe = Relayed(on_data, on_lost, word.encode())
+        await open_session(link, command, pipe)
+        seconds = answer_timeout()
+        try:
+            await pipe.within(seconds, lambda: asyncio.shield(pipe.joined))
+        except BaseException as error:
+            pipe.joined.cancel()
+            pipe.close()
+            if isinstance(error, TimeoutError):
+                raise stalled(self.target.host, seconds, "its agent's socket") from error
+            raise
+        self._forwards = False
+        return pipe
+
+    # -- files -------------------------------------------------------------------------------------------
+
+    async def put(self, source: Path, name: str) -> None:
+        """Copy a file of the client into the agent's folder, as ``blobs/<name>``: whole, or not at all.
+
+        Where the connection breaks, another one goes on where it stopped, for as long as each gets further and the
+        next comes within our patience.
+
+        Raises:
+            ConnectionError: the host cannot be reached.
+            PoolError: it lets nobody in, or did not take the file; says why.
+            UsageError: we have nothing to log in with.
+        """
+        attempts = secrets.token_hex(8)
+        deadline, taken = time.monotonic() + self.patience, 0
+
+        def goes_on_at(at: int) -> None:
+            nonlocal deadline, taken
+            if at > taken:
+                deadline, taken = time.monotonic() + self.patience, at
+
+        while True:
+            try:
+                link = await self._connected(None, max(0.0, deadline - time.monotonic()))
+                await self._learn(link)
+                with timed(_log, f"{self.target.host}: incoming {name}"):
+                    return await self._put(link, source, name, attempts, goes_on_at)
+            except Unreachable as error:
+                raise ConnectionError(str(error)) from error
+            except ConnectionError:
+                if not link.lost.is_set() or time.monotonic() > deadline:
+                    raise
+
+    async def _put(
+        self, link: HostConnection, source: Path, name: str, attempts: str, goes_on_at: Callable[[int], None]
+    ) -> None:
+        """One attempt; tells how many bytes the host had when it began."""
+        size = source.stat().st_size
+        word = f"skyward-{secrets.token_hex(8)}"
+        blobs = NodePaths(f"{pools(self._facts['root'])}/{self.folder}").blobs
+        lines = CommandOutput()
+        command = await self._on_host(link, "receive_file", blobs, name, str(size), attempts, word)
+        channel = await open_session(link, command, lines)
+        try:
+            at = await self._said(lines, word)
+            if at is not None:
+                goes_on_at(int(at))
+                # A command that has ended reads no more, and has said why.
+                with source.open("rb") as file, suppress(BrokenPipeError):
+                    file.seek(int(at))
+                    while data := file.read(CHUNK):
+                        channel.write(data)
+                        await lines.within(answer_timeout(), lines.drain)
+                    channel.write_eof()
+                if await self._said(lines, word) is not None:
+                    return
+        except TimeoutError as error:
+            raise stalled(self.target.host, answer_timeout(), "a transfer") from error
+        except SkywardError:
+            raise
+        except Exception as error:  # see failures.not_reached
+            raise link_lost(self.target.host) from error
+        finally:
+            channel.close()
+        said = lines.errors.decode(errors="replace").strip()
+        refused = f"host {self.target.host} did not take the file {name} ({size} bytes)"
+        if link.lost.is_set() or not said:
+            raise ConnectionError(f"{refused}: the connection was lost")
+        raise PoolError(f"{refused}: {said}")
+
+    async def _said(self, lines: CommandOutput, word: str) -> bytes | None:
+        """What a command says behind its word; None where it ends before. The rest is a login shell's noise."""
+        while (line := await lines.line(self.target.host, "a transfer")) is not None:
+            if line.startswith(word.encode()):
+                return line.removeprefix(word.encode())
+        return None
+
+    async def fetch(self, name: str, target: Path, offset: int, size: int) -> bool:
+        """There is no shorter way than asking the agent."""
+        return False
+
+    async def settle(self) -> None:
+        await self._rest.settle()
+
+    async def close(self) -> None:
+        """Close the connection; the agent goes on."""
+        await self._rest.give_up()
+        if self._link is not None:
+            await self._link.close()
+            self._link = None
+
+
+def module_command(python: str, folder: str, module: str, *arguments: str) -> str:
+    """The command line that runs a module's ``main`` with arguments, whatever the login shell is."""
+    return shlex.join(["exec", python, "-I", "-S", "-c", _MODULE.format(module), folder, *arguments])
+
+
+def describe(facts: HostFacts) -> str:
+    """A host in one line, from what it said of itself."""
+    version = ".".join(map(str, facts["version"]))
+    parts = [f"Python {version}", f"{facts['system']} {facts['machine']}", f"{facts['cpus']} CPUs"]
+    gpus = facts["gpus"]
+    parts += [f"{len(gpus)} x {gpus[0]}" if len(set(gpus)) == 1 else ", ".join(gpus)] if gpus else []
+    parts += [f"{facts['free'] / 1e9:.0f} GB free"] if "free" in facts else []
+    offset = facts["time"] - time.time()
+    if abs(offset) > CLOCK_SLACK:
+        parts.append(f"its clock is {abs(offset):.0f} s {'ahead' if offset > 0 else 'behind'}")
+    return ", ".join(parts)
+
+
+async def send_workdir(
+    channel: CommandChannel, cwd: str, image: Mapping[str, Any], gate: Gate | None
+) -> tuple[str, str, Sequence[Item]]:
+    """Bring the host's copy of the working folder up to date: where it is there, what that took, and what it has.
+
+    Raises:
+        PoolError: the folder is too large to travel, or holds what cannot be read; or it was asked for by name, and is
+            none or unfit; or the host asks for what is not in it.
+    """
+    if not cwd:
+        return "", "no working folder", ()
+    snapshot = _snapshot(cwd, image, gate)
+    if isinstance(snapshot, str):
+        if image.get("workdir"):
+            raise PoolError(
+                f"{snapshot}, so it is not sent to the nodes: name another one with Image(workdir=...)."
+            )
+        return "", f"{snapshot}, so it is not sent: put the script into a folder of its own", ()
+    try:
+        there, detail = await _send_snapshot(channel, snapshot)
+        return there, detail, (await snapshot.files())[0]
+    except (working_folder_upload.TooLarge, working_folder_upload.Unreadable) as error:
+        raise PoolError(str(error)) from error
+
+
+async def send_packages(
+    channel: CommandChannel, packages: Sequence[LocalPackage], cwd: str, gate: Gate | None
+) -> tuple[dict[str, str], list[str]]:
+    """Bring the host's copies of packages up to date that lie here beside the working folder.
+
+    Returns:
+        Where each folder's copy is, and what that took.
+
+    Raises:
+        PoolError: one that a file of the project asks for cannot travel.
+    """
+    if not packages:
+        return {}, []
+    from skyward_core.tasks.packages.package_specs import travelling  # most have none
+
+    places, details = dict[str, str](), list[str]()
+    for package in travelling(packages, cwd):
+        snapshot = _snapshot(package.folder, {}, gate)
+        try:
+            if isinstance(snapshot, str):
+                raise working_folder_upload.TooLarge(snapshot)
+            places[package.folder], detail = await _send_snapshot(channel, snapshot)
+        except (working_folder_upload.TooLarge, working_folder_upload.Unreadable) as error:
+            if package.asked:
+                raise PoolError(
+                    f"Package {package.name} of {package.folder} cannot travel: {error}"
+                ) from error
+            detail = f"not sent, so ranks cannot import it: {error}"
+        details.append(f"{package.name}: {detail}")
+    return places, details
+
+
+def _local_packages(config: Mapping[str, Any], gate: Gate | None) -> asyncio.Future[list[LocalPackage]]:
+    """Packages that lie on this machine alone, looked for once for all nodes of a start."""
+    python = Interpreter.from_json(config["interpreter"]) if config.get("interpreter") else own()
+
+    def look() -> list[LocalPackage]:
+        from skyward_core.tasks.packages.package_specs import local_packages
+
+        return local_packages(config.get("image") or {}, python.prefix, python.minor)
+
+    def begin() -> asyncio.Future[list[LocalPackage]]:
+        return asyncio.ensure_future(asyncio.to_thread(look))
+
+    return gate.share("local packages", begin) if gate is not None else begin()
+
+
+async def _send_snapshot(
+    channel: CommandChannel, snapshot: working_folder_upload.Snapshot
+) -> tuple[str, str]:
+    items, listing = await snapshot.files()
+    name = working_folder_upload.name_of(snapshot.folder)
+    total = sum(item.size for item in items)
+    much = (
+        f"; {total / 1e6:.0f} MB is much for a working folder"
+        if total > working_folder_upload.WARNING
+        else ""
+    )
+    much += _kept_here(snapshot.withheld) + _not_there(snapshot.unmatched)
+    there: ManifestDone = await channel.ask("manifest", listing, name=name)
+    if there.get("current"):
+        return there["folder"], f"none of {len(items)} files has changed{much}"
+    doubtful = dict(there["doubtful"])
+    _refuse_others(channel.link.target.host, items, there["wanted"], doubtful)
+    changed = await snapshot.differ(doubtful) if doubtful else []
+    wanted = sorted({*there["wanted"], *changed})
+    with tempfile.SpooledTemporaryFile(max_size=CHUNK * 128) as contents:
+        compressed = bool(wanted) and await snapshot.pack(wanted, contents)
+        size = contents.tell()
+        same = sorted(doubtful.keys() - set(changed))
+        await channel.ask("files", contents, name=name, same=same, wanted=wanted, compressed=compressed)
+    return there["folder"], f"{len(wanted)} of {len(items)} files sent ({size / 1e3:.0f} kB){much}"
+
+
+def _refuse_others(
+    host: str, items: Sequence[Item], wanted: Sequence[int], doubtful: Mapping[int, str]
+) -> None:
+    """Refuse to tell a host of files that are not among the items.
+
+    No link is ever doubtful: what it leads to may lie outside of the folder, and whether a hash is that file's is
+    nothing that a host may learn.
+    """
+    for index in (*wanted, *doubtful):
+        if index >= len(items):
+            raise Failed(
+                f"Host {host} asks for file {index:,} of {len(items):,} that the working folder has."
+            )
+    for index in doubtful:
+        if items[index].link:
+            raise Failed(
+                f"Host {host} asks what the link {items[index].path} leads to, which no host is told."
+            )
+
+
+def _kept_here(withheld: Sequence[str]) -> str:
+    if not withheld:
+        return ""
+    return f"; not sent, as keys have such names: {_some(withheld)} (Image(includes=...) sends what it names)"
+
+
+def _not_there(unmatched: Sequence[str]) -> str:
+    return f"; nothing here is named by Image(includes=...): {_some(unmatched)}" if unmatched else ""
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _snapshot(cwd: str, image: Mapping[str, Any], gate: Gate | None) -> working_folder_upload.Snapshot | str:
+    """The working folder as it is now, the same for all nodes of a start; or why it cannot travel."""
+    folder = resolved(cwd)
+    if unfit := why_unfit(folder) or ("" if is_dir(folder) else f"{folder} is no folder"):
+        return unfit
+
+    def make() -> working_folder_upload.Snapshot:
+        return working_folder_upload.Snapshot(
+            folder, image.get("includes") or (), image.get("excludes") or ()
+        )
+
+    return gate.share(folder, make) if gate is not None else make()
+
+
+def moved(paths: Sequence[str], cwd: str, there: str) -> list[str]:
+    """Those of the client's import paths that lie in its working folder, as they are on the host."""
+    if not (cwd and there):
+        return []
+    root = resolved(cwd)
+    inside = [path for path in map(resolved, paths) if path.is_relative_to(root)]
+    return [str(Path(there) / path.relative_to(root)) for path in inside]
+
+
+async def channel_to_look(transport: SSHTransport) -> CommandChannel:
+    """A command channel by the Python that is wanted, else by the newest that the host has; the transport is for
+    that one from then on.
+
+    Raises:
+        NoFittingPython: it has none that we can use, or not the one that its user has named.
+        PoolError, ConnectionError: as of :meth:`SSHTransport.channel`.
+    """
+    transport.python = wanted = replace(transport.python, fetches=False)
+    try:
+        return await transport.channel()
+    except NoFittingPython as error:
+        if wanted.named or not error.found.usable:
+            raise
+        minor = minor_of(error.found.usable[0])
+    transport.python = replace(wanted, minor=minor, here="")
+    await asyncio.to_thread(bundle_for, True, minor)  # a copy may have to be made
+    return await transport.channel()
+
+
+async def pythons_of(link: HostConnection) -> HostPythons:
+    """Ask a host which Pythons it has; nothing is installed or left there.
+
+    Raises:
+        PoolError: the host opens no channel, or sends nothing.
+        ConnectionError: the link is gone.
+    """
+    word = f"skyward-{secrets.token_hex(8)}"
+    shell = f'{SEARCH}W=$1;{LIST}echo;echo "$W" $f'
+    said = CommandOutput()
+    channel = await open_session(link, f"exec sh -c '{shell}' skyward {shlex.join([word, '', ''])}", said)
+    try:
+        while (line := await said.line(link.target.host)) is not None:
+            if line.startswith(word.encode()):
+                return heard(line)
+    finally:
+        channel.close()
+    return HostPythons(())

@@ -1,1 +1,0 @@
-"""What is sent to hosts: the bundle and the working folder."""

@@ -1,0 +1,439 @@
+"""Equal lines of many ranks shown as one.
+
+A row takes a rank's line where it has the same text and stream, was begun at about the same moment, and stands below
+all rows that have lines of that rank already. So a rank that says the same twice has two rows, and the rows of a rank,
+in their order, are its lines, in theirs. Texts that differ in anything, be it a number, are different.
+
+Rows never move. So where a rank's own line comes after a row of others, what it says next is below that row, and no
+part of it. Lines are held for a moment first, and aligned: ranks that print lines of
+their own between common ones, or one rank after another, fold all the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from time import monotonic
+from typing import NamedTuple
+from unicodedata import east_asian_width
+
+from skyward_core.util.terminal_safe_text import paragraph
+from skyward_core.views.log_buffer import About, Line, Lines, LogRing, prefix_of
+
+MOST = 100_000  # lines that are held; of more, what was to wait goes at once
+LENGTH = 8 << 20  # characters of these
+
+Key = tuple[str, str]  # stream and text
+
+
+class HeldLine(NamedTuple):
+    """A line of a rank. ``at``: when it came, by the clock of who holds it."""
+
+    rank: int
+    text: str
+    about: About
+    at: float
+
+    @property
+    def key(self) -> Key:
+        return self.about.stream, self.text
+
+
+class HeldLines:
+    """The lines of each rank that were not given out yet.
+
+    A line costs about as much as a look into a heap, however many ranks there are.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[int, deque[HeldLine]] = {}
+        self._size = self._length = 0
+        self._places: dict[Key, dict[int, int]] = {}  # how often each rank's queue has it
+        self._first: dict[Key, set[int]] = {}  # ranks of which it is the first line
+        self._ready: list[tuple[float, int, Key]] = []  # a heap of keys that are first with all who have them
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def put(self, rank: int, text: str, about: About, at: float) -> None:
+        """Take a rank's next line."""
+        line = HeldLine(rank, text, about, at)
+        queue = self._queues.setdefault(rank, deque())
+        queue.append(line)
+        self._size += 1
+        self._length += len(text)
+        ranks = self._places.setdefault(line.key, {})
+        ranks[rank] = ranks.get(rank, 0) + 1
+        if len(queue) == 1:
+            self._is_first(line)
+
+    def due(self, until: float) -> Iterator[HeldLine]:
+        """Give out all that came until then, with what has to come before, or beside it."""
+        while self._size and (line := self._next(until)) is not None:
+            ranks = sorted(self._first[line.key])
+            yield from [self._take(rank) for rank in ranks]
+
+    def rest(self) -> Iterator[HeldLine]:
+        """Give out all."""
+        return self.due(float("inf"))
+
+    def _next(self, until: float) -> HeldLine | None:
+        """A line whose key is to be given out now, with all that have it first."""
+        best = self._peek()
+        if best is not None and best.at <= until:
+            return best
+        oldest = min((queue[0] for queue in self._queues.values() if queue), key=lambda line: line.at)
+        if oldest.at > until and self._size <= MOST and self._length <= LENGTH:
+            return None
+        # It waits for ranks that have something else to say before.
+        return best or max(
+            (queue[0] for queue in self._queues.values() if queue),
+            key=lambda line: (line.at <= until, len(self._first[line.key]), -line.at),
+        )
+
+    def _peek(self) -> HeldLine | None:
+        """The oldest of those that all are at who have it."""
+        while self._ready:
+            _, _, key = self._ready[0]
+            first = self._first.get(key)
+            if first and len(first) == len(self._places[key]):
+                return min((self._queues[rank][0] for rank in first), key=lambda line: line.at)
+            heapq.heappop(self._ready)
+        return None
+
+    def _is_first(self, line: HeldLine) -> None:
+        first = self._first.setdefault(line.key, set())
+        first.add(line.rank)
+        if len(first) == len(self._places[line.key]):
+            self._count += 1
+            at = min(self._queues[rank][0].at for rank in first)
+            heapq.heappush(self._ready, (at, self._count, line.key))
+
+    def _take(self, rank: int) -> HeldLine:
+        queue = self._queues[rank]
+        line = queue.popleft()
+        self._size -= 1
+        self._length -= len(line.text)
+        first, places = self._first[line.key], self._places[line.key]
+        first.discard(rank)
+        places[rank] -= 1
+        if not places[rank]:
+            del places[rank]
+        if not places:
+            del self._places[line.key]
+        if not first:
+            del self._first[line.key]
+        if queue:
+            self._is_first(queue[0])
+        return line
+
+
+MOMENT = 10.0  # seconds by the nodes' clocks between the first line of a row and another one
+HOLD = 1.0  # seconds for which a line waits for the same one of other ranks
+CHANGES = 64  # updates of which it is known from which row on they changed labels
+TRIED = 32  # rows of equal text that are looked at for one line; those further on are left alone
+NAMED = 4  # single ranks and ranges that a label names
+
+
+@dataclass(slots=True)
+class Folded:
+    """One text, and who said it.
+
+    Attributes:
+        number: its absolute one.
+        about: of the line that came first.
+        ranks: a bit for each rank; none where the row tells of lines that are not here.
+    """
+
+    number: int
+    text: str
+    about: About
+    ranks: int
+    shown: str = ""
+
+    def says(self, rank: int) -> bool:
+        """Whether a line of that rank is in it."""
+        return bool(self.ranks >> rank & 1)
+
+
+class Fold:
+    """Folds lines into rows as they come; of the rows the last ``capacity`` are held.
+
+    The cost of a line does not depend on how many ranks there are, and hardly on how many rows.
+    """
+
+    def __init__(self, capacity: int = 10_000) -> None:
+        self.first = 0  # number of the oldest row held
+        self.end = 0
+        self._capacity = capacity
+        self._rows: dict[int, Folded] = {}
+        self._equal: dict[tuple[str, str], list[int]] = {}  # stream and text -> numbers of rows
+        self._last: dict[int, int] = {}  # rank -> number of the row that its last line is in
+
+    def add(self, rank: int, text: str, about: About) -> Folded:
+        """Take a rank's next line; return the row that has it."""
+        key = about.stream, text
+        numbers = self._equal.setdefault(key, [])
+        row = self._joinable(numbers, self._last.get(rank, -1), about)
+        if row is None:
+            row = self._begin(Folded(self.end, text, about, 0))
+            self._equal.setdefault(key, numbers).append(row.number)
+        row.ranks |= 1 << rank
+        row.shown = ""
+        self._last[rank] = row.number
+        return row
+
+    def remark(self, text: str) -> None:
+        """Add a row that nobody said."""
+        self._begin(Folded(self.end, text, About("out"), 0))
+
+    def read(self, start: int, stop: int) -> Iterator[Folded]:
+        """Rows by number; those that are not held are left out."""
+        return (self._rows[number] for number in range(max(start, self.first), min(stop, self.end)))
+
+    def settled(self, now: float) -> Iterator[Folded]:
+        """Let go of the oldest rows, as long as no line of that time or later can join them."""
+        while self.first < self.end:
+            at = self._rows[self.first].about.at
+            if at is None or now - at <= MOMENT:
+                return
+            yield self._drop()
+
+    def rest(self) -> Iterator[Folded]:
+        """Let go of all rows."""
+        while self.first < self.end:
+            yield self._drop()
+
+    def _joinable(self, numbers: list[int], last: int, about: About) -> Folded | None:
+        place = bisect_right(numbers, last)
+        for number in numbers[place : place + TRIED]:
+            row = self._rows[number]
+            if about.at is None or row.about.at is None or abs(about.at - row.about.at) <= MOMENT:
+                return row
+        return None
+
+    def _begin(self, row: Folded) -> Folded:
+        self._rows[row.number] = row
+        self.end += 1
+        while self.end - self.first > self._capacity:
+            self._drop()
+        return row
+
+    def _drop(self) -> Folded:
+        row = self._rows.pop(self.first)
+        self.first += 1
+        if row.ranks:
+            key = row.about.stream, row.text
+            numbers = self._equal[key]
+            del numbers[0]
+            if not numbers:
+                del self._equal[key]
+        return row
+
+
+class CollapsedRing:
+    """All ranks' lines of a merged ring, collapsed, to be read as the ring is.
+
+    Rows of the last moments may still get ranks: their labels change, their numbers and texts never do.
+
+    Args:
+        source: the merged ring, each line with its rank before it.
+    """
+
+    def __init__(self, source: LogRing) -> None:
+        self.source = source
+        self.version = 0
+        self._fold = Fold(source.capacity)
+        self._seen = 0
+        self._state: tuple[int, int] | None = None
+        self._world = 0
+        self._held = HeldLines()
+        self._changes: deque[tuple[int, int]] = deque(maxlen=CHANGES)  # version, and from which row on
+
+    @property
+    def first(self) -> int:
+        """Number of the oldest row still held."""
+        return self._fold.first
+
+    @property
+    def end(self) -> int:
+        """Number of the row that comes next."""
+        return self._fold.end
+
+    def update(self, world: int, now: float | None = None) -> None:
+        """Take the lines that came since the last call; those of the last moment are shown by a later one.
+
+        Args:
+            world: how many ranks there are.
+            now: seconds by a clock that never goes back.
+        """
+        now, state = monotonic() if now is None else now, (self.source.version, world)
+        if state == self._state and not self._held:
+            return
+        first, version = self._state is None, self._state and self._state[0]
+        self._state = state
+        changed = before = self.end
+        if world != self._world:
+            self._world, changed = world, self.first
+            for row in self._fold.read(0, self.end):
+                row.shown = ""
+        lines = self.source.read(self._seen, self.source.end)
+        if lines and (missing := lines[0].number - self._seen):
+            changed = min(changed, self._give(self._held.rest()))
+            self._fold.remark(f"⋯ {missing:,} lines before this are not held here")
+        for line in lines:
+            rank, text = split_prefix(line.text)
+            self._held.put(rank, text, line.about, now)
+            self._seen = line.number + 1
+        changed = min(changed, self._give(self._held.rest() if first else self._held.due(now - HOLD)))
+        if changed < before or self.end > before or version != state[0]:  # unfinished lines may be others
+            self.version += 1
+            self._changes.append((self.version, changed))
+
+    def changed_since(self, version: int) -> int:
+        """The number of the first row whose label another one than that version's may have."""
+        if not self._changes or self._changes[-1][0] <= version:
+            return self.end
+        if self._changes[0][0] > version + 1:
+            return self.first
+        return min(row for number, row in self._changes if number > version)
+
+    def _give(self, lines: Iterator[HeldLine]) -> int:
+        """Fold lines; the number of the first row that changed."""
+        changed = self.end
+        for line in lines:
+            changed = min(changed, self._fold.add(line.rank, line.text, line.about).number)
+        return changed
+
+    def lines(self, start: int, stop: int) -> list[str]:
+        """Rows as they show, by number."""
+        return [line.text for line in self.read(start, stop)]
+
+    def read(self, start: int, stop: int) -> list[Line]:
+        """Rows as lines."""
+        return [Line(row.number, self._shown(row), row.about) for row in self._fold.read(start, stop)]
+
+    def pending(self) -> list[str]:
+        """The unfinished last line of each rank."""
+        return self.source.pending()
+
+    def _shown(self, row: Folded) -> str:
+        row.shown = row.shown or shown(row, self._world)
+        return row.shown
+
+
+def shown(row: Folded, world: int) -> str:
+    """A row as a line of text."""
+    return f"{label(row.ranks, world):{len(str(world)) + 1}}| {row.text}" if row.ranks else row.text
+
+
+def split_prefix(line: str) -> tuple[int, str]:
+    """``r003| text`` -> ``3, "text"``."""
+    prefix, _, text = line.partition("| ")
+    return int(prefix[1:]), text
+
+
+def label(ranks: int, world: int) -> str:
+    """Who said it: ``x32``, ``r5 r17``, ``r0-r7``, ``x30, not r5 r17``; of many, the first few.
+
+    Args:
+        ranks: a bit for each.
+        world: how many there are.
+    """
+    count = ranks.bit_count()
+    missing = ((1 << world) - 1) & ~ranks
+    if not missing and count > 1:
+        return f"x{count}"
+    did, did_not = _ranges(ranks), _ranges(missing)
+    if missing and 2 * count > world and len(did_not) <= len(did):
+        return f"x{count}, not {_named(did_not)}"
+    return _named(did) if len(did) <= NAMED else f"x{count}: {_named(did)}"
+
+
+def members(ranks: int) -> list[int]:
+    """The ranks of a bit for each."""
+    return [rank for rank in range(ranks.bit_length()) if ranks >> rank & 1]
+
+
+def _ranges(ranks: int) -> list[str]:
+    """Neighbours together, in time by how many ranges there are."""
+    found = []
+    at = 0
+    while ranks:
+        gap = (ranks & -ranks).bit_length() - 1
+        ranks >>= gap
+        length = (~ranks & (ranks + 1)).bit_length() - 1
+        begin, end = at + gap, at + gap + length - 1
+        found += [f"r{begin}-r{end}"] if length > 2 else [f"r{rank}" for rank in range(begin, end + 1)]
+        ranks >>= length
+        at = end + 1
+    return found
+
+
+def _named(ranges: list[str]) -> str:
+    return " ".join(ranges[:NAMED]) + (" …" if len(ranges) > NAMED else "")
+
+
+AWAY = "\r\x1b[J"
+
+
+def begun(ranks: Iterable[tuple[int, Lines]], *, prefixed: bool = True) -> list[str]:
+    """The lines that show now, by rank: text, without colours.
+
+    Args:
+        ranks: of each rank the stream that said something last.
+    """
+    found = []
+    for rank, lines in sorted(ranks, key=lambda each: each[0]):
+        if text := paragraph(lines.preview()).rstrip():
+            found.append(f"{prefix_of(rank)}{text}" if prefixed else text)
+    return found
+
+
+class LiveLines:
+    """What is drawn of them. It writes nothing: whoever has the terminal does, with what it is given.
+
+    Args:
+        size: tells how large the terminal is; they take half of its lines at most.
+    """
+
+    def __init__(self, size: Callable[[], os.terminal_size]) -> None:
+        self._size = size
+        self._shown: list[str] = []
+
+    def drawn(self, lines: list[str]) -> str:
+        """What to write so that these are shown in place of those before; "" where they are already."""
+        columns, rows = self._size()
+        room = max(1, rows // 2)
+        if len(lines) > room:
+            kept = lines[: room - 1]
+            lines = [*kept, f"… and {len(lines) - len(kept)} more ranks"]
+        lines = [clipped(line, columns - 1) for line in lines]
+        if lines == self._shown:
+            return ""
+        away = self.erased()
+        self._shown = lines
+        back = f"\x1b[{len(lines) - 1}A" if len(lines) > 1 else ""
+        return f"{away}{chr(10).join(lines)}\r{back}" if lines else away
+
+    def erased(self) -> str:
+        """What to write so that none is shown; "" where none is."""
+        if not self._shown:
+            return ""
+        self._shown = []
+        return AWAY
+
+
+def clipped(text: str, cells: int) -> str:
+    """Cut to a number of cells of a terminal, with an ellipsis where something went."""
+    taken = 0
+    for at, character in enumerate(text):
+        taken += 2 if character > "\u10ff" and east_asian_width(character) in "WF" else 1
+        if taken >= cells and (taken > cells or at < len(text) - 1):
+            return text[:at].rstrip() + "…"
+    return text

@@ -1,0 +1,74 @@
+"""What a pool's view has of numbers, as curves: what ranks logged, and what their machines were measured at."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from skyward_core.model.metric_series import GPU, NODE, Curve, Curves
+from skyward_core.views.outliers import Trace
+
+if TYPE_CHECKING:
+    from skyward_core.views.machine_metrics import MachineBook
+    from skyward_core.views.rank_metrics import MetricBook
+
+
+class HasNumbers(Protocol):
+    """Where the numbers are."""
+
+    @property
+    def metrics(self) -> MetricBook: ...
+
+    @property
+    def machines(self) -> MachineBook | None: ...
+
+
+class TimeOfRun(Protocol):
+    """A run's id and times."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def opened_at(self) -> float: ...
+
+    @property
+    def ended_at(self) -> float | None: ...
+
+
+def curves_of(pool: HasNumbers, run: TimeOfRun | None = None) -> Curves:
+    """What a pool's view has: of one run what its ranks logged, and its machines in the time of that run; of none the
+    machines only."""
+    found = [] if run is None else list(_of_ranks(pool.metrics, run.id))
+    notes: list[str] = []
+    if pool.machines is not None:
+        since, until = (0.0, None) if run is None else (run.opened_at, run.ended_at)
+        found += _of_machines(pool.machines, since, until)
+        notes = [
+            f"node {node}: {machine.why}" for node, machine in pool.machines.nodes.items() if machine.why
+        ]
+    return Curves(found, notes)
+
+
+def _of_ranks(book: MetricBook, run: str) -> Iterator[Curve]:
+    for rank in book.ranks(run):
+        for name in book.latest(run, rank):
+            trace = book.trace(run, rank, name)
+            yield Curve(name, rank=rank, at=trace.at, values=trace.values)
+
+
+def _of_machines(book: MachineBook, since: float, until: float | None) -> Iterator[Curve]:
+    for node, gpu, track in book.tracks():
+        devices = book.nodes[node].devices
+        model = devices[gpu].model if gpu is not None and gpu < len(devices) else ""
+        for name in track.names:
+            at, values = _between(track.trace(name), since, until)
+            known = (NODE if gpu is None else GPU).get(name)
+            yield Curve(name, known.unit if known else "", None, node, gpu, model, at, values)
+
+
+def _between(trace: Trace, since: float, until: float | None) -> Trace:
+    start = bisect_left(trace.at, since)
+    stop = len(trace.at) if until is None else bisect_right(trace.at, until)
+    return Trace(trace.at[start:stop], trace.values[start:stop])

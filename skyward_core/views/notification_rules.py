@@ -1,0 +1,104 @@
+"""What is worth calling a person who looks elsewhere: a run has ended, or something waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from skyward_core.model.outcomes import RootCause
+    from skyward_core.views.pool_view import PoolView, RunView
+
+# How a run or a pool's start ended, or what a person is asked for.
+NotificationKind = Literal["done", "failed", "cancelled", "lost", "budget", "breakpoint", "hostkey", "alert"]
+
+
+class Notification(NamedTuple):
+    """One thing to tell.
+
+    Attributes:
+        run: a run's id; "" where it is about the pool.
+        what: of whom it is told: a function's name, or a rank.
+        detail: more of it, in words; may be empty.
+        seconds: how long it took; None where a person is asked for something.
+    """
+
+    kind: NotificationKind
+    pool: str
+    run: str = ""
+    what: str = ""
+    detail: str = ""
+    seconds: float | None = None
+
+
+class NotificationWatch:
+    """Looks at pools again and again, and tells what is new. What had ended before the first look is no news."""
+
+    def __init__(self) -> None:
+        self._running: set[tuple[str, str]] = set()  # pools and runs that are expected to end
+        self._starting: set[str] = set()
+        self._asked: dict[str, float | None] = {}  # pool -> the deadline of the question about its budget
+        self._stopped: dict[str, set[int]] = {}  # pool -> ranks that wait at a breakpoint
+
+    def look(self, pools: Iterable[PoolView], now: float) -> list[Notification]:
+        """What has come since the last look; costs next to nothing for pools that are over."""
+        found: list[Notification] = []
+        for pool in pools:
+            followed = pool.key in self._starting or any(key == pool.key for key, _ in self._running)
+            if pool.is_over and not followed:
+                continue
+            found += self._of_start(pool, now)
+            found += self._of_runs(pool, now)
+            found += self._of_questions(pool)
+        return found
+
+    def _of_start(self, pool: PoolView, now: float) -> Iterable[Notification]:
+        if pool.state == "starting":
+            self._starting.add(pool.key)
+        elif pool.key in self._starting:
+            self._starting.discard(pool.key)
+            if pool.state in ("failed", "unfinished") or (pool.is_over and pool.detail):
+                took = now - pool.created_at
+                yield Notification("failed", pool.name, what="the start", detail=pool.detail, seconds=took)
+
+    def _of_runs(self, pool: PoolView, now: float) -> Iterable[Notification]:
+        for run in list(pool.runs.values()):
+            key = pool.key, run.id
+            if run.state == "running":
+                if not pool.is_over:
+                    self._running.add(key)
+                else:
+                    self._running.discard(key)
+            elif key in self._running:
+                self._running.discard(key)
+                if run.state != "left":  # it goes on without us
+                    yield of_run(run, pool.name, now)
+
+    def _of_questions(self, pool: PoolView) -> Iterable[Notification]:
+        asked = pool.budget_state == "asked" and pool.is_live
+        if asked and self._asked.get(pool.key, 0.0) != pool.budget_ends_at:
+            self._asked[pool.key] = pool.budget_ends_at
+            yield Notification("budget", pool.name, detail=pool.name)
+        stopped = {rank for rank, (phase, _) in pool.rank_phases.items() if phase == "paused"}
+        new = stopped - self._stopped.get(pool.key, set())
+        if stopped or pool.key in self._stopped:
+            self._stopped[pool.key] = stopped
+        if new:
+            more = f" (+{len(new) - 1:,} more)" if len(new) > 1 else ""
+            yield Notification("breakpoint", pool.name, what=f"rank {min(new)}{more}")
+
+
+def of_run(run: RunView, pool: str, now: float) -> Notification:
+    """That a run has ended."""
+    kind: NotificationKind = run.state if run.state in ("done", "cancelled", "lost") else "failed"
+    returned = run.counts.get("returned", 0)
+    detail = f"{returned:,}/{run.total:,} returned"
+    if run.root_cause is not None and kind == "failed":
+        detail = _cause(run.root_cause)
+    return Notification(kind, pool, run.id, run.function, detail, (run.ended_at or now) - run.opened_at)
+
+
+def _cause(cause: RootCause) -> str:
+    first = next((line.strip() for line in cause.message.splitlines() if line.strip()), "")
+    what = f"{cause.type}: {first}".rstrip(": ") if cause.outcome == "raised" else first
+    return f"{cause.who}{cause.outcome}: {what}".rstrip(": ")

@@ -1,0 +1,742 @@
+"""PoolView and RunView, and how events change them.
+
+Views are written by one thread only (the one that runs the pools) and may be read by another: fields are
+replaced, never half-written, and every change raises ``version``, so that a screen repaints only what is dirty.
+
+Text comes from ranks, hosts and files; views make it safe to show (``util.terminal_safe_text``), so that screens need
+not think of it. What programs want, values as they were told, stands beside it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, singledispatch
+from math import fsum, hypot, sqrt
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from skyward_core.model.errors import Hint
+from skyward_core.model.outcomes import (
+    BudgetStatus,
+    ErrorInfo,
+    NodePhase,
+    NoticeKind,
+    Outcome,
+    PoolStatus,
+    RootCause,
+    RunKind,
+    RunStatus,
+    Summary,
+    TaskStatus,
+)
+from skyward_core.util.light_dataclass import Value
+from skyward_core.util.light_dataclass import value as dataclass_value
+from skyward_core.util.terminal_safe_text import field as safe
+from skyward_core.util.terminal_safe_text import paragraph, value
+from skyward_core.views import events
+from skyward_core.views.log_buffer import LogBook, Rhythms
+from skyward_core.views.rank_metrics import MetricBook
+
+if TYPE_CHECKING:
+    from skyward_core.views.machine_metrics import LastFigures, MachineBook
+
+
+TEXT = 200  # characters of an argument that are kept
+
+
+@dataclass_value
+class TrialSheet(Value):
+    """A row for each combination.
+
+    Attributes:
+        names: of the arguments.
+        rows: their values as texts, in that order.
+        tasks: of the run that this belongs to, for each task the row that it is.
+        before: rows of which runs before this one have the result: row -> (run, task).
+        gang: whether each row is a run of its own, on every rank of some nodes or of all.
+        nodes: how many nodes each of its runs has; 0 for all of the pool.
+        runs: which run each of its tasks' rows is: known before any of them begins.
+        client: the process that begins them, one after the other; 0 where that is not known.
+        ranks: on how many ranks of a node each row runs, as a gang of their own, where they are one run.
+        after: the sweep whose rest this is: the key of its pool, and the run that its sheet is kept under.
+    """
+
+    names: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    tasks: tuple[int, ...]
+    before: Mapping[int, tuple[str, int]]
+    gang: bool = False
+    nodes: int = 0
+    runs: Mapping[int, str] = field(default_factory=dict)
+    client: int = 0
+    after: tuple[str, str] | None = None
+    ranks: int = 1
+
+    @classmethod
+    def of_texts(
+        cls, combinations: Sequence[Sequence[str]], *, gang: bool = False, nodes: int = 0
+    ) -> TrialSheet:
+        """Of combinations of texts ``name=value``, of which none has run."""
+        split = [[pair.partition("=")[::2] for pair in each] for each in combinations]
+        names = tuple(name.strip() for name, _ in split[0])
+        return replace(cls.new(names, [[text for _, text in each] for each in split]), gang=gang, nodes=nodes)
+
+    @classmethod
+    def new(cls, names: Sequence[str], rows: Sequence[Sequence[str]]) -> TrialSheet:
+        """Of which none has run."""
+        short = tuple(tuple(text[:TEXT] for text in row) for row in rows)
+        return cls(tuple(names), short, tuple(range(len(short))), {})
+
+    def missing(self, run: str, returned: Container[int]) -> TrialSheet:
+        """The same for a run that goes on with what this one's lacks.
+
+        Args:
+            run: the one that this belongs to.
+            returned: tasks of it that have a result.
+        """
+        have = {row: (run, task) for task, row in enumerate(self.tasks) if task in returned}
+        have = {**self.before, **have}
+        left = tuple(row for row in range(len(self.rows)) if row not in have)
+        return replace(self, tasks=left, before=have)
+
+    # -- by gangs ------------------------------------------------------------------------------------------
+
+    def begun_by(self, client: int, ids: Sequence[str]) -> TrialSheet:
+        """The same for a sweep by gangs that begins now.
+
+        Args:
+            client: the process that begins its runs.
+            ids: what these are called, in the order of the tasks.
+        """
+        return replace(self, client=client, runs=dict(zip(self.tasks, ids, strict=True)))
+
+    @property
+    def name(self) -> str:
+        """What a sweep by gangs is called: as its first run is."""
+        return self.runs[self.tasks[0]]
+
+    def missing_of_gangs(self, done: Container[str]) -> TrialSheet:
+        """The same for a sweep by gangs that goes on with what this one lacks.
+
+        Args:
+            done: runs that have results of all ranks.
+        """
+        have = {**self.before, **{row: (run, 0) for row, run in self.runs.items() if run in done}}
+        left = tuple(row for row in range(len(self.rows)) if row not in have)
+        return replace(self, tasks=left, before=have, runs={}, client=0)
+
+    def to_json(self) -> dict[str, Any]:
+        before = [[row, *place] for row, place in sorted(self.before.items())]
+        told: dict[str, Any] = {"names": self.names, "rows": self.rows, "tasks": self.tasks, "before": before}
+        if self.after is not None:
+            told["after"] = self.after
+        if self.ranks > 1:
+            told["ranks"] = self.ranks
+        if not self.gang:
+            return told
+        runs = [[row, run] for row, run in sorted(self.runs.items())]
+        return told | {"gang": True, "nodes": self.nodes, "runs": runs, "client": self.client}
+
+    @classmethod
+    def from_json(cls, data: Any) -> TrialSheet:
+        """What :meth:`to_json` gave.
+
+        Raises:
+            ValueError: it is not that.
+        """
+        try:
+            names = tuple(map(str, data["names"]))
+            rows = tuple(tuple(map(str, row)) for row in data["rows"])
+            tasks = tuple(map(int, data["tasks"]))
+            before = {int(row): (str(run), int(task)) for row, run, task in data["before"]}
+            runs = {int(row): str(run) for row, run in data.get("runs", ())}
+            ranks = max(1, int(data.get("ranks", 1)))
+            nodes, client = int(data.get("nodes", 0)), int(data.get("client", 0))
+            after = None if (place := data.get("after")) is None else (str(place[0]), str(place[1]))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ValueError(f"it is no sheet of trials: {error!r}") from error
+        known = range(len(rows))
+        if (
+            any(len(row) != len(names) for row in rows)
+            or not all(row in known for row in (*tasks, *before, *runs))
+            or (runs and runs.keys() != set(tasks))
+        ):
+            raise ValueError("it is no sheet of trials: its rows do not fit")
+        return cls(names, rows, tasks, before, data.get("gang") is True, nodes, runs, client, after, ranks)
+
+
+PHASES: tuple[NodePhase, ...] = get_args(NodePhase)
+RUNS_KEPT = 64  # runs of one pool held in memory; the ledger has them all
+NODE_LINES = 40  # details of one node that are held
+Said = tuple[tuple[float, NodePhase, str], ...]
+FIGURES_KEPT = 16  # nodes of one run of which the last figures before a failure are held
+FAILED = ("raised", "exited", "lost")  # how ranks end that were not stopped because of others
+TASKS_KEPT = 4096  # outcomes of one run held in memory; failures are always among them
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class NodeView(Value):
+    """A node. ``since`` and ``link_since`` are Unix times; ``link_up`` is None before the first connection.
+
+    ``notice``: what was said of its machine's end, "" for nothing, and when; ``notice_ends_at``: when it is, if known.
+    ``said``: the last details, with their times and phases: what its installer printed among them.
+    """
+
+    index: int
+    phase: NodePhase = "requested"
+    since: float = 0.0
+    detail: str = ""
+    retry_at: float | None = None
+    address: str = ""
+    link_up: bool | None = None
+    link_since: float = 0.0
+    link_detail: str = ""
+    notice: NoticeKind | Literal[""] = ""
+    notice_at: float = 0.0
+    notice_ends_at: float | None = None
+    said: Said = ()
+
+    @property
+    def is_taken_back(self) -> bool:
+        """Whether its machine is about to go."""
+        return self.notice not in ("", "rebalance")
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class TaskView(Value):
+    """One rank of a broadcast, or one task. ``state``: waiting, running, or the kind of its outcome.
+
+    ``outcome`` and ``last_item`` may be shown; ``told`` and ``last_told`` are the same as they came, for files and
+    programs, and for no screen.
+    """
+
+    index: int
+    rank: int
+    node: int
+    state: TaskStatus = "waiting"
+    began_at: float | None = None
+    outcome: Outcome | None = None
+    items: int = 0
+    last_item: Summary | None = None
+    told: Outcome | None = None
+    last_told: Summary | None = None
+
+    def __post_init__(self) -> None:
+        if self.outcome is not None:
+            self.end(self.outcome)
+
+    def end(self, outcome: Outcome) -> None:
+        """Take how it ended."""
+        self.state, self.told, self.outcome = outcome.kind, outcome, _safe_outcome(outcome)
+        if outcome.items and outcome.last is not None:
+            self.give(outcome.items - 1, outcome.last)
+
+    def give(self, seq: int, item: Summary) -> None:
+        """Take the ``seq``-th value that it yielded."""
+        self.items = max(self.items, seq + 1)
+        self.last_told, self.last_item = item, _safe_summary(item)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class RunView(Value):
+    """A run. ``state``: running, done, failed, cancelled."""
+
+    id: str
+    pool: str
+    function: str
+    kind: RunKind
+    total: int
+    opened_at: float
+    state: RunStatus = "running"
+    ended_at: float | None = None
+    tasks: dict[int, TaskView] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    root_cause: RootCause | None = None
+    outputs: dict[str, str] = field(default_factory=dict)  # where files of its ranks are here; why not, or ""
+    nodes: tuple[int, ...] = ()  # that it runs on, where these are not all
+    figures: dict[int, LastFigures] = field(
+        default_factory=dict, compare=False
+    )  # by node: what it was measured at before a rank of it failed
+    job: str = ""  # the job that it is a step of
+    more: bool = False  # whether another step follows
+    width: int = 1  # on how many ranks of a node each task runs, as a gang of their own
+    version: int = 0
+
+    def __post_init__(self) -> None:
+        self.pool, self.function = safe(self.pool), safe(self.function)
+        if self.root_cause is not None:
+            self.end(self.state, self.ended_at, self.root_cause)
+
+    def end(self, state: RunStatus, at: float | None, cause: RootCause | None) -> None:
+        """Take how it ended, and when."""
+        self.state, self.ended_at = state, at
+        if cause is not None:
+            cause = replace(cause, type=safe(cause.type), message=paragraph(cause.message))
+        self.root_cause = cause
+
+    @property
+    def cause_figures(self) -> LastFigures | None:
+        """What the machine of the root cause was measured at last before it."""
+        cause = self.root_cause
+        tasks = list(self.tasks.values()) if cause is not None else []
+        node = next((task.node for task in tasks if cause is not None and task.rank == cause.rank), -1)
+        return self.figures.get(node)
+
+    @property
+    def ended(self) -> int:
+        """How many ranks or tasks have ended."""
+        return sum(self.counts.values())
+
+    def outcomes(self) -> list[Outcome]:
+        """Outcomes held, by index."""
+        return [t.outcome for _, t in sorted(self.tasks.items()) if t.outcome is not None]
+
+    def aggregate(self) -> dict[str, dict[str, float]] | None:
+        """Mean, standard deviation, minimum and maximum of numeric results; see :func:`aggregate`."""
+        return aggregate([o.summary for o in self.outcomes() if o.kind == "returned"])
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class PoolView(Value):
+    """A pool. ``state``: starting, connecting, up, degraded, stopping, gone, failed, unreachable, unfinished.
+
+    ``key`` tells it from every other one, those of the same name among them; ``name`` is for people. ``ended_at``:
+    Unix time at which it was verified gone. ``hint``: what to do about ``detail``, where that is an error and does not
+    say so.
+    """
+
+    name: str
+    provider: str = ""
+    state: PoolStatus = "starting"
+    detail: str = ""
+    created_at: float = 0.0
+    spec: dict[str, Any] = field(default_factory=dict)
+    nodes: list[NodeView] = field(default_factory=list)
+    runs: dict[str, RunView] = field(default_factory=dict)
+    rank_phases: dict[int, tuple[str, float]] = field(
+        default_factory=dict
+    )  # before a function runs, and since
+    logs: LogBook = field(default_factory=LogBook)
+    metrics: MetricBook = field(default_factory=MetricBook)
+    rhythms: Rhythms = field(default_factory=Rhythms, compare=False, repr=False)  # of what both have heard
+    machines: MachineBook | None = None  # None until somebody has them measured
+    price_hourly: float = 0.0
+    priced_at: float = 0.0  # since when it is that
+    spent_before: float = 0.0  # dollars, at the prices before
+    budget: float | None = None  # dollars that it may cost
+    budget_state: BudgetStatus = "within"
+    budget_ends_at: float | None = None  # when it is torn down unless somebody says what to do
+    ends_at: float | None = None  # by its lease, unless somebody uses it before; see events.LeaseNews
+    unfetched: dict[str, int] = field(
+        default_factory=dict
+    )  # run -> bytes that wait for somebody to fetch them
+    sheets: dict[str, TrialSheet] = field(
+        default_factory=dict, compare=False, repr=False
+    )  # of a record that is played: what is swept, by the run that is a sweep, or the first of one
+    waiting: tuple[events.QueuedRun, ...] = ()  # runs that wait for nodes, in their order
+    receipt: dict[str, Any] | None = None
+    version: int = 0
+    key: str = ""
+    ended_at: float | None = None
+    hint: Hint | None = None
+
+    def __post_init__(self) -> None:
+        self.name, self.provider = safe(self.name), safe(self.provider)
+        self.detail = paragraph(self.detail)
+        self.spec, self.receipt = value(self.spec), value(self.receipt)
+        self.logs.rhythms = self.metrics.rhythms = self.rhythms
+
+    @property
+    def changes(self) -> int:
+        """Another number whenever something has come of the pool: news, lines, numbers."""
+        return self.version + self.logs.version + self.metrics.version
+
+    @property
+    def rents(self) -> bool:
+        """Whether its machines cost money of which nobody says how much."""
+        return bool(self.spec.get("rents")) and not self.price_hourly
+
+    @property
+    def nodes_ready(self) -> int:
+        return sum(n.phase == "ready" for n in self.nodes)
+
+    @property
+    def ranks_per_node(self) -> int:
+        count = self.spec.get("worker", {}).get("ranks_per_node", 1)
+        return count if isinstance(count, int) else 1
+
+    @property
+    def world_size(self) -> int:
+        return len(self.nodes) * self.ranks_per_node
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes it has; of one that nobody has reached, was to have."""
+        meant = self.spec.get("nodes", 0)
+        return len(self.nodes) or (meant if isinstance(meant, int) else 0)
+
+    def node_of(self, rank: int) -> int:
+        """The node that a rank is on."""
+        return rank // self.ranks_per_node
+
+    @property
+    def only_run(self) -> str:
+        """The run for which a worker is set up, whose output then is told of no run; "" where it may be another."""
+        running = [run.id for run in self.runs.values() if run.state == "running"]
+        return running[0] if len(running) == 1 else ""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it can be used, or is on the way there."""
+        return self.state not in ("gone", "failed")
+
+    @property
+    def is_precious(self) -> bool:
+        """Whether its end is no small thing: it costs money, a run goes on, or results are there that nobody has
+        fetched."""
+        runs = self.runs.values()
+        costs = self.price_hourly > 0 or self.rents
+        return costs or bool(self.unfetched) or any(run.state == "running" for run in runs)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it is left. Of one that failed, something may still run, and cost money."""
+        return self.state == "gone"
+
+    def lease_left(self, now: float) -> float | None:
+        """Seconds until the pool ends itself as things stand; None while a run goes on, or nothing counts down."""
+        if (
+            self.ends_at is None
+            or not self.is_live
+            or any(run.state == "running" for run in self.runs.values())
+        ):
+            return None
+        return max(0.0, self.ends_at - now)
+
+    def spent(self, now: float) -> float:
+        """Dollars spent until then, or until the end, at the prices that its machines had."""
+        until = now if self.ended_at is None else self.ended_at
+        return self.spent_before + self.price_hourly * max(0.0, until - self.priced_at) / 3600
+
+    def will_cost(self) -> float | None:
+        """Dollars that it will have cost when its time to live is over; None where it has none."""
+        ttl = self.spec.get("options", {}).get("ttl")
+        return None if ttl is None else self.spent(self.created_at + ttl)
+
+
+def aggregate(summaries: list[Summary | None]) -> dict[str, dict[str, float]] | None:
+    """Order-free statistics of numeric results.
+
+    A number per rank gives one row named ``value``; a dict per rank gives a row for each numeric key that every
+    rank has. Anything else has no aggregate (None).
+
+    Returns:
+        name -> {"mean", "std" (population), "min", "max", "sum", "n"}
+    """
+    values = [s.json for s in summaries if s is not None and s.is_json]
+    if not values or len(values) != len(summaries):
+        return None
+    if all(_is_number(v) for v in values):
+        columns = {"value": values}
+    elif all(isinstance(v, dict) for v in values):
+        keys = [k for k in values[0] if all(_is_number(v.get(k)) for v in values)]
+        columns = {k: [v[k] for v in values] for k in keys}
+    else:
+        return None
+    return {name: _statistics([float(v) for v in column]) for name, column in columns.items()} or None
+
+
+def _is_number(value: object) -> bool:
+    # Not NaN, and no integer that is too large for a float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def _statistics(column: list[float]) -> dict[str, float]:
+    # Divided before they are added, and squared by hypot: numbers near the largest float do not overflow.
+    n = len(column)
+    mean = fsum(value / n for value in column)
+    return {
+        "mean": mean,
+        "std": hypot(*(value - mean for value in column)) / sqrt(n),
+        "min": min(column),
+        "max": max(column),
+        "sum": sum(column),
+        "n": n,
+    }
+
+
+def apply(view: PoolView, event: events.Event) -> None:
+    """Bring a pool's view up to date with one event."""
+    _handler(type(event))(event, view)
+    view.version += 1
+
+
+@singledispatch
+def _apply(event: events.Event, view: PoolView) -> None:
+    raise TypeError(f"no view knows {type(event).__name__}")
+
+
+# A task's events come by the thousand.
+_handler: Callable[[Any], Callable[[events.Event, PoolView], None]] = cache(_apply.dispatch)
+
+
+@_apply.register(events.PoolOpened)
+def _(event: events.PoolOpened, view: PoolView) -> None:
+    view.spec = value(event.spec)
+    view.provider = view.spec.get("provider", "")
+    view.created_at = event.created_at
+    if not view.spent_before:
+        view.priced_at = event.created_at
+    if view.budget is None:
+        view.budget = view.spec.get("options", {}).get("budget")
+    if len(view.nodes) != event.spec.get("nodes", 0):
+        view.nodes = [NodeView(i, since=event.at) for i in range(event.spec.get("nodes", 0))]
+
+
+@_apply.register(events.PoolState)
+def _(event: events.PoolState, view: PoolView) -> None:
+    view.state, view.detail, view.hint = event.state, paragraph(event.detail), event.hint
+
+
+@_apply.register(events.NodePhase)
+def _(event: events.NodePhase, view: PoolView) -> None:
+    node = view.nodes[event.node]
+    if node.phase != event.phase:
+        node.phase, node.since = event.phase, event.at
+    if event.phase == "gone":
+        node.notice, node.notice_ends_at = "", None
+        first = event.node * view.ranks_per_node  # nobody tells of its ranks any more
+        gone = range(first, first + view.ranks_per_node)
+        view.rank_phases = {rank: phase for rank, phase in view.rank_phases.items() if rank not in gone}
+        _note_standing(view, event.at)
+    node.detail, node.retry_at = safe(event.detail), event.retry_at
+    node.said = _with_said(node.said, event)
+    node.address = safe(event.address) or node.address
+
+
+def _with_said(said: Said, event: events.NodePhase) -> Said:
+    detail = safe(event.detail)
+    if not detail or (said and said[-1][1:] == (event.phase, detail)):
+        return said
+    return (*said, (event.at, event.phase, detail))[-NODE_LINES:]
+
+
+def recall_said(view: PoolView, earlier: Iterable[events.NodePhase]) -> None:
+    """Have each node know what was said of it before anybody told this view of it."""
+    told: dict[int, Said] = {}
+    for event in earlier:
+        told[event.node] = _with_said(told.get(event.node, ()), event)
+    for node in view.nodes:
+        node.said = (*told.get(node.index, ()), *node.said)[-NODE_LINES:]
+    view.version += 1
+
+
+@_apply.register(events.NodeNotice)
+def _(event: events.NodeNotice, view: PoolView) -> None:
+    node = view.nodes[event.node]
+    if event.kind != "rebalance" or not node.is_taken_back:
+        node.notice, node.notice_at, node.notice_ends_at = event.kind, event.at, event.ends_at
+
+
+@_apply.register(events.PriceNews)
+def _(event: events.PriceNews, view: PoolView) -> None:
+    hourly = max(0.0, event.hourly)
+    if view.price_hourly:
+        view.spent_before, view.priced_at = view.spent(event.at), event.at
+    view.price_hourly = hourly
+
+
+@_apply.register(events.BudgetNews)
+def _(event: events.BudgetNews, view: PoolView) -> None:
+    view.budget, view.budget_state, view.budget_ends_at = event.budget, event.state, event.ends_at
+
+
+@_apply.register(events.NodeLink)
+def _(event: events.NodeLink, view: PoolView) -> None:
+    node = view.nodes[event.node]
+    if node.link_up is not event.up:
+        node.link_up, node.link_since = event.up, event.at
+    node.link_detail = safe(event.detail)
+
+
+@_apply.register(events.RunOpened)
+def _(event: events.RunOpened, view: PoolView) -> None:
+    if event.run not in view.runs:
+        run = RunView(
+            event.run, event.pool, event.function, event.kind, event.total, event.at,
+            job=event.job, more=event.more, width=event.width,
+        )  # fmt: skip
+        is_newest = all(each.opened_at <= event.at for each in view.runs.values())
+        kept = view.runs | {event.run: run}
+        if not is_newest:
+            # Each node's agent tells a new client of its earlier runs, and nodes answer in any order.
+            kept = dict(sorted(kept.items(), key=lambda each: each[1].opened_at))
+        view.runs = kept
+        _drop_oldest_runs(view, run, is_newest)
+
+
+def _drop_oldest_runs(view: PoolView, current: RunView, is_newest: bool = False) -> None:
+    """Hold the newest runs, those that go on, and the one that an event is about.
+
+    Args:
+        is_newest: Whether older runs that go on take the places of ended ones. While nodes report earlier runs,
+            runs that ended long ago still seem to go on.
+    """
+    spare = max(0, len(view.runs) - RUNS_KEPT)
+    others = [each for each in view.runs.values() if each is not current]
+    ended = [each.id for each in (others if is_newest else others[:spare]) if each.state != "running"]
+    if over := ended[:spare]:
+        view.runs = {run: held for run, held in view.runs.items() if run not in over}
+
+
+@_apply.register(events.RunPlaced)
+def _(event: events.RunPlaced, view: PoolView) -> None:
+    if run := view.runs.get(event.run):
+        run.nodes = tuple(node for node in event.nodes if 0 <= node < len(view.nodes))
+        run.job, run.more = run.job or event.job, run.more or event.more
+        run.version += 1
+
+
+@_apply.register(events.QueueNews)
+def _(event: events.QueueNews, view: PoolView) -> None:
+    view.waiting = tuple(replace(each, name=safe(each.name), who=safe(each.who)) for each in event.waiting)
+
+
+@_apply.register(events.RankPhase)
+def _(event: events.RankPhase, view: PoolView) -> None:
+    phases = {rank: phase for rank, phase in view.rank_phases.items() if rank != event.rank}
+    view.rank_phases = phases | ({event.rank: (safe(event.phase), event.at)} if event.phase else {})
+    _note_standing(view, event.at)
+
+
+def _note_standing(view: PoolView, at: float) -> None:
+    """Whether some rank stands still at a breakpoint, as far as is known now."""
+    view.rhythms.stand(any(phase == "paused" for phase, _ in view.rank_phases.values()), at)
+
+
+@_apply.register(events.RankBegan)
+def _(event: events.RankBegan, view: PoolView) -> None:
+    if run := view.runs.get(event.run):
+        task = _task(run, event.index, event.rank, event.node)
+        if task.outcome is None:
+            task.state = "running"
+            if (
+                run.kind != "map" or task.began_at is None
+            ):  # of which a rank has many calls, one after the other
+                task.began_at = event.at
+        run.version += 1
+
+
+@_apply.register(events.ItemYielded)
+def _(event: events.ItemYielded, view: PoolView) -> None:
+    if run := view.runs.get(event.run):
+        # A quick call's beginning is not announced: what it yields may be the first that is heard of it.
+        task = run.tasks.get(event.index) or _task(run, event.index, event.rank, view.node_of(event.rank))
+        if task.outcome is None:
+            task.state = "running"
+        task.give(event.seq, event.summary)
+        if event.summary.is_json and isinstance(event.summary.json, dict):
+            view.metrics.note(run.id, event.rank, event.at, event.summary.json, event.seq)
+        run.version += 1
+
+
+@_apply.register(events.RankEnded)
+def _(event: events.RankEnded, view: PoolView) -> None:
+    if run := view.runs.get(event.run):
+        out = event.outcome
+        task = _task(run, out.index, out.rank, out.node)
+        if out.kind == "lost" and not out.seconds and task.began_at is not None:
+            # Nobody was left who could tell how long its function ran: until nobody heard of it any more.
+            out = replace(out, seconds=max(0.0, event.at - task.began_at))
+        if task.outcome is not None:
+            run.counts[task.outcome.kind] -= 1
+        task.end(out)
+        run.counts = run.counts | {out.kind: run.counts.get(out.kind, 0) + 1}
+        run.version += 1
+        if out.kind in FAILED and view.machines is not None and len(run.figures) < FIGURES_KEPT:
+            from skyward_core.views.machine_metrics import (
+                last_figures,  # late: most processes never measure machines
+            )
+
+            found = last_figures(out.node, view.machines.nodes.get(out.node), event.at)
+            if found is not None and out.node not in run.figures:
+                run.figures = run.figures | {out.node: found}
+        if len(run.tasks) > TASKS_KEPT and out.kind == "returned":
+            del run.tasks[out.index]
+
+
+@_apply.register(events.RunEnded)
+def _(event: events.RunEnded, view: PoolView) -> None:
+    if run := view.runs.get(event.run):
+        run.end(event.state, event.at, event.root_cause)
+        run.version += 1
+        _drop_oldest_runs(view, run)
+
+
+@_apply.register(events.LeaseNews)
+def _(event: events.LeaseNews, view: PoolView) -> None:
+    view.ends_at = event.ends_at
+
+
+@_apply.register(events.UnfetchedNews)
+def _(event: events.UnfetchedNews, view: PoolView) -> None:
+    view.unfetched = event.runs
+
+
+@_apply.register(events.OutputFetched)
+def _(event: events.OutputFetched, view: PoolView) -> None:
+    if (run := view.runs.get(event.run)) is not None and len(run.outputs) < TASKS_KEPT:
+        run.outputs = run.outputs | {safe(event.target): safe(event.error)}
+        run.version += 1
+
+
+@_apply.register(events.PoolEnded)
+def _(event: events.PoolEnded, view: PoolView) -> None:
+    view.receipt = value(event.receipt)
+    view.state = "gone" if not event.receipt.get("unaccounted") else "failed"
+    view.ended_at = event.at if view.state == "gone" else None
+    for node in view.nodes:
+        if node.phase != "gone" and node.index in event.receipt.get("gone", []):
+            node.phase, node.since = "gone", event.at
+
+
+def _task(run: RunView, index: int, rank: int, node: int) -> TaskView:
+    task = run.tasks.get(index)
+    if task is None:
+        task = TaskView(index, rank, node)
+        run.tasks = run.tasks | {index: task} if len(run.tasks) < 512 else _added(run.tasks, task)
+    task.rank, task.node = rank, node
+    return task
+
+
+def _added(tasks: dict[int, TaskView], task: TaskView) -> dict[int, TaskView]:
+    # Copying for every one of thousands of tasks would cost more than the tasks; readers of big runs use counts.
+    tasks[task.index] = task
+    return tasks
+
+
+_PLAIN = frozenset((int, float, bool, type(None)))
+
+
+def _safe_outcome(outcome: Outcome) -> Outcome:
+    error, summary = outcome.error, outcome.summary
+    if error is not None:
+        error = ErrorInfo(safe(error.type), paragraph(error.message), paragraph(error.traceback))
+    if summary is not None:
+        summary = _safe_summary(summary)
+    numbers = outcome.numbers
+    if numbers is not None and not all(name.isprintable() for name in numbers):
+        numbers = {safe(name): gist for name, gist in numbers.items()}
+    if error == outcome.error and summary is outcome.summary and numbers is outcome.numbers:
+        return outcome
+    return replace(outcome, error=error, summary=summary, numbers=numbers)
+
+
+def _safe_summary(summary: Summary) -> Summary:
+    if type(summary.json) in _PLAIN and summary.type.isprintable() and summary.text.isprintable():
+        return summary
+    kind, text, json = safe(summary.type), safe(summary.text), value(summary.json)
+    if kind == summary.type and text == summary.text and json == summary.json:
+        return summary  # nearly always: then nothing is held twice
+    return replace(summary, type=kind, text=text, json=json)

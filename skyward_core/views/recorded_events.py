@@ -1,0 +1,319 @@
+"""Events as entries of a recording.
+
+An entry has its time under "at" (Unix, in seconds) and its kind under "k". A record may come from a stranger: what is
+not as it should be is passed over, and text is made safe to show by the views, as that of ranks is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from skyward_core.protocol.node_paths import METRICS
+from skyward_core.protocol.validators import is_count, is_log, is_number, is_plain, is_rank, is_run
+from skyward_core.views import events
+from skyward_core.views.machine_metrics import MachineBook
+from skyward_core.views.pool_view import PoolView, TrialSheet, apply
+
+TEXT = 1 << 20  # characters of a text
+NODES = 4096
+RANKS = 4096  # of a pool, which screens go through
+LATEST = 1 << 36  # seconds since 1970; calendars know what day that is
+_PLACES = ("rank", "node", "index")
+
+
+class MisfitError(ValueError):
+    """A value is not what its field says."""
+
+
+def event_of(data: Any) -> events.Event | None:
+    """The event that ``events.to_json`` made this of; None where it is none, or of a kind not known here."""
+    kind: Any = (
+        events.Event.kinds.get(data["event"])
+        if isinstance(data, dict) and type(data.get("event")) is str
+        else None
+    )
+    if kind is None:
+        return None
+    try:
+        event = _maker(kind)(data)
+    except MisfitError:
+        return None
+    run, total, receipt = (getattr(event, name, None) for name in ("run", "total", "receipt"))
+    good = (
+        0 <= event.at < LATEST
+        and (run is None or is_run(run))
+        and (total is None or is_count(total))
+        and (receipt is None or _is_receipt(receipt))
+        and (not isinstance(event, events.PoolOpened) or _is_spec(event.spec))
+        and all(is_rank(each) for name in _PLACES if (each := getattr(event, name, None)) is not None)
+        and (not isinstance(event, events.RankEnded) or _is_place(event.outcome))
+    )
+    return event if good else None
+
+
+def _is_place(outcome: Any) -> bool:
+    return all(is_rank(getattr(outcome, name)) for name in _PLACES)
+
+
+def _is_receipt(receipt: Mapping[str, Any]) -> bool:
+    return is_plain(receipt) and isinstance(receipt.get("gone", []), list)
+
+
+def _is_spec(spec: Mapping[str, Any]) -> bool:
+    """Whether what views and screens ask of a spec is what they expect."""
+    worker, options = spec.get("worker", {}), spec.get("options", {})
+    if not (is_plain(spec) and isinstance(worker, dict) and isinstance(options, dict)):
+        return False
+    nodes, ranks = spec.get("nodes", 0), worker.get("ranks_per_node", 1)
+    limits = (options.get("ttl"), options.get("budget"))
+    return (
+        type(nodes) is int
+        and 0 <= nodes <= NODES
+        and (ranks == "gpu" or (type(ranks) is int and ranks > 0 and max(1, nodes) * ranks <= RANKS))
+        and type(spec.get("provider", "")) is str
+        and all(limit is None or is_number(limit) for limit in limits)
+    )
+
+
+Maker = Callable[[Any], Any]
+"""Gives a value as its type hint says; raises MisfitError where it is none such."""
+
+
+@cache
+def _maker(hint: Any) -> Maker:
+    """That of a hint: worked out once, as a journal has thousands of events."""
+    if is_dataclass(hint):
+        return _object(hint)
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return _one_of(hint, list(map(_maker, parts)))
+    if origin in (dict, Mapping):
+        return _table(hint, *map(_maker, parts))
+    if origin is Sequence:
+        return _list(hint, _maker(parts[0]))
+    return _plain(hint, _check(hint, origin, parts))
+
+
+def _check(hint: Any, origin: Any, parts: tuple[Any, ...]) -> Callable[[Any], object]:
+    if origin is Literal:
+        return lambda value: type(value) is str and value in parts
+    if hint is float:
+        return is_number
+    if hint is int:
+        return lambda value: type(value) is int and is_number(value)
+    if hint is str:
+        return lambda value: type(value) is str and len(value) <= TEXT
+    if hint is Any:
+        return lambda value: True
+    return lambda value: type(value) is hint  # also that of None
+
+
+def _plain(hint: Any, good: Callable[[Any], object]) -> Maker:
+    def make(value: Any) -> Any:
+        if not good(value):
+            raise MisfitError(f"{value!r:.80} is no {hint}")
+        return value
+
+    return make
+
+
+def _table(hint: Any, key: Maker, each: Maker) -> Maker:
+    def make(value: Any) -> Any:
+        if type(value) is not dict:
+            raise MisfitError(f"{value!r:.80} is no {hint}")
+        return {key(name): each(of) for name, of in value.items()}
+
+    return make
+
+
+def _list(hint: Any, each: Maker) -> Maker:
+    def make(value: Any) -> Any:
+        if type(value) is not list:
+            raise MisfitError(f"{value!r:.80} is no {hint}")
+        return list(map(each, value))
+
+    return make
+
+
+def _one_of(hint: Any, makers: Sequence[Maker]) -> Maker:
+    def make(value: Any) -> Any:
+        for each in makers:
+            try:
+                return each(value)
+            except MisfitError:
+                continue
+        raise MisfitError(f"{value!r:.80} is no {hint}")
+
+    return make
+
+
+def _object(kind: Any) -> Maker:
+    hints = get_type_hints(kind)
+    makers = {field.name: _maker(hints[field.name]) for field in fields(kind)}
+    wanted = {
+        field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING
+    }
+
+    def make(value: Any) -> Any:
+        if type(value) is not dict:
+            raise MisfitError(f"{value!r:.80} is no {kind.__name__}")
+        if not value.keys() >= wanted:
+            raise MisfitError(f"{kind.__name__} lacks {', '.join(sorted(wanted - value.keys()))}")
+        # What a newer release tells beside it is left out.
+        return kind(**{name: makers[name](each) for name, each in value.items() if name in makers})
+
+    return make
+
+
+Entry = dict[str, Any]
+STREAMS = ("out", "err")
+ROWS, SHEETS = 4_096, 1_024  # of a sweep, and sweeps of a record
+AHEAD = 1e7  # seconds that clocks may differ
+
+
+def of_event(event: events.Event) -> Entry:
+    """Something that happened."""
+    return {"at": event.at, "k": "event", "event": events.to_json(event)}
+
+
+def of_log(at: float, stem: str, stream: str, run: str, data: bytes) -> Entry:
+    """What a worker printed; ``stem`` is its files' name without the ending."""
+    return {"at": at, "k": "log", "of": stem, "stream": stream, "run": run, "text": _text(data)}
+
+
+def of_numbers(at: float, name: str, data: bytes) -> Entry:
+    """Whole lines of a file of the numbers that a rank logged."""
+    return {"at": at, "k": "numbers", "of": name, "text": _text(data)}
+
+
+def of_figures(at: float, node: int, data: bytes, ahead: float) -> Entry:
+    """Lines of samples of a node's machine; see ``machine_metrics.MachineBook.feed``."""
+    return {"at": at, "k": "figures", "node": node, "ahead": ahead, "text": _text(data)}
+
+
+def of_silence(at: float, node: int, why: str) -> Entry:
+    """Why nothing is measured of a node's machine, or "": something is."""
+    return {"at": at, "k": "silence", "node": node, "why": why}
+
+
+def of_work(at: float, spent: Mapping[int, float]) -> Entry:
+    """What ranks had taken of the processor by then, in seconds."""
+    return {"at": at, "k": "work", "spent": {str(rank): seconds for rank, seconds in spent.items()}}
+
+
+def of_sheet(at: float, run: str, sheet: TrialSheet) -> Entry:
+    """What a run was a sweep of; of one by gangs, its first."""
+    return {"at": at, "k": "sheet", "run": run, "sheet": sheet.to_json()}
+
+
+def time_of(entry: Entry) -> float | None:
+    """When it was; None where it does not say."""
+    at: Any = entry.get("at")
+    return at if is_number(at) and 0 <= at < LATEST else None
+
+
+def feed(view: PoolView, entry: Entry) -> bool:
+    """Bring a view up to date with an entry; whether it was one that can be understood."""
+    at, kind = time_of(entry), entry.get("k")
+    take = _TAKERS.get(kind) if isinstance(kind, str) else None
+    if at is None or take is None:
+        return False
+    try:
+        return take(view, entry, at)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        # What a view cannot be (a node beyond the last one, say) is in no record of ours.
+        return False
+
+
+def _take_event(view: PoolView, entry: Entry, at: float) -> bool:
+    event = event_of(entry.get("event"))
+    if event is not None:
+        apply(view, event)
+    return event is not None
+
+
+def _take_log(view: PoolView, entry: Entry, at: float) -> bool:
+    stem, stream, run, data = entry["of"], entry["stream"], entry["run"], _data(entry["text"])
+    good = stream in STREAMS and is_log(f"{stem}.{stream}") and (run == "" or is_run(run))
+    if good:
+        view.logs.feed(_rank_of(stem), stream, data, at, run or view.only_run, stem)
+    return bool(good)
+
+
+def _take_numbers(view: PoolView, entry: Entry, at: float) -> bool:
+    name = entry["of"]
+    good = is_log(name) and name.endswith(METRICS)
+    if good:
+        view.metrics.feed(name, _rank_of(name), _data(entry["text"]))
+    return bool(good)
+
+
+def _take_figures(view: PoolView, entry: Entry, at: float) -> bool:
+    node, ahead = entry["node"], entry["ahead"]
+    good = _is_node(node) and is_number(ahead) and abs(ahead) < AHEAD
+    if good:
+        _book(view).feed(node, _data(entry["text"]), ahead)
+    return good
+
+
+def _take_silence(view: PoolView, entry: Entry, at: float) -> bool:
+    node, why = entry["node"], entry["why"]
+    good = _is_node(node) and type(why) is str
+    if good:
+        _book(view).explain(node, why)
+    return good
+
+
+def _take_work(view: PoolView, entry: Entry, at: float) -> bool:
+    for rank, seconds in entry["spent"].items():
+        if is_number(seconds):
+            view.rhythms.spent(int(rank), seconds, at)
+    return True
+
+
+def _take_sheet(view: PoolView, entry: Entry, at: float) -> bool:
+    run, sheet = entry["run"], TrialSheet.from_json(entry["sheet"])
+    good = is_run(run) and len(sheet.rows) <= ROWS and len(view.sheets) < SHEETS
+    if good:
+        view.sheets[run] = sheet
+    return bool(good)
+
+
+_TAKERS = {
+    "event": _take_event,
+    "log": _take_log,
+    "numbers": _take_numbers,
+    "figures": _take_figures,
+    "silence": _take_silence,
+    "work": _take_work,
+    "sheet": _take_sheet,
+}
+
+
+def _book(view: PoolView) -> MachineBook:
+    if view.machines is None:
+        view.machines = MachineBook()
+    return view.machines
+
+
+def _is_node(node: Any) -> bool:
+    return type(node) is int and 0 <= node < NODES
+
+
+def _rank_of(name: str) -> int:
+    return int(name[1:].partition(".")[0])
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _data(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # halves of characters that no bytes were
+        return text.encode("utf-8", "replace")

@@ -1,0 +1,979 @@
+"""SkywardApp: keys, screens, errors, theme.
+
+Screens are imported when first shown, and the core's session is made in a thread after the first paint, so
+that starting costs Textual's own import and little more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from textual import events, on, work
+from textual.app import SystemCommand
+from textual.command import CommandPalette
+from textual.filter import LineFilter, Monochrome, NoColor
+from textual.reactive import Reactive
+from textual.screen import Screen
+from textual.worker import NoActiveWorker, WorkerFailed, get_current_worker
+
+from skyward_core.client import settings
+from skyward_core.client.settings import Notify, OwnSettings
+from skyward_core.model.errors import SkywardError
+from skyward_core.views.notification_rules import Notification, NotificationWatch
+from skyward_tui.app.garbage_collection import look_if_due
+from skyward_tui.notifications import Notifier
+from skyward_tui.shutdown import Ends, beside
+from skyward_tui.text.error_hints import words_of
+from skyward_tui.ui.actions import bindings, first_key, of, usable, with_keys
+from skyward_tui.ui.app_interface import AppFace, AtOnce, settled
+from skyward_tui.ui.host_key_questions import HostKeyQuestions
+from skyward_tui.ui.saved_state import KeptScreen, KeptState, Unusable, kept_state, write_down
+from skyward_tui.ui.suspend import sweep
+from skyward_tui.ui.themes import OWN, SKYWARD, UNCOLOURED, legible, muted
+from skyward_tui.ui.type_ahead import Palette, TypedAhead
+from skyward_tui.widgets.header_and_hints import MIN_HEIGHT, MIN_WIDTH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from rich.console import RenderableType
+    from textual.actions import ActionParseResult
+    from textual.dom import DOMNode
+    from textual.driver import Driver
+    from textual.theme import Theme
+    from textual.widget import Widget
+    from textual.worker import Worker
+
+    from skyward_core.client.run_history import FoundInLogs
+    from skyward_core.client.session_protocol import Front, ServerKey
+    from skyward_core.views.pool_view import PoolView, RunView
+    from skyward_tui.dialogs.confirmations import BudgetScreen
+    from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
+    from skyward_tui.launch_form.form import Form
+    from skyward_tui.ui.saved_state import KeptScreen
+
+
+class BudgetQuestions:
+    """One at a time, and none that has been answered elsewhere.
+
+    Args:
+        show: asks, and tells the answer.
+        answered: what becomes of the pool: its new budget, or None to tear it down.
+    """
+
+    def __init__(
+        self,
+        show: Callable[[PoolView, Callable[[str | None], None]], BudgetScreen],
+        answered: Callable[[PoolView, float | None], object],
+    ) -> None:
+        self._show = show
+        self._answered = answered
+        self._asked: dict[str, float | None] = {}  # pool -> the deadline that it was asked with
+        self._open: BudgetScreen | None = None
+
+    def look(self, pools: Iterable[PoolView]) -> None:
+        """Ask where there is something to be asked; take back what somebody else has answered."""
+        waiting = [pool for pool in pools if pool.budget_state == "asked" and pool.is_live]
+        if self._open is not None:
+            # Under another dialog it waits until that is answered.
+            if self._open.pool not in waiting and self._open.is_active:
+                self._open.dismiss("later")
+            return
+        for pool in waiting:
+            if self._asked.get(pool.key, 0.0) != pool.budget_ends_at:
+                self._asked[pool.key] = pool.budget_ends_at
+                self._ask(pool)
+                return
+
+    def _ask(self, pool: PoolView) -> None:
+        def said(answer: str | None) -> None:
+            screen, self._open = self._open, None
+            if screen is not None and answer in screen.budgets:
+                self._answered(pool, screen.budgets[answer])
+            elif answer == "down":
+                self._answered(pool, None)
+
+        self._open = self._show(pool, said)
+
+
+PATIENCE = 5.0  # seconds for the home's disk, which holds nobody up who quits
+
+
+class DressedApp(AppFace):
+    """An app that looks as its person wants it.
+
+    Args:
+        theme: the name of the theme of this start, whatever is set or was chosen before; "" for none.
+        plain: whether to paint nothing but ASCII, whatever is set.
+
+    Attributes:
+        own: what the person has set; the defaults before :meth:`dress`.
+        remarks: what of all that is not used, in words.
+    """
+
+    # Worn from the beginning: one that is put on later has all styles worked out twice before the first paint.
+    theme: Reactive[str] = Reactive(SKYWARD.name)
+    _current: Theme | None = None
+
+    def __init__(self, theme: str, plain: bool) -> None:
+        super().__init__()
+        self.own = OwnSettings()
+        self.remarks: list[str] = []
+        self._asked_theme, self._plain = theme, plain
+        self._kept = KeptState()
+        self._changed: dict[str, str] = {}
+        self._changed_screens: dict[str, KeptScreen] = {}
+        self._writing = asyncio.Lock()
+        self._painters: list[LineFilter] = []
+        self._worn = SKYWARD.name
+        self.add_class(f"-theme-{SKYWARD.name}", update=False)  # as Textual does where a theme comes later
+
+    @property
+    def available_themes(self) -> dict[str, Theme]:
+        """Textual's, and ours."""
+        return {**super().available_themes, **{each.name: each for each in OWN}}
+
+    @property
+    def current_theme(self) -> Theme:
+        """The one that is worn. It is asked for several times by each widget that is painted."""
+        if self._current is None or self._current.name != self.theme:
+            self._current = super().current_theme
+        return self._current
+
+    def dress(self) -> None:
+        """Look as the person wants it, before anything is painted."""
+        try:
+            self.own = settings.own_settings()
+            self._kept = kept_state()
+        except SkywardError:
+            pass  # there is no home, which the session says
+        except Unusable as unusable:
+            self.remarks.append(str(unusable))
+        self.remarks += self.own.refused
+        self._level = self.animation_level
+        self._move_and_paint()
+        if os.environ.get("NO_COLOR") and not self._asked_theme:
+            from skyward_tui.ui.terminal_driver import Colourless
+
+            self._painters.append(Colourless())
+            self.theme = UNCOLOURED
+        self.no_color = self.theme == UNCOLOURED
+        if self.no_color:
+            return
+        name, wrong = self._kept.theme_of(self.own.theme, self._asked_theme, self.available_themes)
+        self.remarks += [wrong] if wrong else []
+        self.theme = name or SKYWARD.name
+
+    def _move_and_paint(self) -> None:
+        self.animation_level = self._level if self.own.motion else "none"
+        is_plain = self._plain or self.own.ascii
+        if is_plain or self._painters:
+            from skyward_tui.ui.terminal_driver import (
+                PlainAscii,  # late: few need it, and the app is starting
+            )
+
+            self._painters = [each for each in self._painters if not isinstance(each, PlainAscii)]
+            self._painters += [PlainAscii()] if is_plain else []
+
+    def dress_again(self, own: OwnSettings) -> None:
+        """Look as the settings say now."""
+        before, self.own = self.own, own
+        self._move_and_paint()
+        if self.own.ascii != before.ascii:
+            for screen in self.screen_stack:
+                for each in (screen, *screen.walk_children()):
+                    each.refresh()
+        if self.own.theme != before.theme and not (self._asked_theme or self.no_color):
+            name = self.own.theme or SKYWARD.name
+            if name in self.available_themes:
+                self._worn = name  # no choice of the palette's
+                self.theme = name
+
+    @property
+    def moves(self) -> bool:
+        return self.own.motion and not self.no_color
+
+    def keep_what_is_chosen(self) -> None:
+        """From now on another theme is the person's choice."""
+        self._worn = self.theme
+        self.theme_changed_signal.subscribe(self, self._theme_chosen)
+
+    def _theme_chosen(self, theme: Theme) -> None:
+        """Keep what the person has chosen, for the next start."""
+        if theme.name == self._worn:
+            return
+        if self.no_color:
+            self.theme = self._worn
+            return self.flash("NO_COLOR is set, and no theme shows; --theme NAME shows one all the same")
+        self._worn = theme.name
+        self._changed |= {"theme": theme.name, "over": self.own.theme}
+        self.run_worker(self.write_down(), group="keep")
+        return None
+
+    def kept_of(self, scope: str) -> KeptScreen:
+        return self._kept.screens.get(scope, {})
+
+    def keep(self, scope: str, screen: KeptScreen) -> None:
+        if screen != self.kept_of(scope):
+            self._change(scope, screen)
+            self.run_worker(self.write_down(), group="keep", exclusive=False)
+
+    async def forget(self, scope: str) -> bool:
+        """Keep nothing of a screen any more; says whether the next start will know."""
+        self._change(scope, {})
+        return await self.write_down()
+
+    def _change(self, scope: str, screen: KeptScreen) -> None:
+        self._kept = self._kept._replace(screens={**self._kept.screens, scope: screen})
+        self._changed_screens[scope] = screen
+
+    async def write_down(self) -> bool:
+        """Keep what has changed for the next start, one change after the other; another app's changes stay. Says
+        whether it is kept."""
+        async with self._writing:
+            changed, screens = self._changed, self._changed_screens
+            if not (changed or screens):
+                return True
+            self._changed, self._changed_screens = {}, {}
+            try:
+                await asyncio.wait_for(beside(partial(write_down, changed, screens)), PATIENCE)
+            except (OSError, TimeoutError, SkywardError) as error:
+                self.flash(f"how the app looks is not kept: {words_of(error)}", "error")
+                return False
+            return True
+
+    def get_css_variables(self) -> dict[str, str]:
+        """The theme's, in which states can be read."""
+        self.theme_variables = legible(super().get_css_variables(), ansi=self.current_theme.ansi)
+        return self.theme_variables
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's, but that no colours means none, and no greys."""
+        return [*filter(_is_no_grey, super().get_line_filters()), *self._painters]
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """What our screens need of a theme beyond Textual's own variables."""
+        theme = self.current_theme
+        return {} if "muted" in theme.variables else {"muted": muted(theme)}
+
+
+def _is_no_grey(each: LineFilter) -> bool:
+    """Whether a filter is none by which Textual has its own notion of no colours: greys, or a cursor that is lost."""
+    return not isinstance(each, Monochrome | NoColor)
+
+
+LAST = "last"  # in what is kept, beside the screens' own scopes
+
+
+class OpeningApp(DressedApp):
+    """What one screen calls to have another one opened."""
+
+    def keep_place(self) -> None:
+        """Keep which screen is left, for the next start."""
+        from skyward_tui.screens.base_screen import BaseScreen
+
+        places = (screen.place for screen in reversed(self.screen_stack) if isinstance(screen, BaseScreen))
+        self.keep(LAST, next(filter(None, places), {}))
+
+    async def open_last(self, still: Callable[[], bool]) -> bool:
+        """Open the screen that was left last, one step from the list of pools; says whether that is settled. It is not
+        while its pool is not listed.
+
+        The place is forgotten first, and kept again on the way out: one that makes the app fail is opened once, and not
+        at each start.
+
+        Args:
+            still: whether it is still wanted, once the place is forgotten.
+        """
+        shows = self._shows(self.kept_of(LAST))
+        if shows is not None and self.kept_of(LAST) and await self.forget(LAST) and still():
+            shows()
+        return shows is not None
+
+    def _shows(self, place: KeptScreen) -> Callable[[], None] | None:
+        """What opens a place; None while its pool is not listed."""
+        if place.get("screen") == "history":
+            return partial(self.show_history, inbox=place.get("inbox") is True)
+        if place.get("screen") != "run":
+            return lambda: None
+        pool, run = self.find_pool(str(place.get("pool"))), str(place.get("run", ""))
+        if pool is None:
+            return None
+        if pool.is_over and any(other.is_precious and not other.is_over for other in self.pools()):
+            return lambda: None  # what goes on, and may cost money, comes before what is over
+        # A run that the pool does not know of any more; one that is over has not been asked yet.
+        return partial(self.show_run, pool.key, run if pool.is_over or run in pool.runs else "")
+
+    def show_pool(self, key: str) -> None:
+        from skyward_tui.screens.run import RunScreen
+
+        while len(self.screen_stack) > 2:
+            self.pop_screen()
+        if len(self.screen_stack) == 2:
+            self.switch_screen(RunScreen(key))
+        else:
+            self.push_screen(RunScreen(key))
+
+    def show_run(self, pool: str, run: str, found: FoundInLogs | None = None) -> None:
+        from skyward_tui.screens.run import RunScreen
+
+        self.push_screen(RunScreen(pool, run or None, found))
+
+    def show_comparison(self, left: str, right: str) -> None:
+        from skyward_tui.screens.compare import CompareScreen
+
+        self.push_screen(CompareScreen(left, right))
+
+    def show_history(self, *, inbox: bool = False) -> None:
+        from skyward_tui.screens.history import HistoryScreen
+
+        self.push_screen(HistoryScreen(inbox=inbox))
+
+    def show_launch(self, pool: str = "", form: Form | None = None) -> None:
+        from skyward_tui.screens.launch.screen import LaunchScreen
+
+        self.push_screen(LaunchScreen(pool, form))
+
+    def show_leftovers(self) -> None:
+        from skyward_tui.screens.leftovers import SweepScreen
+
+        self.push_screen(SweepScreen(self.leftovers))
+
+    def show_hosts(self) -> None:
+        from skyward_tui.screens.hosts import HostsScreen
+
+        self.push_screen(HostsScreen())
+
+    def show_settings(self) -> None:
+        from skyward_tui.screens.settings import SettingsScreen
+
+        self.push_screen(SettingsScreen())
+
+    def show_errors(self, run: RunView, chosen: Callable[[int | None], None]) -> None:
+        from skyward_tui.screens.errors import ErrorsScreen
+
+        self.push_screen(ErrorsScreen(run), chosen)
+
+    def show_stacks(self, pool: str, run: str, chosen: Callable[[int | None], None]) -> None:
+        from skyward_tui.screens.stacks import StacksScreen
+
+        self.push_screen(StacksScreen(pool, run), chosen)
+
+    def ask(self, question: str, offered: str, answered: Callable[[str | None], None]) -> None:
+        from skyward_tui.dialogs.dialog import AskScreen
+
+        self.push_screen(AskScreen(question, offered), answered)
+
+    def show_differences(self, title: str, lines: Sequence[str]) -> None:
+        from skyward_tui.dialogs.result_differences import DifferencesScreen
+
+        self.push_screen(DifferencesScreen(title, lines))
+
+
+class FailingApp(OpeningApp):
+    """An app that tells its person what becomes of pools where it fails.
+
+    Args:
+        theme: as :class:`DressedApp` takes it.
+        plain: the same.
+
+    Attributes:
+        VITAL: groups of workers without which the app does not go on: the one that paints, and the one that ends it.
+    """
+
+    VITAL: ClassVar[tuple[str, ...]] = ("paint", "leave")
+
+    def __init__(self, theme: str, plain: bool) -> None:
+        super().__init__(theme, plain)
+        self._began = time.time()
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Show in its panel what a worker failed at; Textual ends the app for anything else."""
+        try:
+            worker = get_current_worker()
+        except NoActiveWorker:
+            worker = None
+        if worker is None or worker.group in self.VITAL or not isinstance(error, WorkerFailed):
+            super()._handle_exception(error)
+        else:
+            self._show_failure(worker, error.error)
+
+    def _show_failure(self, worker: Worker[object], error: BaseException) -> None:
+        from textual.content import Content
+
+        from skyward_core.client import bug_report
+        from skyward_core.util.terminal_safe_text import field
+        from skyward_tui.screens.base_screen import BaseScreen
+
+        bug_report.log_failure(worker.name, error)
+        what = field(f"{type(error).__name__}: {error}")
+        if (box := _box_of(worker.node)) is not None:
+            box.border_subtitle = Content.styled(f"✗ {what}", "$text-error")
+        screen = next(
+            (each for each in worker.node.ancestors_with_self if isinstance(each, BaseScreen)), self
+        )
+        screen.flash(
+            f"this is a defect of skyward-tui: {what} (--debug writes its traceback to the log)", "error"
+        )
+
+    def _fatal_error(self) -> None:  # Textual calls it where nobody handles an error
+        if (error := sys.exception()) is not None:
+            from skyward_tui.app.crash_report import failed
+
+            self.panic(failed(error, self.pools(), self._began))
+
+    def panic(self, *renderables: RenderableType) -> None:
+        """End, and leave this on the terminal, with nothing that acts there: an error may quote what a rank said."""
+        from skyward_tui.app.crash_report import Harmless
+
+        super().panic(*map(Harmless, renderables))
+
+
+def _box_of(node: DOMNode) -> Widget | None:
+    """The box that a node is in: a panel, or a dialog's."""
+    from skyward_tui.dialogs.dialog import Dialog
+    from skyward_tui.widgets.header_and_hints import Panel
+
+    for each in node.ancestors_with_self:
+        if isinstance(each, Panel):
+            return each
+        if isinstance(each, Dialog):
+            return next(iter(each.query("#dialog")), None)  # none before it is composed
+    return None
+
+
+S = TypeVar("S")
+
+FRAMES, FRAMES_OVER_SSH = 10, 5  # paints a second
+REFRESH_SECONDS = 1.0
+LIVELY_SECONDS = 1.0  # for which a key, or work that has ended, may still change what is shown
+AGAIN_SECONDS = (0.6, 1.6)  # after news: panels look now and then at what keeps coming, and at the last of it
+REST_SECONDS = 0.3  # without news or keys, after which is asked as seldom as over SSH
+STILL_SECONDS = 10.0  # for which a screen may stay as it is at most, should the clock stand still
+FIRST_LOOK_SECONDS = 10.0  # until pools are listed, for which the ledger alone is read
+DETACH_SECONDS = 5.0
+SWITCH_INTERVAL = 0.0005  # seconds
+
+
+def _new_session() -> Front:
+    from skyward_core.client.session import Session
+
+    return Session()
+
+
+class SkywardApp(FailingApp):
+    """Launch, watch and tear down pools.
+
+    Args:
+        session_factory: makes the session, called once in a thread; it may take its time and may raise.
+        clock: Unix time in seconds.
+        read_only: whether it only looks at pools, and refuses what would change something.
+        theme: the name of the theme of this start, whatever is set or was chosen before; "" for none.
+        plain: whether to paint nothing but ASCII, whatever is set.
+    """
+
+    TITLE = "skyward"
+    REFUSAL: ClassVar[str] = "this app only looks (--read-only), and changes nothing"
+    BINDINGS = bindings("app")
+    ENABLE_COMMAND_PALETTE = True
+    ESCAPE_TO_MINIMIZE = False
+    # Classes that screens get: -narrow shows the log alone, -slim and -flat nothing but "terminal too small".
+    HORIZONTAL_BREAKPOINTS = [(0, "-slim"), (MIN_WIDTH, "-narrow"), (100, "-normal"), (140, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (MIN_HEIGHT, "-short"), (30, "-tall")]  # noqa: RUF012
+    CSS: ClassVar[str] = """
+    ToastRack { display: none; }
+    CommandPalette > Vertical { width: 100%; max-width: 90; }
+    CommandPalette #--results { max-width: 90; }
+    CommandPalette SearchIcon { display: none; }
+    """
+
+    def __init__(
+        self,
+        session_factory: Callable[[], Front] = _new_session,
+        clock: Callable[[], float] = time.time,
+        *,
+        read_only: bool = False,
+        theme: str = "",
+        plain: bool = False,
+    ) -> None:
+        super().__init__(theme, plain)
+        self.read_only = read_only
+        # Pools live on a thread beside this one. At the interpreter's own interval (5 ms) a flood of logs there
+        # would hold up every key press here by several of them.
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        self.clock = clock
+        self.session = None
+        self.session_error = ""
+        self.unlaunched = None
+        self.keys = {}
+        self.leftovers = None
+        self.failures = 0
+        self.replay = None
+        self.host_keys = HostKeyQuestions(self.post_message, self._show_host_key)
+        self.budgets = BudgetQuestions(self._show_budget, self._heed_budget)
+        self.at_once = AtOnce()
+        self._session_factory = session_factory
+        self._refresh_error = ""
+        self._ends = Ends()
+        self._leaving = False
+        self._returns = not self.REPLAYS  # to the screen that was left last, before anybody goes elsewhere
+        self._returning = asyncio.Lock()
+        self._lively_until = time.monotonic() + LIVELY_SECONDS
+        self._pumped: tuple[tuple[object, ...] | None, float] = (None, 0.0)
+        self._again: list[float] = []  # when the screen gets its pulse again, the next one last
+        self._touched = time.monotonic()  # when somebody pressed a key, or moved the mouse
+        self._watch = NotificationWatch()
+        # From a thread of its own a command tells what is wrong with it.
+        self._notifier = Notifier(Notify(), self._to_terminal, partial(self.call_later, self._command_failed))
+        self._typed = TypedAhead(self, self._hear)
+        self._early: list[events.Event] | None = []  # what was typed before there was anything to act on
+        if "SSH_CONNECTION" in os.environ:
+            self.animation_level = "none"
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Do what a key means; of who may only look, refuse what is more than that."""
+        scope = getattr(default_namespace, "SCOPE", "") or getattr(self.screen, "SCOPE", "")
+        if self.read_only and any(each.call == action and not each.looks for each in of(scope)):
+            self.flash(self.REFUSAL, "error")
+            return True
+        return await super().run_action(action, default_namespace, namespaces)
+
+    def get_driver_class(self) -> type[Driver]:
+        """Textual's own for this machine, which on Linux and its like does not survive its terminal."""
+        if (found := super().get_driver_class()).__name__ != "LinuxDriver":
+            return found
+        from skyward_tui.ui.terminal_driver import TerminalDriver
+
+        return TerminalDriver
+
+    # Start and pump
+
+    def on_load(self) -> None:
+        self._ends.heed(self._end)
+        self.dress()
+
+    def get_default_screen(self) -> Screen[Any]:
+        from skyward_tui.screens.pool_list import PoolsScreen
+
+        return PoolsScreen()
+
+    def on_mount(self) -> None:
+        self.keep_what_is_chosen()
+        self.run_worker(self._keep_pumping(), group="paint")
+        self.run_worker(self._keep_looking(), group="refresh")
+        # The terminal of an app that comes back from the shell is empty; only what changes is painted otherwise.
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
+
+    def on_ready(self) -> None:
+        """The first paint is done, whatever screen or dialog that was of."""
+        self.run_worker(self._open_session(), name="session")
+
+    async def on_event(self, event: events.Event) -> None:
+        """Keep what is typed before the ledger is read, for then."""
+        is_typed = isinstance(event, events.Key | events.Paste) and not event.is_forwarded
+        if is_typed or isinstance(event, events.MouseDown):
+            self._returns = False
+        if is_typed and self._early is not None:
+            self._early.append(event)
+        elif is_typed:
+            await self._typed.take(event)
+        else:
+            await self._hear(event)
+
+    async def _hear(self, event: events.Event) -> None:
+        if isinstance(event, events.InputEvent | events.Resize):
+            self._touched = time.monotonic()
+            self._enliven()
+            self.at_once.heed(event)
+        await super().on_event(event)
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        # These two come every second; what they find is seen by the pools.
+        if event.worker.group not in ("refresh", "paint"):
+            self._enliven()
+
+    def _enliven(self) -> None:
+        self._lively_until = time.monotonic() + LIVELY_SECONDS
+
+    def _hear_early_keys(self) -> None:
+        early, self._early = self._early or [], None
+        for event in early:
+            # A terminal that was not ours yet has made a line's end of it.
+            is_enter = isinstance(event, events.Key) and event.key == "ctrl+j"
+            self.post_message(events.Key("enter", "\r") if is_enter else event)
+
+    async def _open_session(self) -> None:
+        from skyward_core.model.errors import SkywardError
+        from skyward_core.util.terminal_safe_text import paragraph
+        from skyward_tui.text.error_hints import words_of
+
+        defect: Exception | None = None
+        try:
+            self.session = await asyncio.to_thread(self._session_factory)
+            refused = self._heed()
+            self.session.ask_about_budgets()
+            if said := "; ".join(filter(None, (self.session.notice, *self.remarks, *refused))):
+                self.flash(said, "error")
+            await self._list_pools()
+        except (SkywardError, OSError) as error:
+            self.session_error = paragraph(words_of(error))
+        except Exception as error:  # noqa: BLE001  raised again below
+            self.session_error = paragraph(f"{type(error).__name__}: {error}")
+            defect = error
+        self._pump()
+        await self._return()
+        self._hear_early_keys()
+        if defect is not None:
+            raise defect
+        self.refresh_pools()
+        self.look_for_failures()
+        self.look_for_leftovers()
+        await sweep()
+
+    async def _keep_pumping(self) -> None:
+        while True:
+            await asyncio.sleep(self._pause)
+            self._pump()
+
+    @property
+    def _pause(self) -> float:
+        """Seconds until it is asked again what there is to paint; more where nothing has happened of late."""
+        rests = time.monotonic() > max(self._lively_until, self._pumped[1] + REST_SECONDS)
+        return 1 / (FRAMES_OVER_SSH if rests or "SSH_CONNECTION" in os.environ else FRAMES)
+
+    async def _list_pools(self) -> None:
+        """Keys act on what is listed; what a pool that does not answer is waited for they need not wait."""
+        if self.session is None:
+            return
+        # What is wrong with it the next look tells, which comes at once.
+        look = asyncio.gather(settled(self.session.refresh()), return_exceptions=True)
+        until = time.monotonic() + FIRST_LOOK_SECONDS
+        while not (look.done() or self.pools() or time.monotonic() > until):
+            await asyncio.wait({look}, timeout=0.02)
+
+    def _pump(self) -> None:
+        """Give the screen in front its pulse where something has come, or time has changed what it tells. An app that
+        nobody touches costs next to nothing."""
+        from skyward_tui.screens.base_screen import BaseScreen
+
+        screen, pools, clock = self._front(BaseScreen), self.pools(), self.clock()
+        beat = None if screen is None else screen.beat(clock)
+        state = [(pool.key, pool.state, pool.changes) for pool in pools], id(screen), beat
+        now, (before, since) = time.monotonic(), self._pumped
+        if state != before:
+            if before is None or state[0] != before[0]:
+                self._again = [now + after for after in reversed(AGAIN_SECONDS)]
+        elif self._again and now > self._again[-1]:
+            self._again.pop()
+        elif self._lively_until < now < since + STILL_SECONDS:
+            return
+        self._pumped = state, now
+        # While the app shuts down its screens lose their widgets one by one.
+        if self.is_running and screen is not None and screen.is_mounted:
+            screen.pulse(clock)
+            if not self.read_only:
+                self.budgets.look(pools)
+        for told in self._watch.look(pools, clock):
+            self.call_person(told)
+
+    def _front(self, kind: type[S]) -> S | None:
+        """The topmost screen of a kind; dialogs may lie over it."""
+        return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, kind)), None)
+
+    async def _keep_looking(self) -> None:
+        """Look for pools once a second. One that does not answer holds nobody up: the next look passes it by."""
+        looks: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                await asyncio.sleep(REFRESH_SECONDS)
+                look_if_due(time.monotonic() - self._touched)
+                looks.add(look := asyncio.create_task(self._look_for_pools(patient=True)))
+                look.add_done_callback(looks.discard)
+        finally:
+            for look in looks:
+                look.cancel()
+
+    @work(group="refresh")
+    async def refresh_pools(self) -> None:
+        """Look for pools that others made, and for those that are over, now."""
+        await self._look_for_pools(patient=False)
+        await self._return()  # to a pool that is over, which are listed now
+
+    async def _return(self) -> None:
+        """Open the screen that was left last, as soon as there is one."""
+        async with self._returning:
+            if self._may_return():
+                self._returns = not await self.open_last(self._may_return)
+
+    def _may_return(self) -> bool:
+        return self._returns and self.session is not None and len(self.screen_stack) == 1
+
+    async def _look_for_pools(self, *, patient: bool) -> None:
+        """With ``patient`` pass those by that did not answer of late, until they are due."""
+        from skyward_core.model.errors import SkywardError
+        from skyward_tui.text.error_hints import words_of
+
+        if self.session is None:
+            return
+        failed = ""
+        try:
+            await settled(self.session.refresh(over=True, patient=patient))
+        except (SkywardError, OSError) as error:
+            failed = words_of(error)
+        if failed and failed != self._refresh_error:
+            self.flash(f"looking for pools failed: {failed}", "error")
+        self._refresh_error = failed
+
+    @work(group="failures", exclusive=True)
+    async def look_for_failures(self) -> None:
+        """Nothing waits for it; a ledger that cannot be read is told of by who needs it."""
+        from skyward_core.model.errors import SkywardError
+
+        if self.session is not None:
+            with suppress(SkywardError, OSError):
+                found = await settled(self.session.failures())
+                self.failures = len(found)
+
+    @work(group="leftovers", exclusive=True)
+    async def look_for_leftovers(self) -> None:
+        """Nothing waits for it, and nothing is changed by it."""
+        from skyward_core.model.errors import SkywardError
+        from skyward_tui.text.error_hints import words_of
+        from skyward_tui.text.receipts_and_leftovers import doubts_of, line_of
+
+        if self.session is None:
+            return
+        try:
+            found = await settled(self.session.sweep())
+        except (SkywardError, OSError) as error:
+            return self.flash(f"could not look for what is left: {words_of(error)}")
+        self.leftovers = found
+        if line := line_of(found, f"{first_key('pools.sweep', self.keys)} in the list of pools shows it"):
+            self.flash(line, "error")
+        elif doubts := doubts_of(found):
+            self.flash(doubts)
+
+    # What screens ask of it
+
+    def pools(self) -> list[PoolView]:
+        return [] if self.session is None else self.session.pools()
+
+    def own_time(self) -> float:
+        return self.clock()
+
+    def find_pool(self, key: str) -> PoolView | None:
+        return next((pool for pool in self.pools() if pool.key == key), None)
+
+    def heed_settings(self, own: OwnSettings) -> None:
+        self.dress_again(own)
+        self._heed()
+
+    def _heed(self) -> list[str]:
+        """Have the person's keys, and what else they have set; gives what of the keys cannot be had, in words."""
+        self.keys, refused = usable(self.own.keys)
+        self.set_keymap(self.keys)
+        self._notifier.ways = self.own.notify
+        settings.hold_logs(self.own.memory_of_logs)
+        return refused
+
+    def flash(self, text: str, kind: str = "info") -> None:
+        from skyward_tui.screens.base_screen import BaseScreen
+
+        if (screen := self._front(BaseScreen)) is not None:
+            screen.flash(text, kind)
+
+    def copy(self, text: str, what: str) -> None:
+        if not text:
+            return self.flash(f"no {what} to copy")
+        super().copy_to_clipboard(text)  # by OSC 52, which no terminal answers
+        self._pass_on(text, what)
+        return None
+
+    def copy_to_clipboard(self, text: str) -> None:
+        self.copy(text, "text")
+
+    @work(exclusive=True, group="copy")
+    async def _pass_on(self, text: str, what: str) -> None:
+        from skyward_tui.ui.terminal_driver import NotCopied, pass_on
+
+        try:
+            remark = await asyncio.to_thread(pass_on, text)
+        except NotCopied as error:
+            return self.flash(with_keys(f"could not copy {what}: {error}", self.keys), "error")
+        said = f"copied {what} ({len(text):,} characters)"
+        return self.flash(f"{said}, {remark}" if remark else said, "done")
+
+    def call_person(self, told: Notification) -> None:
+        self._notifier.tell_unless_seen(told, self.app_focus, time.monotonic() - self._touched)
+
+    def _command_failed(self, why: str) -> None:
+        self.flash(why, "error")
+
+    def _to_terminal(self, text: str) -> None:
+        if self._driver is not None and not self.is_headless:
+            self._driver.write(text)
+
+    @on(HostKeyQuestions.QuestionsChanged)
+    def _ask_about_host_keys(self) -> None:
+        self.host_keys.show()
+
+    def _show_host_key(self, key: ServerKey, judged: Callable[[bool | None], None]) -> HostKeyScreen:
+        from skyward_tui.dialogs.host_key_and_secret import HostKeyScreen
+
+        screen = HostKeyScreen(key)
+        self.push_screen(screen, judged)
+        self.call_person(Notification("hostkey", "", what=key.pattern))
+        return screen
+
+    def _show_budget(self, pool: PoolView, said: Callable[[str | None], None]) -> BudgetScreen:
+        from skyward_tui.dialogs.confirmations import BudgetScreen
+
+        screen = BudgetScreen(pool, self.clock())
+        self.push_screen(screen, said)
+        return screen
+
+    @work(group="budget")
+    async def _heed_budget(self, pool: PoolView, budget: float | None) -> None:
+        from skyward_core.model.errors import SkywardError
+        from skyward_tui.text.error_hints import words_of
+
+        if self.session is None:
+            return
+        try:
+            if budget is None:
+                await settled(self.session.down(pool.key))
+            else:
+                await settled(self.session.raise_budget(pool.key, budget))
+        except (SkywardError, OSError) as error:
+            self.flash(words_of(error), "error")
+
+    def on_unmount(self) -> None:
+        self.host_keys.close()
+        self._ends.heed_no_more()
+
+    # Actions
+
+    def action_help(self) -> None:
+        from skyward_tui.dialogs.help import HelpScreen
+        from skyward_tui.screens.base_screen import BaseScreen
+
+        if not isinstance(self.screen, HelpScreen):
+            below = self._front(BaseScreen)
+            self.push_screen(HelpScreen("" if below is None else below.SCOPE))
+
+    def action_about(self) -> None:
+        from skyward_tui.app.crash_report import about
+        from skyward_tui.dialogs.dialog import ChoiceScreen
+
+        text = about(self)
+        choices = [("close", "Close", False), ("copy", "Copy it", False)]
+        asked = ChoiceScreen("about", text, choices, escape="close")
+        self.push_screen(asked, lambda chosen: self.copy(text, "it") if chosen == "copy" else None)
+
+    def action_command_palette(self) -> None:  # Textual calls action_command_palette
+        if not isinstance(self.screen, CommandPalette):
+            self.push_screen(Palette(id="--command-palette"))
+
+    def action_jump(self) -> None:
+        from skyward_tui.dialogs.jump_menu import JumpScreen, places
+
+        below = self.screen
+        if isinstance(below, JumpScreen | CommandPalette):
+            return
+        if not (there := places(below)):
+            return self.flash("there is nothing here to jump to")
+        self.push_screen(JumpScreen(there), lambda chosen: below.set_focus(chosen) if chosen else None)
+        return None
+
+    def action_help_quit(self) -> None:
+        """ctrl+c never ends anything."""
+        quits = first_key("app.quit", self.keys)
+        self.flash(f"ctrl+c ends nothing here: {quits} quits, and asks first while pools are up")
+
+    async def action_quit(self) -> None:
+        self.action_ask_quit()
+
+    def action_ask_quit(self) -> None:
+        """Quit at once where nothing is up, else ask what becomes of the pools."""
+        live = [pool.name for pool in self.pools() if not pool.is_over]
+        if not live:
+            self._end()
+            return
+        from skyward_tui.dialogs.confirmations import QuitScreen
+
+        if not isinstance(self.screen, QuitScreen):
+            self.push_screen(QuitScreen(live), self._quit_as)
+
+    def _quit_as(self, choice: str | None) -> None:
+        if choice == "keep":
+            self._end()
+        elif choice == "down":
+            from skyward_tui.dialogs.confirmations import TeardownScreen
+
+            keys = [pool.key for pool in self.pools() if not pool.is_over]
+            self.push_screen(TeardownScreen(keys, asked=True), self._quit_if)
+
+    def _quit_if(self, all_gone: bool | None) -> None:
+        if all_gone:
+            self._end()
+
+    def terminal_gone(self) -> None:
+        self._ends.come(signal.SIGHUP)
+
+    def _end(self, status: int = 0) -> None:
+        """End; who is told so again goes on as before."""
+        if not self._leaving:
+            self._leaving = True
+            self._leave(status)
+
+    @work(group="leave")
+    async def _leave(self, status: int) -> None:
+        """Let go of the pools and end; a link that hangs holds nobody up."""
+        if self.session is not None:
+            if self.host_keys.close():
+                await self._starts_ended()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(beside(self.session.detach), DETACH_SECONDS)
+        self._keep_screens()
+        if not self.REPLAYS:
+            self.keep_place()
+        await self.write_down()
+        # Textual composes nothing for an app that is to exit: a screen that opens just now would miss its own widgets.
+        while not (self.screen_stack and self.screen.is_mounted):
+            await asyncio.sleep(0.01)
+        self.exit(return_code=status)
+
+    def _keep_screens(self) -> None:
+        from skyward_tui.screens.base_screen import BaseScreen
+
+        for screen in self.screen_stack:
+            if isinstance(screen, BaseScreen) and screen.is_mounted and (kept := screen.kept()):
+                self.keep(screen.SCOPE, kept)
+
+    async def _starts_ended(self) -> None:
+        """A start that was refused a host key on the way out ends, and the ledger knows it."""
+        deadline = time.monotonic() + DETACH_SECONDS
+        while time.monotonic() < deadline and any(p.state in ("starting", "stopping") for p in self.pools()):
+            await asyncio.sleep(0.02)
+
+    def get_system_commands(
+        self, screen: Screen[Any]
+    ) -> Iterable[SystemCommand]:  # Textual calls get_system_commands
+        """The palette: every action of this screen, then Textual's theme choice."""
+        from skyward_tui.screens.base_screen import commands
+
+        yield from commands(self, screen)
+        yield SystemCommand("Theme", "Change the colours", self.action_change_theme)

@@ -1,0 +1,104 @@
+"""The report after an internal error, with versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import rich
+import textual
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.segment import Segment
+from rich.text import Text
+from rich.traceback import Traceback
+
+import skyward_core
+from skyward_core.client import bug_report, settings
+from skyward_core.util.terminal_safe_text import in_place
+from skyward_core.views.pool_view import PoolView
+from skyward_tui.text.number_format import count
+
+if TYPE_CHECKING:
+    from skyward_tui.ui.app_interface import AppFace
+
+
+PACKAGES = Path(__file__).parents[1], Path(skyward_core.__file__).parent
+
+UPDATED = "skyward-tui's own files were changed while it was open, as an update does. Start it again."
+DEFECT = "skyward-tui failed by itself, which is a defect of it. What stands above belongs into a report."
+
+
+def failed(error: BaseException, pools: Sequence[PoolView], began: float) -> RenderableType:
+    """Where it failed, and below it what that means for the person.
+
+    Variables are left out: passwords and environments stand in some, and this is what people put into a report.
+
+    Args:
+        pools: all that the app knew.
+        began: when the app was started, in Unix time.
+    """
+    where = Traceback.from_exception(
+        type(error), error, error.__traceback__, show_locals=False, suppress=(rich, textual)
+    )
+    return Group(where, Padding(Text("\n\n".join(_words(pools, began))), (1, 0)))
+
+
+class Harmless:
+    """Something as it is painted, but for characters in it that would act on a terminal, which show as a mark."""
+
+    def __init__(self, shown: RenderableType) -> None:
+        self._shown = shown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._shown, options):
+            if not segment.control:
+                lines = segment.text.split("\n")
+                yield Segment("\n".join(map(in_place, lines)), segment.style)
+
+
+def _words(pools: Sequence[PoolView], began: float) -> list[str]:
+    up = [pool.name for pool in pools if not pool.is_over]
+    words = [UPDATED if _are_newer(began) else DEFECT]
+    if up:
+        words.append(
+            f"Nothing was torn down: {', '.join(up)} and what runs there; skyward-tui opens it again."
+        )
+    return words
+
+
+def _are_newer(began: float) -> bool:
+    """Whether a file of ours was written after that time; modules that are loaded late would not fit the others."""
+    try:
+        return any(file.stat().st_mtime > began for folder in PACKAGES for file in folder.rglob("*.py"))
+    except OSError:  # one that was there is gone
+        return True
+
+
+_TOLD = ("TERM", "TERM_PROGRAM", "COLORTERM", "NO_COLOR", "LANG")  # variables that say what the terminal is
+_BETWEEN = {"SSH_CONNECTION": "over ssh", "TMUX": "in tmux", "STY": "in GNU screen"}
+
+
+def about(app: AppFace) -> str:
+    """Lines to be read and to be copied, without secrets that are known as such."""
+    pools = app.pools()
+    up = sum(not pool.is_over for pool in pools)
+    size, own = app.size, app.own
+    told = {
+        "skyward-tui": f"{metadata.version('skyward-tui')}, Textual {metadata.version('textual')}",
+        "Python": f"{platform.python_version()}, {platform.platform()}",
+        "terminal": ", ".join([
+            f"{size.width}x{size.height}",
+            *(f"{name}={os.environ[name]}" for name in _TOLD if name in os.environ),
+            *(words for name, words in _BETWEEN.items() if name in os.environ),
+        ]),
+        "looks": f"{app.theme}{', plain ASCII' if own.ascii else ''}{'' if own.motion else ', no motion'}",
+        "pools": f"{up} up, {count(len(pools) - up, 'other')} listed{', read-only' if app.read_only else ''}",
+        "state folder": str(settings.file().parent),
+        "more": "skyward-tui debug-dump packs checks, ledger and log",
+    }  # fmt: skip
+    return bug_report.cleaner()("\n".join(f"{name + ':':<14}{words}" for name, words in told.items()))

@@ -1,0 +1,77 @@
+"""The app on a record in place of pools: the same screens, a clock that can be paused, nothing that can be changed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skyward_tui.app.app import SkywardApp
+from skyward_tui.ui.actions import bindings
+
+if TYPE_CHECKING:
+    from skyward_core.client.session_protocol import Front
+
+SHORT_STEP, LONG_STEP = 10.0, 60.0  # seconds of the record
+
+
+class ReplayApp(SkywardApp):
+    """Play a record.
+
+    Args:
+        record: its file.
+        theme, plain: see ``app.SkywardApp``.
+    """
+
+    REPLAYS = True
+    BINDINGS = bindings("replay")
+    REFUSAL = "this is a replay of a record, and changes nothing"
+
+    def __init__(self, record: Path, theme: str = "", plain: bool = False) -> None:
+        super().__init__(self._open, self._time_of_record, read_only=True, theme=theme, plain=plain)
+        self._record = record
+
+    def _open(self) -> Front:
+        from skyward_core.client.replay_session import Playback, Replay, opened
+
+        playback = Playback(opened(self._record))
+        front = Replay(playback)
+        self.replay = playback
+        return front
+
+    def _time_of_record(self) -> float:
+        return time.time() if self.replay is None else self.replay.shown_at()
+
+    def own_time(self) -> float:
+        return time.time()
+
+    async def _open_session(self) -> None:
+        await super()._open_session()
+        if self.replay is not None:
+            self.show_pool(self.replay.view.key)
+
+    def action_ask_quit(self) -> None:
+        """There is no pool of which somebody could have to be asked."""
+        self._end()
+
+    # How it is played
+
+    def action_replay_pause(self) -> None:
+        if self.replay is not None:
+            self.replay.toggle()
+
+    def action_replay_speed(self, factor: float) -> None:
+        if self.replay is not None:
+            self.replay.faster(factor)
+
+    def action_replay_skip(self, steps: int) -> None:
+        if self.replay is not None:
+            self.replay.skip(steps * SHORT_STEP)
+
+    def action_replay_skip_far(self, steps: int) -> None:
+        if self.replay is not None:
+            self.replay.skip(steps * LONG_STEP)
+
+    def action_replay_failure(self) -> None:
+        if self.replay is not None and not self.replay.to_failure():
+            self.flash("no run fails in this record")

@@ -1,0 +1,121 @@
+"""``skyward-tui doctor`` and ``debug-dump``: checks of an installation and its hosts, and a bug report."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from skyward_core.client import bug_report
+from skyward_core.client import doctor as pools
+from skyward_core.model import errors
+from skyward_core.model.errors import UsageError
+from skyward_core.model.machines import Check
+from skyward_tui.cli.console import Console
+from skyward_tui.cli.run_report import table
+from skyward_tui.text.error_hints import detail_of
+from skyward_tui.text.number_format import Columns
+
+SMALLEST = (80, 24)
+
+_LOOKS = {"ok": ("✓", 32), "warn": ("!", 33), "fail": ("✗", 31)}
+
+
+def doctor(console: Console) -> int:
+    """Check what pools need, and print a line for each; exit status 1 where something cannot work."""
+    columns, checks = Columns(len("! warn"), len("open files")), list[Check]()
+    for c in examine():  # a host that does not answer is waited for last
+        checks.append(c)
+        if not console.as_json:
+            glyph, color = _LOOKS[c.state]
+            console.say(columns.line([f"{glyph} {c.state}", c.subject, detail_of(c)]), color)
+    if console.as_json:
+        rows = [{"subject": c.subject, "state": c.state, "detail": detail_of(c)} for c in checks]
+        console.result({"ok": all(c.state != "fail" for c in checks), "checks": rows})
+    return errors.FAILED if any(c.state == "fail" for c in checks) else errors.OK
+
+
+def examine() -> Iterator[Check]:
+    """Yield what is found of all that pools and the app need."""
+    return pools.examine(_terminal())
+
+
+def _terminal() -> Check:
+    if not sys.stdout.isatty():
+        return Check("terminal", "warn", "none here: the app needs one, the other commands do not")
+    size = shutil.get_terminal_size()
+    name = os.environ.get("TERM", "")
+    if size < SMALLEST:
+        return Check("terminal", "warn", f"{size.columns}x{size.lines}; the app wants at least 80x24")
+    return Check("terminal", "ok", f"{name or 'unnamed'}, {size.columns}x{size.lines}")
+
+
+def debug_dump(path: str | None, console: Console) -> int:
+    """Write the file, and say what is in it.
+
+    Args:
+        path: where; a name with the time in it in the current folder when None.
+
+    Raises:
+        UsageError: something is there already.
+        OSError: it cannot be written.
+    """
+    target = Path(path or time.strftime("skyward-debug-%Y%m%d-%H%M%S.zip"))
+    _refuse_if_there(target)
+    parts = _parts()
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, (_, text) in parts.items():
+            packed.writestr(name, text)
+    _write(target, archive.getvalue())
+    sizes = {name: len(text.encode()) for name, (_, text) in parts.items()}
+    console.say(f"{target} holds:")
+    for line in table([(name, f"{sizes[name]:,} bytes", what) for name, (what, _) in parts.items()]):
+        console.say(f"  {line}")
+    console.say(
+        "Look at it before you send it. Secrets that are known as such are blanked; names of hosts, users, folders and "
+        "functions, and messages of errors, are in it."
+    )
+    console.result({"path": str(target), "files": sizes})
+    return errors.OK
+
+
+def _refuse_if_there(target: Path) -> None:
+    if os.path.lexists(target):
+        raise UsageError(f"{target} is there already and is left as it is; name another file")
+
+
+def _write(target: Path, data: bytes) -> None:
+    try:
+        file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        _refuse_if_there(target)
+        raise
+    try:
+        with open(file, "wb") as sink:
+            sink.write(data)
+    except OSError:
+        target.unlink(missing_ok=True)  # half a file helps nobody
+        raise
+
+
+def _parts() -> dict[str, tuple[str, str]]:
+    """What goes in: name -> what that is, and its text."""
+    clean = bug_report.cleaner()
+    checks = [{"subject": c.subject, "state": c.state, "detail": detail_of(c)} for c in examine()]
+    told = {
+        "versions.json": (
+            "Python, packages, platform; names of variables",
+            bug_report.versions("skyward-tui"),
+        ),
+        "doctor.json": ("what skyward-tui doctor finds", checks),
+        "ledger.json": ("pools, runs, replacements", bug_report.ledger()),
+    }
+    parts = {name: (what, bug_report.as_json(value, clean)) for name, (what, value) in told.items()}
+    what = "the log, as --debug and SKYWARD_LOG write it"
+    return parts | {name: (what, text) for name, text in bug_report.logs(clean).items()}

@@ -1,0 +1,48 @@
+"""``skyward-tui examples``: the scripts that come with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from skyward_core.model import errors
+from skyward_core.model.errors import UsageError
+from skyward_tui.cli.console import Console
+from skyward_tui.launch_form.form import PREFIX, about, example, examples
+
+
+def listing(console: Console) -> int:
+    """Name them all, with a word about each."""
+    found = [{"name": path.stem, "path": str(path), "about": about(path)} for path in examples()]
+    if not console.as_json:
+        width = max(len(each["name"]) for each in found)
+        for each in found:
+            console.say(f"{each['name']:<{width}}  {each['about']}")
+        console.note(
+            f"run one with: skyward-tui run {PREFIX}NAME; copy it here with: skyward-tui examples NAME --copy"
+        )
+    console.result({"examples": found})
+    return errors.OK
+
+
+def show(name: str, copy: bool, console: Console) -> int:
+    """Print an example, or copy it into the current folder.
+
+    Raises:
+        UsageError: there is no such example, or a file of its name is here already.
+    """
+    path = example(name)
+    text = path.read_text(encoding="utf-8")
+    if copy:
+        target = Path(path.name)
+        try:
+            with open(target, "x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            raise UsageError(
+                f"{target} is here already, and is left as it is; copy in another folder"
+            ) from None
+        console.note(f"{target.absolute()} written")
+    elif not console.as_json:
+        console.say(text.rstrip("\n"))
+    console.result({"name": path.stem, "path": str(Path(path.name).absolute() if copy else path)})
+    return errors.OK

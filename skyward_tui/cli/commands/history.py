@@ -1,0 +1,433 @@
+"""History, compare, rerun."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+
+from skyward_core.client.launch.launch_plan import python_of
+from skyward_core.client.launch.launch_records import KeptLaunch, ScriptState, any_kept, diff_of
+from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.run_comparison import ComparedRow, Comparison
+from skyward_core.client.run_history import FoundInLogs, LogSearch, PastRun, PoolRow, RunRow, RunSearch
+from skyward_core.client.session import Session
+from skyward_core.client.sweep_results import TrialSheet, gangs_of, going_on, missing_of
+from skyward_core.model import errors
+from skyward_core.model.errors import UsageError
+from skyward_tui.cli.commands.run import have_terminal
+from skyward_tui.cli.commands.run import run as launch
+from skyward_tui.cli.console import Console
+from skyward_tui.cli.pool_and_run_lookup import fetched, meant, note_silent, opened, recorded
+from skyward_tui.cli.run_report import GLYPHS, note_of, table
+from skyward_tui.text.json_output import run_json
+from skyward_tui.text.number_format import clip, count, duration, fit, money, one_line
+from skyward_tui.text.run_rows import ComparedLine, lines_of
+
+if TYPE_CHECKING:
+    from skyward_core.client.launch.job_records import KeptCommand, KeptJob, KeptShell
+
+
+SHOWN = 100  # unless all are asked for
+PATIENCE = 30.0  # seconds for which logs are looked through, the same
+
+
+def history(
+    words: Sequence[str],
+    console: Console,
+    *,
+    failed: bool,
+    since: float,
+    everything: bool,
+    in_logs: bool = False,
+) -> int:
+    """Runs that have all of some words, newest first.
+
+    Args:
+        since: Unix time.
+        everything: show more than the newest hundred, and look through all logs however long that takes.
+        in_logs: look for words in what they printed and gave, too.
+    """
+    search = RunSearch(tuple(words), failed, since)
+    looked: LogSearch | None = None
+    lines: dict[str, FoundInLogs] = {}
+    with opened(console) as session:
+        note_silent(session, console)
+        if in_logs:
+            those = session.past_runs(RunSearch((), failed, since)).result()
+            looked = session.search_logs(those, words)
+            lines = _look(looked, None if everything else PATIENCE)
+            found = [run for run in those if search.wants(run) or run.run in lines]
+        else:
+            found = session.past_runs(search).result()
+    shown = found if everything else found[:SHOWN]
+    now = time.time()
+    if console.as_json:
+        runs = [asdict(run) | {"seconds": run.seconds(now)} | _of_logs(looked, lines, run) for run in shown]
+        told = {"logs": _told(looked)} if looked is not None else {}
+        console.result({"runs": runs, "found": len(found), **told})
+        return errors.OK
+    if looked is not None and looked.looked < looked.runs:
+        of = f"{looked.looked:,} of {count(looked.runs, 'run')}"
+        console.note(f"the logs of {of} were looked through in {PATIENCE:g} s: --all looks through all")
+    if looked is not None and looked.unread:
+        console.note(f"the logs of {count(looked.unread, 'run')} could not be read")
+    if not found:
+        console.say("no run is like that" if words or failed else "there has been no run in that time")
+        return errors.OK
+    _show(shown, now, console, lines)
+    if len(shown) < len(found):
+        console.note(f"{count(len(found) - len(shown), 'older run')} more: --all shows them")
+    return errors.OK
+
+
+def failures(console: Console, *, dismiss: Sequence[str], dismiss_all: bool) -> int:
+    """Failures of late that nobody has dismissed; some of them, by their ids, or all are dismissed first.
+
+    Raises:
+        UsageError: there is no such failure.
+    """
+    with opened(console) as session:
+        note_silent(session, console)
+        found = session.failures().result()
+        known = [run.run for run in found]
+        if strange := [run for run in dismiss if run not in known]:
+            raise UsageError(f"no failure to dismiss is called {strange[0]}: skyward-tui failures lists them")
+        gone = known if dismiss_all else list(dismiss)
+        if gone:
+            session.dismiss(gone).result()
+            console.note(f"{count(len(gone), 'failure')} dismissed; skyward-tui history --failed shows all")
+            found = session.failures().result()
+    now = time.time()
+    if console.as_json:
+        console.result({"runs": [asdict(run) | {"seconds": run.seconds(now)} for run in found]})
+    elif not found:
+        console.say("no failures")
+    else:
+        _show(found, now, console)
+    return errors.OK
+
+
+def _look(search: LogSearch, patience: float | None) -> dict[str, FoundInLogs]:
+    """Look through logs until all have been, or for so many seconds."""
+    found: dict[str, FoundInLogs] = {}
+    end = None if patience is None else time.monotonic() + patience
+    while not search.done and (end is None or time.monotonic() < end):
+        found |= search.step()
+    return found
+
+
+def _told(looked: LogSearch) -> dict[str, int]:
+    """How far logs were looked through."""
+    return {"runs": looked.runs, "looked_through": looked.looked, "unread": looked.unread}
+
+
+def _of_logs(looked: LogSearch | None, lines: Mapping[str, FoundInLogs], run: PastRun) -> dict[str, Any]:
+    """What was found in a run's log, where somebody looked."""
+    if looked is None:
+        return {}
+    return {"in_log": asdict(lines[run.run]) if run.run in lines else None}
+
+
+def _show(
+    shown: Sequence[PastRun], now: float, console: Console, found: Mapping[str, FoundInLogs] | None = None
+) -> None:
+    heads = ("when", "run", "pool", "function", "outcome", "took", "cost", "arguments, or what failed")
+    lines = table([heads, *(_row(run, now) for run in shown)])
+    for line, run in zip(lines, [None, *shown], strict=True):
+        codes = (1,) if run is None else (31,) if run.has_failed else ()
+        console.say(clip(line, console.width), *codes)
+        if run is not None and found and run.run in found:
+            console.say(clip(f"    {found[run.run].note}", console.width))
+
+
+def _row(run: PastRun, now: float) -> tuple[str, ...]:
+    at = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.opened_at))
+    state = f"{GLYPHS.get(_OUTCOMES.get(run.state, ''), '●' if run.ended_at is None else '◌')} {run.state}"
+    cost = "$?" if run.dollars is None else money(run.dollars) if run.dollars else ""
+    function = run.function or "(no run)"
+    note = " · ".join(filter(None, (one_line(run.note), run.figures_note)))
+    return at, run.run, run.pool, function, state, duration(run.seconds(now)), cost, note
+
+
+_OUTCOMES = {"done": "returned", "failed": "raised", "lost": "lost", "cancelled": "collateral"}
+
+
+LEAST = 12  # cells of a side, however narrow the terminal
+
+
+def compare(left: str, right: str, console: Console) -> int:
+    """Compare two runs; each is named by its id or its pool's name, see ``pool_and_run_lookup.meant``."""
+    with opened(console) as session:
+        runs = [fetched(session, meant(session, word), console).run for word in (left, right)]
+        found = session.compare(*runs).result()
+    now = time.time()
+    if console.as_json:
+        console.result(_object(found, now))
+        return errors.OK
+    _show_comparison(list(lines_of(found, now, note_of)), console)
+    return errors.OK
+
+
+def _show_comparison(lines: list[ComparedLine], console: Console) -> None:
+    names = max(cell_len(line.name) for line in lines if not line.is_heading)
+    sides = max(cell_len(line.left) for line in lines)
+    if console.width < sys.maxsize:
+        sides = min(sides, max(LEAST, (console.width - names - 8) // 2))
+    for line in lines:
+        if line.is_heading:
+            console.say(f"\n{line.name}", 1)
+            continue
+        mark = "≠" if line.differs and line.name else " "
+        text = f"{fit(line.name, names)} {mark} {fit(line.left, sides)}  {line.right}".rstrip()
+        console.say(clip(text, console.width), *((33,) if mark == "≠" else () if line.name else (1,)))
+
+
+def _object(found: Comparison, now: float) -> dict[str, Any]:
+    def told(rows: list[ComparedRow]) -> dict[str, Any]:
+        return {row.name: {"left": row.left, "right": row.right, "differs": row.differs} for row in rows}
+
+    numbers = [
+        ComparedRow(row.name, *(None if gist is None else gist._asdict() for gist in (row.left, row.right)))
+        for row in found.numbers()
+    ]
+    return {
+        "runs": [found.left.past.run, found.right.past.run],
+        "facts": told(found.facts(now)),
+        "arguments": told(found.arguments()),
+        "numbers": told(numbers),
+        "results": [run_json(each.view) for each in (found.left, found.right)],
+    }
+
+
+Given = dict[str, dict[str, str | None]]  # values of variables, by the option that they are of
+
+
+def rerun(
+    run: str,
+    arguments: Sequence[str],
+    script_args: Sequence[str],
+    pool: str | None,
+    console: Console,
+    *,
+    missing: bool = False,
+    detach: bool = False,
+    dry_run: bool = False,
+    watch: bool = False,
+    env: Mapping[str, str | None] | None = None,
+    secrets: Mapping[str, str | None] | None = None,
+) -> int:
+    """Launch a run again, in the folder in which it was launched, and give the new run's exit status.
+
+    It goes to its pool where that is up, else to a new one that is made as that one was.
+
+    Args:
+        arguments: texts ``name=value``, in place of those of these names.
+        script_args: a whole script's own words, in place of what it had; none for the same.
+        pool: one that is up, to run on in place of its own.
+        missing: run of a sweep what has no result.
+        env, secrets: of a job, variables in place of those that are kept, or of those that are not.
+    """
+    if watch:
+        have_terminal(console, detach=detach)
+    if missing and (arguments or script_args):
+        raise UsageError("--missing goes on with the same arguments: leave other ones out")
+    with ExitStack() as held:
+        with opened(console) as session:
+            row, sheet = meant(session, run), None
+            if missing:
+                asked = row
+                row = held.enter_context(going_on(session.ledger, row, partial(_plan_rerun, session)))
+                if row.run != asked.run:
+                    console.note(f"run {row.run} went on with what was missing of run {asked.run}")
+                sheet = _left(session, row, console)
+                if not sheet.tasks:
+                    console.note(
+                        f"nothing is missing of run {row.run}: all {len(sheet.rows):,} combinations have results"
+                    )
+                    console.result({"run": row.run, "missing": 0})
+                    return errors.OK
+            launched = any_kept(session.ledger, row)
+            before = session.ledger.pool(row.token)
+            diff = diff_of(session.ledger, row)
+        if not isinstance(launched, KeptLaunch):
+            from skyward_core.client.launch.job_records import KeptCommand
+
+            if arguments or script_args:
+                raise UsageError(f"run {row.run} is of {launched.label}: give its variables by --env")
+            place = _place(row, before, pool, joined=launched.joined)
+            launched.check()
+            given = {"--env": dict(env or {}), "--secret": dict(secrets or {})}
+            how = {"detach": detach, "dry_run": dry_run, "watch": watch}
+            if isinstance(launched, KeptCommand):
+                return _command(launched, place or "", console, given, **how)
+            return _job(launched, place, console, given, **how)
+        if env or secrets:
+            raise UsageError(
+                f"run {row.run} was of a script, and --env and --secret are of job files and commands: leave them out"
+            )
+        found = launched.changed_by(arguments, script_args or None)
+        place = _place(row, before, pool, joined=found.joined)
+        request = found.request if place is None else found.request.on_pool(place)
+        _enter(found.cwd, console, _said(found.request))
+        told = ScriptState.of(Path(request.script)).since(found.source)
+        for said in told:
+            console.note(f"run {row.run}: {said}")
+        if told and found.source.diff:
+            cut = ", of which the end is cut off" if found.source.cut else ""
+            console.note(f"run {row.run}: how they differed: {diff}{cut}")
+        if sheet is not None:
+            console.note(
+                f"{len(sheet.tasks):,} of {count(len(sheet.rows), 'combination')} have no result and are run"
+            )
+        request = replace(request, detach=detach or request.detach)
+        had = row.run, python_of(before.spec)
+        return launch(request, console, dry_run=dry_run, watch=watch, missing=sheet, before=had)
+
+
+def _plan_rerun(session: Session, pool: str) -> None:
+    """What the nodes of a pool hold is written down."""
+    session.attach(pool).result()
+    session.leave(pool).result()
+
+
+def _left(session: Session, row: RunRow, console: Console) -> TrialSheet:
+    """What a sweep has no results of, once all that can be had of it is here."""
+    row = fetched(session, row, console)
+    pool = session.ledger.pool(row.token)
+    runs, client = gangs_of(session.ledger, row)
+    if client:
+        raise UsageError(f"the sweep of run {row.run} goes on: what is missing of it may still come")
+    open_ones = [each for each in runs if each.state == "running"]
+    if open_ones and pool.ended_at is None:
+        # Its client may be gone: then nobody has told the ledger what the nodes know.
+        held = session.attach(pool.key).result().runs
+        for each in open_ones:
+            view = held.get(each.run)
+            under_way = view is not None and any(task.state == "running" for task in view.tasks.values())
+            if each.has_client or under_way:
+                raise UsageError(f"run {each.run} goes on: what is missing of it may still come")
+        session.leave(pool.key).result()  # what has come is written down
+    return missing_of(session.ledger, recorded(session, row.run))
+
+
+def _place(row: RunRow, before: PoolRow, pool: str | None, *, joined: bool) -> str | None:
+    """The pool that a run goes to again; None for a new one.
+
+    Args:
+        before: its own.
+        pool: the one that the person names.
+        joined: whether its own was up before it.
+    """
+    if pool is not None or before.ended_at is None:
+        return pool or before.name
+    if joined:
+        raise UsageError(
+            f"run {row.run} went to pool {before.name}, which was up already and is not any more: name one that is "
+            "with --pool, or run again the run that made it"
+        )
+    return None
+
+
+def _command(
+    found: KeptCommand, pool: str, console: Console, given: Given, *, detach: bool, dry_run: bool, watch: bool
+) -> int:
+    """Run a command again, on a pool that is up."""
+    from skyward_core.client.launch.job_launch import values_here
+    from skyward_tui.cli.commands.jobs import execute
+
+    _need_no_plan(dry_run)
+    console.note(f"exec {pool} {found.command_line}")
+    _complete(found, console, given)
+    env, secrets = found.values(given["--env"], given["--secret"])
+    return execute(
+        pool,
+        found.words,
+        console,
+        env=values_here("--env", env),
+        secrets=values_here("--secret", secrets),
+        detach=detach,
+        nodes=found.nodes,
+        watch=watch,
+    )
+
+
+def _job(
+    found: KeptJob,
+    pool: str | None,
+    console: Console,
+    given: Given,
+    *,
+    detach: bool,
+    dry_run: bool,
+    watch: bool,
+) -> int:
+    """Run a job again as it was kept: all of it, whichever of its steps was named.
+
+    Args:
+        pool: one that is up; None for a new one.
+    """
+    from skyward_core.client.launch.job_launch import JobRequest
+    from skyward_tui.cli.commands.jobs import execute
+    from skyward_tui.cli.commands.jobs import launch as launch_job
+
+    what = "exec" if found.run_alone else "launch"
+    _enter(found.cwd, console, f"{what} {found.path}" + ("" if found.setup else " --no-setup"))
+    if not found.is_unchanged:
+        console.note(f"{found.path} is not what it was: this runs what was kept of it")
+    _complete(found, console, given)
+    job = found.job(given["--env"], given["--secret"])
+    if found.run_alone:
+        _need_no_plan(dry_run)
+        return execute(pool or "", (), console, job=job, env={}, secrets={}, detach=detach, watch=watch)
+    request = found.again(job, None) if pool is None else JobRequest(job=job, pool=pool)
+    return launch_job(
+        request,
+        console,
+        setup=found.setup,
+        detach=detach,
+        down=found.down and pool is None,
+        dry_run=dry_run,
+        watch=watch,
+    )
+
+
+def _need_no_plan(dry_run: bool) -> None:
+    if dry_run:
+        raise UsageError("--dry-run tells what a launch would make, and exec makes nothing: leave it out")
+
+
+def _complete(found: KeptShell, console: Console, given: Given) -> None:
+    """Have what it lacks typed, where there is somebody to do so; what is this shell's is told."""
+    for name, option in found.lacking(given["--env"], given["--secret"]).items():
+        if not (sys.stdin.isatty() and console.is_terminal):
+            break  # it says which, and how to give it
+        given[option][name] = console.ask_secret(f"{name} of {found.label}, which is not kept")
+    for name in (*found.lacks_env, *found.lacks_secrets):
+        if name in os.environ and not any(name in each for each in given.values()):
+            console.note(f"{name} is this shell's: no value of a secret is kept")
+
+
+def _enter(folder: Path, console: Console, what: str) -> None:
+    """Go to the folder from which the launch's paths are seen."""
+    try:
+        os.chdir(folder)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"it was launched in {folder}, which cannot be entered: {why}") from error
+    console.note(f"in {folder}: {what}")
+
+
+def _said(request: LaunchRequest) -> str:
+    try:
+        return request.command_line("skyward-tui", "run")
+    except UsageError:  # a file's name that only the app's form can say
+        return request.script

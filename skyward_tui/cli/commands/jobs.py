@@ -1,0 +1,260 @@
+"""Exec, launch (job files), queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from secrets import token_hex
+from typing import TYPE_CHECKING
+
+from skyward_core.client.launch import job_launch
+from skyward_core.client.launch.discovery import Task
+from skyward_core.client.launch.job_launch import JobFile, JobRequest, shell_task, tasks_of, tasks_on
+from skyward_core.client.launch.job_records import KeptJob
+from skyward_core.model import errors
+from skyward_core.model.errors import UsageError
+from skyward_core.model.specs import PoolSpec
+from skyward_core.views.pool_view import PoolView
+from skyward_tui.cli.commands.run import Job, have_terminal, live_pool
+from skyward_tui.cli.console import Console
+from skyward_tui.cli.pool_and_run_lookup import opened, up
+from skyward_tui.cli.run_report import table
+from skyward_tui.text.number_format import NO_RUN, clip, count, duration
+from skyward_tui.text.run_rows import as_json, numbers, queue_of, reason
+
+if TYPE_CHECKING:
+    from skyward_core.client.launch.job_launch import JobFile
+    from skyward_core.client.launch.job_records import KeptShell
+
+
+def execute(
+    pool: str,
+    words: Sequence[str],
+    console: Console,
+    *,
+    job: JobFile | None = None,
+    env: Mapping[str, str],
+    secrets: Mapping[str, str],
+    detach: bool = False,
+    nodes: int | tuple[int, ...] | None = None,
+    watch: bool = False,
+) -> int:
+    """Run a job file's ``run``, or a command, on a pool that is up, and give the exit status.
+
+    The working folder is brought anew where the file names one; nothing is set up.
+
+    Args:
+        nodes: how many of the pool's nodes run a command, or which; None for all.
+    """
+    if watch:
+        have_terminal(console, detach=detach)
+    with opened(console) as session:
+        (row,) = up(session, (pool,))
+        runner = StepsRun(session, console, pool, ours=False, keep=True)
+        if watch:
+            runner.watch()
+        with job_launch.held(job_launch.TASKS) as large, runner.follower.signals():
+            kept: KeptShell
+            if job is None:
+                from skyward_core.client.launch.job_records import KeptCommand
+
+                steps = [replace(shell_task(words, env, secrets), nodes=nodes)]
+                kept = KeptCommand.of(words, env, secrets, nodes)
+            else:
+                from skyward_core.client.launch.job_launch import (
+                    tasks_on,  # a command is there sooner without
+                )
+                from skyward_core.client.launch.job_records import KeptJob
+
+                view = session.look(row.key).result()
+                check_fits(job, view)
+                steps = tasks_on(job, view, large, run_alone=True)
+                kept = KeptJob.of(job, run_alone=True)
+            return runner.all_of(None, steps, detach=detach, kept=kept)
+
+
+class StepsRun(Job):
+    """The calls of a job, one after the other, on one pool."""
+
+    def all_of(
+        self, spec: PoolSpec | None, steps: Sequence[Task], *, detach: bool, kept: KeptShell | None = None
+    ) -> int:
+        """Run them until one fails, and give its exit status, or that of the last.
+
+        Args:
+            kept: the job, kept with each of its runs to be launched again.
+        """
+
+        told: set[str] = set()
+
+        def tell_of_waiting() -> None:
+            view = self.session.view(self.key)
+            for row in queue_of(view):
+                mine = self.run is not None and row.run == self.run.id and row.run not in told
+                if (
+                    mine
+                    and row.waits
+                    and (row.behind[0] or row.free < row.wants or (row.only and row.holders))
+                ):
+                    told.add(row.run)
+                    self.console.note(f"run {row.run} {reason(row, time.time())}")
+
+        self.follower.on_queue, self.follower.prints = tell_of_waiting, self.prints
+
+        def work() -> int:
+            status, job = errors.OK, token_hex(5)
+            nodes: tuple[int, ...] = ()
+            for number, step in enumerate(steps, 1):
+                left = detach and number == len(steps)
+                # The nodes that the first got are kept for those that follow.
+                task = replace(step, job=job, more=number < len(steps))
+                if nodes and isinstance(task.nodes, int):
+                    task = replace(task, nodes=nodes)
+                rest = ", ".join(each.name for each in steps[number:])
+                self.leaving = (
+                    f"and leave it running, and what comes after it ({rest}) does not begin" if rest else ""
+                )
+                run = self.launch(task, stays=left, request=kept)
+                status = self.see_out(run, left)
+                if run.state == "cancelled":
+                    self.console.note(f"run {run.id} was cancelled")
+                nodes = run.nodes
+                if status != errors.OK:
+                    if rest:
+                        self.console.note(f"what comes after {task.name} is not begun: {rest}")
+                    break
+            return status
+
+        return self.through(spec, work)
+
+
+def check_fits(job: JobFile, pool: PoolView) -> None:
+    if job.num_nodes > len(pool.nodes):
+        raise UsageError(
+            f"{job.path} runs on {count(job.num_nodes, 'node')}, and pool {pool.name} has {len(pool.nodes)}: say fewer "
+            "with num_nodes, or launch it on a pool of its own"
+        )
+
+
+def launch(
+    request: JobRequest,
+    console: Console,
+    *,
+    setup: bool = True,
+    detach: bool = False,
+    down: bool = False,
+    dry_run: bool = False,
+    watch: bool = False,
+) -> int:
+    """Have a pool as a job file asks for it, set its nodes up, run the job, and give the exit status.
+
+    A pool of that name that is up is used as it is. The pool stays up afterwards; ``down`` tears it down, also one that
+    was up before.
+    """
+    if watch:
+        have_terminal(console, detach=detach)
+    job = request.job
+    with opened(console) as session:
+        found = live_pool(session, request.pool)
+        if found is not None:
+            check_fits(job, found)
+            if said := request.shapes_pool:
+                raise UsageError(
+                    f"pool {found.name} is up already and is used as it is: leave out {', '.join(said)}"
+                )
+            spec, notes = None, list(job.notes)
+        else:
+            spec, notes = request.spec(clone=not dry_run)
+        for note in notes:
+            console.note(f"{job.path}: {note}")
+        if dry_run:
+            return _tell(job, spec, found, console, setup=setup)
+        name = spec.name if spec is not None else found.name if found is not None else ""
+        runner = StepsRun(session, console, name, ours=found is None or down, keep=not down)
+        if watch:
+            runner.watch()
+        with job_launch.held(job_launch.TASKS) as folder, runner.follower.signals():
+            steps = (
+                list(tasks_of(job, folder, setup=setup))
+                if found is None
+                else tasks_on(job, found, folder, setup=setup)
+            )
+            kept = KeptJob.of(job, request if spec is not None else None, setup=setup, down=down)
+            status = runner.all_of(spec, steps, detach=detach, kept=kept)
+        if not job.run.strip() and status == errors.OK:
+            done = "" if spec is None else f"pool {name} was made"
+            console.note(f"{job.path} has no run: {_done(job, done, setup=setup)}")
+        if not down and spec is not None and runner.key and runner.error is None:
+            idle = duration(spec.options.idle_timeout)
+            console.note(
+                f"pool {name} stays up, and ends itself {idle} after its last use: skyward-tui down {name}"
+            )
+        return status
+
+
+def _done(job: JobFile, pool: str, *, setup: bool) -> str:
+    """What came of a job without ``run``."""
+    did = [pool] if pool else []
+    if job.mounts:
+        did.append("its files were brought")
+    if setup and job.setup.strip():
+        did.append("its nodes were set up")
+    return f"{', '.join(did) or 'nothing was done'}" + (", and nothing was run" if did else "")
+
+
+def _tell(
+    job: JobFile, spec: PoolSpec | None, found: PoolView | None, console: Console, *, setup: bool
+) -> int:
+    """What a launch would do."""
+    told = [("job", job.name or str(job.path))]
+    if found is not None:
+        told.append(
+            ("pool", f"{found.name}, which is up ({count(len(found.nodes), 'node')} on {found.provider})")
+        )
+    elif spec is not None:
+        told.append(("pool", f"{spec.name}: {count(spec.most_nodes, 'node')} on {spec.provider.name}"))
+        if spec.accelerator is not None:
+            told.append(("accelerator", str(spec.accelerator)))
+    told.append(("working folder", job.folder))
+    told += [("brings", f"{source} to {target}") for target, source in job.mounts.items()]
+    told += [(name, f"{len(text.splitlines())} lines") for name, text in _commands(job, setup=setup).items()]
+    if not job.run.strip():
+        told.append(("run", NO_RUN))
+    for line in table(told):
+        console.say(line)
+    console.result({"plan": [list(each) for each in told]})
+    return errors.OK
+
+
+def _commands(job: JobFile, *, setup: bool) -> dict[str, str]:
+    texts = {"setup": job.setup if setup else "", "run": job.run}
+    return {name: text for name, text in texts.items() if text.strip()}
+
+
+def queue(pool: str, console: Console) -> int:
+    """Runs of a pool that have not ended, those that have nodes first."""
+    with opened(console) as session:
+        (row,) = up(session, (pool,))
+        view = session.look(row.key).result()
+        rows, now = queue_of(view), time.time()
+    if console.as_json:
+        console.result(
+            {"pool": view.name, "nodes": len(view.nodes), "runs": [as_json(each, now) for each in rows]}
+        )
+        return errors.OK
+    if not rows:
+        console.say(f"nothing runs or waits on pool {view.name} ({count(len(view.nodes), 'node')})")
+        return errors.OK
+    told = [("run", "name", "state", "nodes", "for", "")]
+    for each in rows:
+        state = "◌ waiting" if each.waits else "● running"
+        nodes = numbers(each.nodes) if each.nodes else "-"
+        told.append(
+            (each.run, each.name, state, nodes, duration(max(0.0, now - each.since)), reason(each, now))
+        )
+    for line in table(told):
+        console.say(clip(line, console.width))
+    if waiting := next((each.run for each in rows if each.waits), ""):
+        console.note(f"skyward-tui cancel {waiting} takes a waiting run out")
+    return errors.OK

@@ -1,0 +1,132 @@
+"""``skyward-tui top`` and ``metrics``: what machines do, and what ranks logged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from skyward_core.client.session import Session
+from skyward_core.model import errors
+from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.model.metric_series import Curves, curve_json
+from skyward_core.util.user_files import exists
+from skyward_core.views.alert_rules import Alert, alerts_of
+from skyward_core.views.machine_metrics import MachineBook
+from skyward_core.views.metric_curves import curves_of
+from skyward_core.views.pool_view import PoolView
+from skyward_core.views.prometheus import text_of
+from skyward_tui.cli.console import Console
+from skyward_tui.cli.pool_and_run_lookup import meant, opened
+from skyward_tui.cli.run_report import table
+from skyward_tui.text.error_hints import words_of
+from skyward_tui.text.hardware_cells import HEAD, quantity, rows
+from skyward_tui.text.number_format import clock, number
+
+PERIOD = 1.0  # seconds between tables
+ENDINGS = (".csv", ".json", ".parquet")
+
+
+def top(pool: str, once: bool, console: Console) -> int:
+    """What a pool's machines do: a table, or an object, every second until ctrl-c, or once."""
+    with opened(console) as session, suppress(KeyboardInterrupt):
+        view = session.measure(pool).result()
+        while True:
+            _show(view, console)
+            if once or not view.is_live or console.unread:
+                break
+            time.sleep(PERIOD)
+            session.measure(pool).result()
+    return errors.OK
+
+
+def _show(view: PoolView, console: Console) -> None:
+    book, now = view.machines or MachineBook(), time.time()
+    if console.as_json:
+        told = {"pool": view.name, "at": now, "nodes": [_node_json(book, node) for node in book.nodes]}
+        console.result(
+            told | {"alerts": [{"run": run} | alert.to_json() for run, alert in _alerts(view, now)]}
+        )
+        return
+    for at, line in enumerate(table([HEAD, *rows(book, now)])):
+        console.say(line, *([1] if not at else []))
+    for run, alert in _alerts(view, now):
+        console.say(f"! run {run}: {alert.kind}: {alert.who} since {clock(alert.since)}: {alert.words}")
+    console.say("")
+
+
+def _alerts(view: PoolView, now: float) -> list[tuple[str, Alert]]:
+    """What is amiss with the runs that go on."""
+    going = [run for run in list(view.runs.values()) if run.state == "running"]
+    return [(run.id, alert) for run in going for alert in alerts_of(view, run, now)]
+
+
+def _node_json(book: MachineBook, node: int) -> dict[str, Any]:
+    machine = book.nodes[node]
+    gpus = [
+        {"id": device.id, "model": device.model, "figures": dict(track.latest)}
+        for device, track in zip(machine.devices, machine.gpus, strict=False)
+    ]
+    about = {"node": node, "at": machine.host.latest_at, "figures": dict(machine.host.latest), "gpus": gpus}
+    return about | ({"why": machine.why} if machine.why else {})
+
+
+def metrics(run: str, prometheus: bool, output: str | None, console: Console) -> int:
+    """What a run's ranks logged, and its machines were measured at in its time: the newest as a table or for
+    Prometheus, or all of it as a file."""
+    if output is not None and not output.endswith(ENDINGS):
+        raise UsageError(f"{output} says no kind of file: end it with {' or '.join(ENDINGS)}")
+    with opened(console) as session:
+        found, labels = _found(session, run, console)
+    for note in found.notes:
+        console.note(note)
+    if output is not None:
+        _write(found, output)
+        console.note(f"{output}: {sum(map(len, found)):,} numbers of {len(found):,} curves")
+    elif prometheus:
+        for line in text_of(found, labels).splitlines():
+            console.say(line)
+    elif not console.as_json:
+        for line in table([("name", "of", "newest", "numbers"), *_newest(found)]):
+            console.say(line)
+    console.result(labels | {"curves": [curve_json(curve) for curve in found]})
+    return errors.OK
+
+
+def _found(session: Session, word: str, console: Console) -> tuple[Curves, dict[str, str]]:
+    row = meant(session, word)
+    pool = session.ledger.pool(row.token)
+    labels = {"pool": pool.name, "run": row.run}
+    if pool.ended_at is None:
+        try:
+            view = session.measure(pool.key).result()
+            return curves_of(view, view.runs.get(row.run)), labels
+        except PoolError as error:
+            console.note(f"{words_of(error)}; this is what was kept here")
+    view = session.recall(pool.key).result()
+    kept = curves_of(view, view.runs.get(row.run))
+    kept.notes.append("what machines did is kept on them, and went with them: here is what ranks logged")
+    return kept, labels
+
+
+def _newest(found: Curves) -> Sequence[tuple[str, str, str, str]]:
+    told = []
+    for curve in found:
+        of = f"rank {curve.rank}" if curve.rank is not None else f"node {curve.node}"
+        of += "" if curve.gpu is None else f" GPU {curve.gpu}"
+        value = quantity(curve.latest, curve.unit) if curve.unit else number(curve.latest)
+        told.append((curve.name, of, value, f"{len(curve):,}"))
+    return told
+
+
+def _write(found: Curves, output: str) -> None:
+    """Write a file, whole or not at all; it overwrites nothing."""
+    if exists(output):
+        raise UsageError(f"{output} is there already")
+    if output.endswith(".parquet"):
+        found.to_parquet(output)
+        return
+    write = found.to_csv if output.endswith(".csv") else found.to_json
+    with open(output, "x", encoding="utf-8", newline="") as file:
+        write(file)

@@ -1,0 +1,240 @@
+"""Where a command's output goes: what was asked for to stdout, what is said meanwhile to stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any, BinaryIO, TextIO
+
+import click
+
+from skyward_core.util.terminal_safe_text import RESET, closed, paragraph
+from skyward_core.views.log_buffer import Lines, prefix_of
+from skyward_core.views.log_collapsing import LiveLines, begun
+from skyward_tui.cli.output_stream import StandardStream
+from skyward_tui.text.error_hints import words_of
+
+_HUES = (36, 33, 35, 32, 34, 96, 93, 95)  # cyan, yellow, magenta, green, blue, and the bright ones
+
+
+class Console:
+    """Text for people, an object for programs.
+
+    With ``as_json`` stdout holds nothing but one JSON object, at the end; the rest goes to stderr. Whatever text comes
+    here, printable text goes out; the colours are ours.
+    """
+
+    def __init__(self, as_json: bool = False) -> None:
+        self.as_json = as_json
+        self._main: TextIO = sys.stderr if as_json else sys.stdout
+        self._printers: list[LogPrinter] = []
+        self._erasers: list[Callable[[], None]] = []
+
+    def say(self, text: str, *codes: int) -> None:
+        """A part of what was asked for, in the colours of some SGR codes where the terminal wants any."""
+        text = paragraph(text)
+        if codes and wants_color(self._main):
+            text = f"\x1b[{';'.join(map(str, codes))}m{text}{RESET}"
+        self._print(text, self._main)
+
+    def note(self, text: str) -> None:
+        """What happens meanwhile."""
+        self._print(paragraph(text), sys.stderr)
+
+    def confirm(self, question: str) -> bool:
+        """Ask the person at the terminal for a yes."""
+        self._erase()
+        return click.confirm(paragraph(question), err=True)
+
+    def ask(self, question: str) -> str:
+        """Ask the person at the terminal for a line."""
+        self._erase()
+        return str(click.prompt(paragraph(question), err=True, default="", show_default=False))
+
+    def ask_secret(self, question: str) -> str:
+        """Ask the person at the terminal for what nobody may read: it is not shown."""
+        self._erase()
+        return str(click.prompt(paragraph(question), err=True, hide_input=True))
+
+    def result(self, value: dict[str, Any]) -> None:
+        """The object that a program asked for; nothing without ``as_json``."""
+        if self.as_json:
+            self._print(json.dumps(value), sys.stdout)
+
+    def fail(self, error: Exception) -> None:
+        """What went wrong; as an object too, for a command that has no better one to give after it."""
+        text = words_of(error)
+        self.note(f"error: {text}")
+        self.result({"error": {"type": type(error).__name__, "message": text}})
+
+    def logs(self, stream: TextIO | None = None, *, prefix: bool = True) -> LogPrinter:
+        """What prints ranks' logs, where the rest goes or to another stream."""
+        stream = stream or self._main
+        draws = stream.isatty() and os.environ.get("TERM") != "dumb"
+        live = LiveLines(shutil.get_terminal_size) if draws else None
+        printer = LogPrinter(
+            stream.buffer,
+            wants_color(stream),
+            stream.isatty(),
+            prefix,
+            live,
+            self._erase_but,
+            (stream.encoding, stream.errors or "strict"),
+        )
+        self._printers.append(printer)
+        return printer
+
+    def _erase(self) -> None:
+        """Take away what is drawn for now: something is about to be printed, and all may share one terminal."""
+        self._erase_but(None)
+
+    def _erase_but(self, but: LogPrinter | None) -> None:
+        for printer in self._printers:
+            if printer is not but:
+                printer.erase()
+        for erase in self._erasers:
+            erase()
+
+    def share_terminal(self, erase: Callable[[], None]) -> None:
+        """Have ``erase`` take away what somebody draws for now, whenever something is about to be printed."""
+        self._erasers.append(erase)
+
+    @property
+    def width(self) -> int:
+        """Cells of a line; without a terminal there is no limit."""
+        return shutil.get_terminal_size().columns if self._main.isatty() else sys.maxsize
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person sits there, who sees what is said and can answer."""
+        return sys.stdin.isatty() and sys.stderr.isatty()
+
+    @property
+    def unread(self) -> bool:
+        """Whether the reader of what is printed is gone."""
+        return any(isinstance(each, StandardStream) and each.reader_left for each in (self._main, sys.stderr))
+
+    @property
+    def shows_notes(self) -> bool:
+        """Whether everything so far could be written to standard error."""
+        return not (isinstance(sys.stderr, StandardStream) and sys.stderr.has_failed)
+
+    @property
+    def shows_results(self) -> bool:
+        """Whether the object that a program asked for could be written, if one was asked for."""
+        return self.as_json and not (isinstance(sys.stdout, StandardStream) and sys.stdout.has_failed)
+
+    def _print(self, text: str, stream: TextIO) -> None:
+        self._erase()
+        print(text, file=stream, flush=True)
+
+
+class LogPrinter:
+    """Prints what ranks print, whole line by whole line, each with its rank before it (unless not ``prefix``).
+
+    To a pipe or a file the bytes go as they came. On a terminal text and colours are shown, and a line longer than
+    64 KiB is cut (the log file has it whole).
+
+    Args:
+        live: draws the lines that have not ended, as progress bars, one for each rank, and draws them anew. With None
+            nothing but whole lines is printed.
+        erase: takes away what printers of the same terminal have drawn so, but for the one that it is given.
+        encoding: of a terminal, with the name of its error handler.
+    """
+
+    def __init__(
+        self,
+        sink: BinaryIO,
+        color: bool = False,
+        terminal: bool = False,
+        prefix: bool = True,
+        live: LiveLines | None = None,
+        erase: Callable[[LogPrinter | None], None] | None = None,
+        encoding: tuple[str, str] = ("utf-8", "strict"),
+    ) -> None:
+        self._encoding = encoding
+        self._live = live
+        self._erase_all = erase or self._erase_own
+        self._newest: dict[int, Lines] = {}  # of each rank the stream that said something last
+        self._sink = sink
+        self._prefixed = prefix
+        self._color = color
+        self._terminal = terminal
+        self._shown: dict[tuple[int, str], Lines] = {}
+        self._unfinished: dict[tuple[int, str], list[bytes]] = {}
+
+    def feed(self, rank: int, stream: str, data: bytes) -> None:
+        """Take bytes of a rank's stream; print the lines they complete."""
+        if self._terminal:
+            self._newest[rank] = lines = self._shown.setdefault((rank, stream), Lines())
+            self._show(rank, lines.split(data))
+            return
+        if not data:
+            return
+        pieces = self._unfinished.setdefault((rank, stream), [])
+        head, newline, tail = data.rpartition(b"\n")
+        if not newline:
+            pieces.append(data)
+            return
+        self._pass_on(rank, b"".join([*pieces, head]))
+        pieces[:] = [tail] if tail else []
+
+    def flush(self) -> None:
+        """Pass on what was printed, and draw the lines that have not ended."""
+        self._draw()
+        self._sink.flush()
+
+    def _draw(self) -> None:
+        if self._live is None:
+            return
+        if drawn := self._live.drawn(begun(self._newest.items(), prefixed=self._prefixed)):
+            self._erase_all(self)
+            self._sink.write(drawn.encode(*self._encoding))
+
+    def erase(self) -> None:
+        """Take away what is drawn of lines that have not ended."""
+        if self._live is not None and (away := self._live.erased()):
+            self._sink.write(away.encode(*self._encoding))
+            self._sink.flush()
+
+    def _erase_own(self, but: LogPrinter | None) -> None:
+        if but is not self:
+            self.erase()
+
+    def finish(self) -> None:
+        """Print last lines that never ended."""
+        self._newest.clear()
+        for (rank, _), lines in self._shown.items():
+            if lines.preview().strip():  # else a bar that was taken away
+                self._show(rank, lines.split(b"\n"))
+        for (rank, _), pieces in self._unfinished.items():
+            if pieces:
+                self._pass_on(rank, b"".join(pieces))
+        self._unfinished.clear()
+        self.flush()
+
+    def _show(self, rank: int, lines: list[str]) -> None:
+        if not lines:
+            return
+        self._erase_all(None)
+        prefix = self._prefix(rank)
+        text = "".join([f"{prefix}{closed(line)}\n" for line in lines])
+        self._sink.write(text.encode(*self._encoding))
+
+    def _pass_on(self, rank: int, body: bytes) -> None:
+        prefix = self._prefix(rank).encode()
+        self._sink.write(prefix + body.replace(b"\n", b"\n" + prefix) + b"\n")
+
+    def _prefix(self, rank: int) -> str:
+        if not self._prefixed:
+            return ""
+        text = prefix_of(rank)
+        return f"\x1b[{_HUES[rank % len(_HUES)]}m{text}{RESET}" if self._color else text
+
+
+def wants_color(stream: TextIO) -> bool:
+    """Whether to colour: on a terminal that can, unless NO_COLOR says no (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,134 @@
+"""Standard output and standard error of a command, to which writing never raises."""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import io
+import os
+import select
+import sys
+from contextlib import suppress
+from typing import Any
+
+_REPLACING = "skyward-replaced"  # the name of an error handler of codecs
+_STALLED = 1.0  # seconds without room for output after which a signal ends the waiting for its reader
+
+
+class StandardStream(io.TextIOWrapper):
+    """Standard output or standard error of a command. Writing never raises.
+
+    Characters that the encoding lacks are replaced by similar ASCII ones. After the first failure of the descriptor
+    everything is dropped, because nothing may come between the end of a run and its teardown.
+
+    Args:
+        name: "stdout" or "stderr"; the stream that ``sys`` has by that name is replaced until :meth:`restore`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self._before = name, getattr(sys, name)
+        how: dict[str, Any] = {"encoding": "utf-8"}
+        if self._before is None:
+            # The parent process closed it. No file that is opened later may get its number.
+            self._sink = _Sink(self, os.open(os.devnull, os.O_WRONLY))
+            self._sink.failure = OSError(errno.EBADF, os.strerror(errno.EBADF))
+        else:
+            self._sink = _Sink(self, self._before.fileno())
+            for each in ("encoding", "line_buffering", "write_through"):
+                how[each] = getattr(self._before, each)
+        self._is_required = self._before is not None and name == "stdout"
+        self._is_reported = False
+        codecs.register_error(_REPLACING, _replaced)
+        super().__init__(io.BufferedWriter(self._sink), errors=_REPLACING, **how)
+        setattr(sys, name, self)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether something could not be written, or the stream was closed from the start."""
+        return self._sink.failure is not None
+
+    @property
+    def reader_left(self) -> bool:
+        """Whether the pipe's reader or the terminal is gone."""
+        failure = self._sink.failure
+        gone = failure is not None and failure.errno == errno.EIO and self._sink.is_terminal
+        return gone or isinstance(failure, ConnectionError)
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether something that the user asked for could not be written."""
+        return self.has_failed and not self.reader_left and self._is_required
+
+    def require(self) -> None:
+        """Count it as a failure, too, if the stream was closed from the start."""
+        self._is_required = True
+
+    def report(self) -> None:
+        """Write to standard error, once, that this cannot be written."""
+        if self.is_missed and not self._is_reported and (failure := self._sink.failure):
+            self._is_reported = True
+            sys.stderr.write(f"error: standard output cannot be written: {failure.strerror}\n")
+            sys.stderr.flush()
+
+    def give_up(self) -> bool:
+        """Drop everything from now on if the reader takes nothing; for the handler of a signal.
+
+        Returns:
+            Whether a write is under way, which the handler has to end by an ``OSError``.
+        """
+        return self._sink.give_up()
+
+    def restore(self) -> None:
+        """Write what is buffered, and put the stream back that ``sys`` had before."""
+        self.flush()
+        self.report()
+        setattr(sys, self._name, self._before)
+
+
+class _Sink(io.RawIOBase):
+    """The descriptor of an output, which is not closed with this object."""
+
+    def __init__(self, output: StandardStream, number: int) -> None:
+        self._output, self._number = output, number
+        self.is_terminal = os.isatty(number)
+        self.failure: OSError | None = None
+        self._is_writing = False
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._number
+
+    def isatty(self) -> bool:
+        return os.isatty(self._number)
+
+    def write(self, data: Any) -> int:
+        while self.failure is None:
+            try:
+                self._is_writing = True
+                return os.write(self._number, data)
+            except BlockingIOError:  # another process that shares the pipe made it non-blocking
+                with suppress(TimeoutError):
+                    select.select([], [self._number], [])
+            except OSError as error:
+                self.failure = self.failure or error
+            finally:
+                self._is_writing = False
+            self._output.report()
+        return len(data)
+
+    def give_up(self) -> bool:
+        if self.failure is None and not select.select([], [self._number], [], _STALLED)[1]:
+            self.failure = TimeoutError(errno.ETIMEDOUT, "its reader takes nothing")
+            return self._is_writing
+        return False
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    """Replace what an encoding lacks; an error handler of codecs."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    from skyward_tui.text.number_format import plain_ascii
+
+    return plain_ascii(error.object[error.start : error.end]), error.end

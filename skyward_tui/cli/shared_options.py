@@ -1,0 +1,575 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+import click
+
+from skyward_core.util.user_files import exists, is_file
+from skyward_tui.cli.output_stream import StandardStream
+
+if TYPE_CHECKING:
+    from skyward_core.client.launch.discovery import FunctionInfo
+    from skyward_tui.cli.console import Console
+
+
+Decorated = Callable[..., Any]
+
+
+def _all(options: Sequence[Callable[[Decorated], Decorated]]) -> Callable[[Decorated], Decorated]:
+    def decorate(command: Decorated) -> Decorated:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+of_settings = click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the provider; repeatable."
+)
+of_place = _all(
+    (
+        click.option(
+            "--provider", metavar="NAME", help="Where machines come from, such as ssh.  [default: local]"
+        ),
+        click.option(
+            "--hosts", metavar="HOST,...", help="Hosts to reach over SSH, or a group of skyward.toml."
+        ),
+        of_settings,
+    )
+)
+of_accelerator = click.option(
+    "--accelerator", metavar="NAME[:N]", help="What each machine carries, such as A100-80GB:8."
+)
+of_ranks = _all(
+    (
+        click.option(
+            "--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."
+        ),
+        click.option(
+            "--plugin-set",
+            "plugin_settings",
+            metavar="PLUGIN.NAME=VALUE",
+            multiple=True,
+            help="A parameter of a plugin, such as torch.backend=gloo; repeatable.",
+        ),
+        click.option(
+            "--output",
+            "outputs",
+            metavar="PATTERN",
+            multiple=True,
+            help='Files that ranks write and that are brought here, such as "out/**"; repeatable.',
+        ),
+    )
+)
+of_packages = _all(
+    (
+        click.option(
+            "--image-set",
+            "image_settings",
+            metavar="FIELD=VALUE",
+            multiple=True,
+            help="Of the ranks' environment: pip=einops, setup=..., env.NAME=..., secret=NAME; repeatable.",
+        ),
+        click.option(
+            "--lock",
+            metavar="FILE",
+            help="Install what this lock has: uv.lock, pylock.toml, or NAME==VERSION lines.",
+        ),
+        click.option("--requirements", metavar="FILE", help="Install what this requirements file asks for."),
+        click.option("--project", is_flag=True, help="Install what the project's pyproject.toml depends on."),
+    )
+)
+of_pool = _all(
+    (
+        click.option("--pool", metavar="NAME", help="The pool's name; one that is up is used, and stays up."),
+        click.option("--keep", is_flag=True, help="Leave the pool up afterwards."),
+        click.option(
+            "--debug-wait", metavar="TIME", help="Wait so long at breakpoints for who debugs, such as 10m."
+        ),
+    )
+)
+# Of a pool that is made for a run.
+of_market = _all(
+    (
+        click.option(
+            "--allocation", metavar="MARKET", help="on-demand, spot, spot-if-available or cheapest of both."
+        ),
+        click.option(
+            "--max-hourly",
+            "max_hourly_cost",
+            metavar="$",
+            type=click.FloatRange(0, min_open=True),
+            help="What an hour of a machine may cost, with disk and address.",
+        ),
+        click.option(
+            "--selection", metavar="WHICH", help="cheapest, or first: the region that is named first."
+        ),
+        click.option(
+            "--budget", metavar="$", type=click.FloatRange(0, min_open=True), help="What the pool may cost."
+        ),
+        click.option(
+            "--wait-for-capacity",
+            metavar="TIME",
+            help="Try for so long where there are no machines, such as 2h.",
+        ),
+    )
+)
+# Of machines that are looked for, and not made.
+of_offers = _all(
+    (
+        click.option(
+            "--accelerator", metavar="NAME[:N]", help="What a machine has to carry, such as H100:8."
+        ),
+        click.option(
+            "--max-hourly",
+            metavar="$",
+            type=click.FloatRange(0, min_open=True),
+            help="What an hour may cost, all told.",
+        ),
+        click.option("--spot", is_flag=True, help="Spot machines only, which can be taken back at any time."),
+        click.option("--region", "regions", metavar="R", multiple=True, help="Where; repeatable."),
+        click.option("--zone", "zones", metavar="Z", multiple=True, help="Only there; repeatable."),
+        click.option("--efa", is_flag=True, help="With EFA, the fast network between machines of AWS."),
+        click.option(
+            "--vcpus", metavar="N", type=click.IntRange(0), default=0, help="At least so many vCPUs."
+        ),
+        click.option(
+            "--memory", metavar="GB", type=click.FloatRange(0), default=0, help="At least so much memory."
+        ),
+        click.option(
+            "--arch", "architecture", type=click.Choice(["x86_64", "arm64"]), help="Of this architecture."
+        ),
+        click.option(
+            "--block", metavar="HOURS", type=click.IntRange(1), help="What can be bought ahead, for so long."
+        ),
+        click.option(
+            "--nodes", metavar="N", type=click.IntRange(1), help="So many machines of it.  [default: 1]"
+        ),
+    )
+)
+
+
+of_watch = click.option(
+    "--watch", is_flag=True, help="Tell how it is in a few lines, in place of all that ranks print."
+)
+
+
+_of_variables = (
+    click.option(
+        "--env", "env", metavar="NAME[=VALUE]", multiple=True, help="A variable of the job; repeatable."
+    ),
+    click.option(
+        "--secret",
+        "secrets",
+        metavar="NAME[=VALUE]",
+        multiple=True,
+        help="One that is blanked in logs; repeatable.",
+    ),
+)
+
+
+def of_variables(command: Any) -> Any:
+    for option in reversed(_of_variables):
+        command = option(command)
+    return command
+
+
+def number_of_nodes(text: str) -> int | str:
+    """A number, or a range in its shortest form.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    from skyward_core.model.errors import SpecError  # late: most commands make no pool
+    from skyward_core.model.specs import Spec
+
+    try:
+        number = Spec(nodes=int(text) if text.isdecimal() else text).nodes
+    except SpecError as error:
+        raise ValueError(error.reason) from error
+    return number if isinstance(number, int) else str(number)
+
+
+class NodesOption(click.ParamType[int | str]):
+    """A number of machines, or a range of them."""
+
+    name = "N|MIN:MAX"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
+        try:
+            return number_of_nodes(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class RanksOption(click.ParamType[int | str]):
+    """A number of ranks, or "gpu"."""
+
+    name = "N|gpu"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
+        if value == "gpu":
+            return "gpu"
+        if isinstance(value, str) and value.isdecimal() and 1 <= int(value) <= 64:
+            return int(value)
+        self.fail(f"{value!r} is neither a number from 1 to 64 nor gpu", param, ctx)
+
+
+class SomeNodes(click.ParamType["int | tuple[int, ...]"]):
+    """A number of a pool's nodes, or a list of them: of two at least, or one with a comma behind it."""
+
+    name = "N|LIST"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | tuple[int, ...]:
+        if not isinstance(value, str):
+            return tuple(value) if isinstance(value, tuple) else int(value)
+        parts = value.split(",")
+        if value.isdecimal() and int(value) > 0:
+            return int(value)
+        named = [int(each) for each in parts if each.strip().isdecimal()]
+        if len(parts) > 1 and len(named) == len([each for each in parts if each.strip()]) == len(set(named)):
+            return tuple(sorted(named))
+        self.fail(f"{value!r} is neither a number of nodes nor a list of them, such as 2 or 0,2", param, ctx)
+
+
+MEETS = "the ranks meet at node 0 of the pool, at a port that is free there"
+LOGS = (
+    "every rank's log is shown with the rank in front, and kept: skyward-tui logs shows it, --rank one rank's"
+)
+WATCHED = "each node's agent sees at once how a rank ends"
+ONE_POOL = "one command starts all nodes: run it once, and leave this out"
+
+
+@dataclass(frozen=True)
+class Other:
+    """An option of torchrun that is taken and does nothing here, or is refused; ``why`` says it."""
+
+    why: str
+    refused: bool = False
+    is_flag: bool = False
+    short: str = ""
+    nothing: str = ""  # a value of it that asks for nothing
+
+
+OTHERS: Mapping[str, Other] = {
+    "standalone": Other("", is_flag=True),
+    "run-path": Other("", is_flag=True),
+    "rdzv-backend": Other(MEETS, nothing="c10d"),
+    "rdzv-endpoint": Other(MEETS),
+    "rdzv-id": Other("TORCHELASTIC_RUN_ID is the pool's name"),
+    "rdzv-conf": Other(MEETS),
+    "master-addr": Other(MEETS, nothing="127.0.0.1"),
+    "master-port": Other(MEETS),
+    "local-addr": Other("the provider knows each node's address"),
+    "node-rank": Other(ONE_POOL, refused=True, nothing="0"),
+    "max-restarts": Other("a run that fails is not started again", nothing="0"),
+    "monitor-interval": Other(WATCHED),
+    "start-method": Other("every rank is a fresh interpreter", nothing="spawn"),
+    "event-log-handler": Other(WATCHED, nothing="null"),
+    "role": Other("ROLE_NAME is default", nothing="default"),
+    "no-python": Other("ranks run Python scripts alone", refused=True, is_flag=True),
+    "log-dir": Other(LOGS),
+    "redirects": Other(LOGS, short="-r", nothing="0"),
+    "tee": Other(LOGS, short="-t", nothing="0"),
+    "local-ranks-filter": Other(LOGS),
+    "duplicate-stdout-filters": Other(LOGS),
+    "duplicate-stderr-filters": Other(LOGS),
+    "logs-specs": Other("logs have no other form here", refused=True),
+    "numa-binding": Other("ranks are bound to no processors", refused=True),
+    "signals-to-handle": Other("a pool passes SIGTERM on, when its run is cancelled"),
+    "shutdown-timeout": Other("a rank has 5 s from SIGTERM to SIGKILL"),
+    "virtual-local-rank": Other(
+        "--nproc-per-node gpu shows each rank its own GPU alone, and LOCAL_RANK counts",
+        refused=True,
+        is_flag=True,
+    ),
+}
+
+
+def others(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command these options, unseen in its help, which lists those that do something."""
+    for name, other in OTHERS.items():
+        spelled = {f"--{name}": None, f"--{name.replace('-', '_')}": None} | (
+            {other.short: None} if other.short else {}
+        )
+        how: dict[str, Any] = (
+            {"is_flag": True} if other.is_flag else {"envvar": f"PET_{name.replace('-', '_').upper()}"}
+        )
+        command = click.option(*spelled, name.replace("-", "_"), hidden=True, default=None, **how)(command)
+    return command
+
+
+def judged(said: Mapping[str, Any]) -> Iterator[str]:
+    """What to say of those that were given.
+
+    Args:
+        said: the values by name; takes no notice of others.
+
+    Raises:
+        click.UsageError: one cannot be meant here.
+    """
+    for name, other in OTHERS.items():
+        value = said.get(name.replace("-", "_"))
+        if value in (None, False, "", other.nothing) or not other.why:
+            continue
+        if other.refused:
+            _refuse(name, other.why)
+        yield f"--{name} is not used: {other.why}"
+
+
+def _refuse(name: str, why: str) -> NoReturn:
+    raise click.UsageError(f"--{name}: {why}")
+
+
+def nodes_of(text: str | None) -> int | str | None:
+    """``--nnodes`` as a number, or a range as ``run --nodes`` takes it; None where nothing was said.
+
+    Raises:
+        click.UsageError: it is neither.
+    """
+    try:
+        return None if text is None else number_of_nodes(text)
+    except ValueError as error:
+        _refuse("nnodes", str(error))
+
+
+def ranks_of(text: str, *, is_here: bool) -> int | Literal["gpu"]:
+    """``--nproc-per-node`` as ranks of each node.
+
+    Args:
+        is_here: whether the nodes are this machine.
+
+    Raises:
+        click.UsageError: it is no number of them, or one that only the machine itself could tell.
+    """
+    if text == "auto":
+        text = "cpu" if is_here and not Path("/dev/nvidia0").exists() else "gpu"
+    if text == "cpu" and is_here:
+        text = str(min(os.cpu_count() or 1, 64))
+    if text == "gpu":
+        return "gpu"
+    if not text.isdecimal() or not 1 <= int(text) <= 64:
+        _refuse(
+            "nproc-per-node", f"{text!r} is no number from 1 to 64; on this machine also cpu, and gpu or auto"
+        )
+    return int(text)
+
+
+def file_of(module: str) -> Path:
+    """The file of a module below the current folder, which ``-m`` runs.
+
+    Raises:
+        click.UsageError: there is none.
+    """
+    here = Path(*module.split("."))
+    for path in (here.with_suffix(".py"), here / "__main__.py"):
+        if is_file(path):
+            return path
+    raise click.UsageError(
+        f"-m {module}: there is neither {here}.py nor {here}/__main__.py in the current folder"
+    )
+
+
+of_json = click.option("--json", "as_json", is_flag=True, help="End stdout with one JSON object.")
+
+
+@contextmanager
+def console_of(as_json: bool) -> Iterator[Console]:
+    """Where the command's output goes; an error ends there as one line, and in the exit status."""
+    from skyward_core.model import errors
+    from skyward_core.model.errors import SkywardError
+    from skyward_tui.cli.console import Console
+
+    console = Console(as_json)
+    if as_json and isinstance(sys.stdout, StandardStream):
+        sys.stdout.require()
+    try:
+        _begin_log(console)
+        yield console
+    except SkywardError as error:
+        console.fail(error)
+        sys.exit(errors.of_error(error))
+    except OSError as error:
+        console.fail(error)
+        sys.exit(errors.FAILED)
+
+
+def _begin_log(console: Console) -> None:
+    if not os.environ.get("SKYWARD_LOG"):
+        return
+    from skyward_core.client import settings
+
+    if said := settings.begin_log():
+        console.note(said)
+
+
+OWN_WORDS = "own_words"
+"""Where a context has the words behind ``--``; None where there is no ``--``."""
+LIKE = 0.75  # how alike two options are of which one may have been meant: --epochs is not --detach
+
+
+class ScriptCommand(click.Command):
+    """A command whose first argument is a script. Options that are not its own are left in ``context.args``."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["context_settings"] = {"ignore_unknown_options": True, "allow_extra_args": True}
+        super().__init__(*args, **kwargs)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own: list[str] | None = None
+        if "--" in args:
+            at = args.index("--")
+            args, own = args[:at], args[at + 1 :]
+            if own and not self._names_script(ctx, args) and _is_script(own[0]):
+                args, own = [*args, f"./{own[0]}" if own[0].startswith("-") else own[0]], own[1:] or None
+        ctx.meta[OWN_WORDS] = own
+        ctx.meta["script"] = next(filter(_is_script, args), None)
+        return super().parse_args(ctx, args)
+
+    def _names_script(self, ctx: click.Context, args: list[str]) -> bool:
+        """Whether one of these words is neither an option nor the value of one."""
+        target = self.make_parser(ctx).parse_args(list(args))[0].get("target")
+        return isinstance(target, str) and not target.startswith("-")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        target = ctx.meta.get("script")
+        for function in _functions(target) if target else ():
+            with formatter.section(f"Arguments of {function.name}"):
+                rows = list(_described(function))
+                formatter.write_dl(rows) if rows else formatter.write_text("It takes none.")
+
+
+def commands_named(target: str) -> list[str]:
+    """The commands of ``sky.app`` that a script has, of which one is to be run; none where a function is meant that is
+    none of them.
+
+    Raises:
+        ScriptError: the script cannot be read.
+    """
+    from skyward_core.client.launch.discovery import commands_of, split_target
+
+    path, function = split_target(target)
+    names = [each.name for each in commands_of(path)] if is_file(path) else []
+    return names if function is None or function in names else []
+
+
+def own_words(context: click.Context, target: str) -> list[str] | None:
+    """What a script that is run as a whole is given; None where a function of it is called.
+
+    Raises:
+        click.UsageError: it would be run as a whole, and words for it do not stand behind ``--``.
+    """
+    from skyward_core.client.launch.discovery import has_functions, split_target
+
+    own: list[str] | None = context.meta[OWN_WORDS]
+    path, function = split_target(target)
+    if own is None and function is None and is_file(path) and not has_functions(path):
+        own = []
+    if own is not None and context.args:
+        raise click.UsageError(
+            f"{path} is run as a whole: what is its own goes behind --: {path} -- {' '.join(context.args)}"
+        )
+    return own
+
+
+def arguments_of(target: str, left: Sequence[str], own: Sequence[str]) -> list[str]:
+    """Flags of a function as texts ``name=value``: ``--epochs 5``, ``--epochs=5``, ``--fast``, ``--no-fast``.
+
+    Args:
+        target: the script, or ``script:function``.
+        left: what the command line has that is no option of the command.
+        own: the command's own options, to be suggested.
+
+    Raises:
+        click.UsageError: a word is no flag of the function.
+    """
+    from skyward_core.client.launch.discovery import find_function, split_target
+
+    if not left:
+        return []
+    function = find_function(*split_target(target))
+    params = {
+        each.name: each for each in function.params if each.kind not in ("var_keyword", "var_positional")
+    }
+    takes_all = any(each.kind == "var_keyword" for each in function.params)
+    texts, words = [], list(left)
+    while words:
+        word = words.pop(0)
+        flag, equals, value = word.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        if not flag.startswith("--"):
+            raise click.UsageError(f"{word!r} is no flag of {function.name}: it is {function}")
+        known = params.get(name)
+        if known is None and name.startswith("no_") and _is_flag(params.get(name[3:])) and not equals:
+            texts.append(f"{name[3:]}=false")
+        elif known is None and not takes_all:
+            raise click.UsageError(_unknown(flag, function, list(params), own))
+        elif equals:
+            texts.append(f"{name}={value}")
+        elif _is_flag(known) and (not words or words[0].startswith("--")):
+            texts.append(f"{name}=true")
+        elif not words:
+            raise click.UsageError(f"{flag} of {function.name} wants a value: {flag} VALUE")
+        else:
+            texts.append(f"{name}={words.pop(0)}")
+    return texts
+
+
+def _unknown(flag: str, function: FunctionInfo, params: Sequence[str], own: Sequence[str]) -> str:
+    flags = [_flag(name) for name in params]
+    close = get_close_matches(flag, [*flags, *own], n=1, cutoff=LIKE)
+    takes = f"{function.name} has no such argument: it takes {', '.join(flags) or 'none'}"
+    return f"there is no option {flag}, and {takes}" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _is_flag(param: Any) -> bool:
+    return param is not None and (param.annotation == "bool" or param.default in ("True", "False"))
+
+
+def _described(function: FunctionInfo) -> Iterator[tuple[str, str]]:
+    from skyward_core.client.launch.discovery import argument_fields
+
+    fields = {each.name: each for each in argument_fields(function)}
+    for param in function.params:
+        if param.kind.startswith("var"):
+            yield f"-a NAME=VALUE ({param})", ""
+            continue
+        field = fields[param.name]
+        wants = "|".join(field.choices) or (param.annotation or "VALUE").upper()
+        kind = "" if _is_flag(param) else f" {wants}"
+        both = f" / --no-{param.name.replace('_', '-')}" if _is_flag(param) else ""
+        default = "[required]" if param.required else f"[default: {param.default}]"
+        yield f"{_flag(param.name)}{both}{kind}", f"{field.help}  {default}" if field.help else default
+
+
+def _functions(target: str) -> list[FunctionInfo]:
+    from skyward_core.client.launch.discovery import commands_of, find_function, list_functions, split_target
+    from skyward_core.model.errors import ScriptError
+
+    path, name = split_target(target)
+    try:
+        if commands := [each for each in commands_of(path) if name in (None, each.name)]:
+            return commands
+        return list_functions(path) if name is None else [find_function(path, name)]
+    except ScriptError:  # whoever runs it is told
+        return []
+
+
+def _is_script(word: str) -> bool:
+    path = word.rpartition(":")[0] if not exists(word) and ":" in word else word
+    return word.startswith("example:") or path.endswith(".py") or is_file(path)

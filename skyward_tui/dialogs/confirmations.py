@@ -1,0 +1,376 @@
+"""Confirmations before teardown, quit and budget changes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from textual import work
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.widgets import Button
+
+from skyward_core.model.errors import SkywardError
+from skyward_core.util.byte_sizes import size_in_words
+from skyward_core.views.pool_view import PoolView
+from skyward_tui.dialogs.dialog import ChoiceScreen, TypedWord
+from skyward_tui.text.error_hints import words_of
+from skyward_tui.text.number_format import count, duration, hourly, money
+from skyward_tui.text.receipts_and_leftovers import lines_of, receipt_line, receipt_lines, size_of
+from skyward_tui.ui.actions import bindings
+from skyward_tui.ui.app_interface import settled
+from skyward_tui.ui.style_sheets import beside
+from skyward_tui.ui.themes import node_look
+
+if TYPE_CHECKING:
+    from skyward_core.client.run_history import Receipt
+    from skyward_core.model.outcomes import Unfetched
+
+
+_NODES_SHOWN = 12
+_ASKED = ("up", "degraded")  # states of pools whose nodes can tell what their ranks wrote
+EVERYTHING = sys.maxsize  # bytes
+
+
+class TeardownScreen(TypedWord[bool]):
+    """Tears pools down after confirmation; returns whether every one is verified gone.
+
+    Their nodes are asked meanwhile what nobody has fetched. Where some of it would be lost, whoever has confirmed says
+    how much is fetched first; whoever confirms before the nodes have told waits for that, or confirms again.
+
+    Where money or work that nobody has fetched is at stake, a word must be typed, into an empty field that has the
+    focus; else it is a question, with the focus on Cancel. Whoever closes it without an answer is told that nothing
+    was torn down.
+
+    Args:
+        pools: their keys.
+        asked: whether the person has just been asked, so that where no word is needed it begins at once.
+    """
+
+    BINDINGS = bindings("teardown")
+    DEFAULT_CSS = beside(__file__, "teardown")
+    CONFIRMS = "#down, .fetch"
+
+    def __init__(self, pools: list[str], *, asked: bool = False) -> None:
+        super().__init__()
+        self._asked = asked
+        self._keys = pools
+        self.heading = f"Tear down {_name(pools[0]) if len(pools) == 1 else count(len(pools), 'pool')}?"
+        self._receipts: dict[str, Receipt | str] = {}
+        self._left: dict[str, Unfetched | str] = {}  # by pool; or why it cannot be told
+        self._told = False  # whether all of them have told
+        self._waits = False  # whether the person has confirmed, and waits for that
+        self._began = False
+
+    @property
+    def _views(self) -> list[PoolView]:
+        found = (self.app.find_pool(key) for key in self._keys)
+        return [view for view in found if view is not None]
+
+    @cached_property
+    def word(self) -> str:
+        """What must be typed, whatever becomes of the pools meanwhile; empty where a press of the button is enough."""
+        if not any(view.is_precious for view in self._views):
+            return ""
+        return _name(self._keys[0]) if len(self._keys) == 1 else str(len(self._keys))
+
+    def body(self) -> ComposeResult:
+        yield self.facts(self._question())
+        yield from self.field()
+
+    def buttons(self) -> Iterable[Button]:
+        yield Button("Cancel", id="cancel", compact=True)
+        yield Button("Tear down", id="down", variant="error", compact=True, disabled=bool(self.word))
+        for id, label in (("all", "Fetch all"), ("some", ""), ("none", "Fetch none")):
+            yield Button(
+                label, id=id, variant="error", compact=True, classes="fetch hidden", disabled=bool(self.word)
+            )
+
+    def _question(self) -> Content:
+        now = self.app.clock()
+        lines = [self._facts(view, now) for view in self._views]
+        if not self._told:
+            lines.append(Content.styled("  asking their nodes what nobody has fetched …", "$muted"))
+        if self._waits:
+            lines.append(Content.styled("  Tear down again does not wait for that.", "$text-warning"))
+        if self._must_choose:
+            lines.append(Content.styled("\nHow much of that is fetched before it is gone?", "bold"))
+        if word := self.word:
+            what = "the pool's name" if len(self._keys) == 1 else "the number of pools"
+            lines.append(Content.assemble(f"\nType {what}, ", (word, "bold $text-accent"), ", to tear down:"))
+        return Content("\n").join(lines)
+
+    @property
+    def _must_choose(self) -> bool:
+        """Whether files would be lost that somebody may want."""
+        return any(not isinstance(left, str) and left.is_too_much for left in self._left.values())
+
+    def _facts(self, view: PoolView, now: float) -> Content:
+        nodes = view.node_count
+        parts: list[tuple[str, str]] = [
+            (view.name, "bold"),
+            (f": {count(nodes, 'node')}, {count(nodes * view.ranks_per_node, 'rank')}, ", ""),
+            (f"up {', '.join(filter(None, (duration(now - view.created_at), hourly(view))))}.", ""),
+        ]
+        running = [run for run in view.runs.values() if run.state == "running"]
+        for run in running:
+            parts.append(
+                (f"\n! run {run.id} ({run.function}) is active and will be stopped.", "$text-warning")
+            )
+        for name, size in view.unfetched.items():
+            what = f"run {name} ({view.runs[name].function})" if name in view.runs else f"run {name}"
+            said = f"{what}: {size:,} bytes that nobody has fetched are brought here first."
+            parts.append((f"\n! {said}", "$text-warning"))
+        parts += [(f"\n{text}", style) for text, style in self._files(view)]
+        return Content.assemble(*parts)
+
+    def _files(self, view: PoolView) -> Iterator[tuple[str, str]]:
+        left = self._left.get(view.key)
+        if isinstance(left, str):
+            yield f"! what its ranks wrote is not known: {left}", "$text-warning"
+        elif left is not None:
+            yield from lines_of(left)
+
+    # Asking what nobody has fetched
+
+    @work
+    async def _ask_nodes(self) -> None:
+        session = self.app.session
+        asked = [view.key for view in self._views if view.state in _ASKED] if session is not None else []
+        futures = {key: session.unfetched_files(key) for key in asked} if session is not None else {}
+        for key, future in futures.items():
+            try:
+                left: Unfetched = await settled(future)
+                self._left[key] = left
+            except (SkywardError, OSError) as error:
+                self._left[key] = words_of(error)
+        self._told = True
+        if self._began or not self.is_attached:
+            return
+        self._show_question()
+        if self._waits:
+            self._waits = False
+            self._begin()
+
+    def _show_question(self, more: Content | None = None) -> None:
+        shown = [self._question(), *([] if more is None else [more])]
+        self.show(Content("\n").join(shown))
+        if self._must_choose and not self._began:
+            self._offer()
+
+    def _offer(self) -> None:
+        """Ask by buttons how much is fetched."""
+        much = [left for left in self._left.values() if not isinstance(left, str) and left.is_too_much]
+        self.query_one(
+            "#all", Button
+        ).label = f"Fetch all {size_of([f for left in much for f in left.others])}"
+        self.query_one(
+            "#some", Button
+        ).label = f"Up to {size_in_words(float(sum(left.room for left in much)))}"
+        before = self.query_one("#down")
+        for button in self.query(".fetch"):
+            button.remove_class("hidden")
+        if before.has_focus:
+            self.query_one("#all").focus()
+        before.add_class("hidden")
+
+    # Confirming
+
+    def on_mount(self) -> None:
+        self._ask_nodes()
+        if self._asked and not self.word:
+            self._begin()
+
+    def confirmed(self) -> None:
+        self._begin()
+
+    def refused(self, said: str) -> None:
+        hint = Content.styled(f"✗ not torn down: {said}. {self.key_of('dialog.close')} closes", "$text-error")
+        self._show_question(hint)
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        match event.button.id:
+            case "down":
+                self._begin()
+            case "all":
+                self._go(EVERYTHING)
+            case "some":
+                self._go(None)
+            case "none":
+                self._go(0)
+            case _:
+                self.action_close()
+
+    def action_close(self) -> None:
+        """Closing does not stop a teardown that has begun; it goes on and says how it ended."""
+        if not self._began:
+            names = ", ".join(_name(key) for key in self._keys)
+            self.app.flash(f"not torn down: {names}")
+        self.dismiss(self._began and self._is_over and self._all_gone)
+
+    # Going down
+
+    def _begin(self) -> None:
+        """The person has confirmed: go on, or ask what is left to ask."""
+        if not self._told and not self._waits:
+            self._waits = True
+            self._show_question()
+        elif self._must_choose and not self._began:
+            self._offer()
+            self.query_one("#all").focus()
+        else:
+            self._go(None)
+
+    def _go(self, keep_outputs: int | None) -> None:
+        """Begin.
+
+        Args:
+            keep_outputs: bytes of files that are brought here before; None for what the pools' options say.
+        """
+        if self._began or self.app.session is None:
+            return
+        self._began = True
+        self.box.border_title = "Tearing down"
+        for answer in self.query("#answer"):
+            answer.add_class("hidden")
+        for button in self.query(self.CONFIRMS):
+            button.add_class("hidden")
+        close = self.query_one("#cancel", Button)
+        close.label = "Hide"
+        close.focus()
+        # The app's worker and not this screen's: the teardown goes on when the screen is closed.
+        self.app.run_worker(self._tear_down(keep_outputs), name="teardown", exclusive=False)
+        self.set_interval(0.2, self._show_progress)
+        self._show_progress()
+
+    async def _tear_down(self, keep_outputs: int | None) -> None:
+        session = self.app.session
+        if session is None:
+            return
+        futures = {key: session.down(key, keep_outputs=keep_outputs) for key in self._keys}
+        for key, future in futures.items():
+            try:
+                verified: Receipt = await settled(future)
+                self._receipts[key] = verified
+            except (SkywardError, OSError) as error:
+                self._receipts[key] = words_of(error)
+        for key, receipt in self._receipts.items():
+            self.app.flash(f"{_name(key)}: {_said(receipt)}", "done" if _is_gone(receipt) else "error")
+        if any(view.rents or view.price_hourly for view in self._views):
+            self.app.look_for_leftovers()
+        if self.is_attached:
+            self._show_progress()
+            self.query_one("#cancel", Button).label = "Close"
+
+    @property
+    def _is_over(self) -> bool:
+        return len(self._receipts) == len(self._keys)
+
+    @property
+    def _all_gone(self) -> bool:
+        return all(_is_gone(receipt) for receipt in self._receipts.values())
+
+    def _show_progress(self) -> None:
+        blocks = [
+            _progress(_name(key), self.app.find_pool(key), self._receipts.get(key)) for key in self._keys
+        ]
+        if any(not isinstance(each, str) and each.unaccounted for each in self._receipts.values()):
+            again = f"\n{self.key_of('pools.down')} tears down once more, where what is unaccounted can be reached"
+            blocks.append(Content.styled(again, "$text-warning"))
+        self.show(Content("\n").join(blocks))
+        if self._is_over:
+            title = "Something may be left"
+            if self._all_gone:
+                title = (
+                    "Torn down"
+                    if any(map(_says_more, self._receipts.values()))
+                    else "Torn down, nothing left"
+                )
+            self.box.border_title = title
+            self.box.set_class(self._all_gone, "-gone")
+
+
+def _name(key: str) -> str:
+    """The pool's name, of its key."""
+    return key.partition(".")[0]
+
+
+def _is_gone(receipt: Receipt | str) -> bool:
+    return not isinstance(receipt, str) and receipt.ok
+
+
+def _says_more(receipt: Receipt | str) -> bool:
+    """Whether something lies somewhere, or is lost."""
+    return not isinstance(receipt, str) and bool(receipt.notes or receipt.kept or receipt.lost)
+
+
+def _said(receipt: Receipt | str) -> str:
+    """The receipt as one line; an error as it is."""
+    return receipt if isinstance(receipt, str) else receipt_line(receipt)
+
+
+def _progress(name: str, view: PoolView | None, receipt: Receipt | str | None) -> Content:
+    parts: list[tuple[str, str]] = [(name, "bold")]
+    nodes = view.nodes if view is not None else []
+    for node in nodes[:_NODES_SHOWN]:
+        if receipt is not None and not isinstance(receipt, str) and node.index not in receipt.gone:
+            state = "! not verified", "$text-warning"  # of one that was lost before, say, nobody knows
+        elif node.phase == "gone":
+            state = "✓ gone", "$text-success"
+        else:
+            state = f"◍ stopping ({node_look(node.phase).word})", "$text-warning"
+        parts += [(f"\n  n{node.index:<4}", ""), state, (f"  {node.detail}", "$muted")]
+    if len(nodes) > _NODES_SHOWN:
+        gone = sum(node.phase == "gone" for node in nodes)
+        parts.append((f"\n  … {gone} of {count(len(nodes), 'node')} gone", "$muted"))
+    if receipt is None and view is not None and view.detail:
+        parts.append((f"\n  {view.detail}", "$muted"))
+    if isinstance(receipt, str):
+        parts.append((f"\n  ✗ {receipt}", "bold $text-error"))
+    elif receipt is not None:
+        parts += [(f"\n  {text}", style) for text, style in receipt_lines(receipt)]
+    return Content.assemble(*parts)
+
+
+class QuitScreen(ChoiceScreen):
+    """Returns "keep", "down" or "cancel"."""
+
+    def __init__(self, pools: list[str]) -> None:
+        names = ", ".join(pools[:5]) + (" …" if len(pools) > 5 else "")
+        text = (
+            f"{count(len(pools), 'pool')} still up: {names}.\n\n"
+            "Keep running: runs that are on nodes go on, and the app finds the pools again when you open it. "
+            "A pool that nobody uses ends itself. Runs that still wait for a node are cancelled, "
+            "and sweeps by gangs begin no more of theirs."
+        )
+        choices = [("keep", "Keep running", False), ("down", "Tear down", True), ("cancel", "Cancel", False)]
+        super().__init__("Quit?", text, choices, escape="cancel")
+
+
+MORE = {"some": 1.5, "much": 3.0}  # times the budget that was
+
+
+class BudgetScreen(ChoiceScreen):
+    """Returns a key of ``MORE``, "down", or "later".
+
+    Attributes:
+        pool: the one that is asked about.
+        budgets: key of ``MORE`` -> dollars.
+    """
+
+    def __init__(self, pool: PoolView, now: float) -> None:
+        budget = pool.budget or 0.0
+        ends = time.strftime("%H:%M:%S", time.localtime(pool.budget_ends_at or now))
+        text = (
+            f"Pool {pool.name} has cost {money(pool.spent(now))} of its budget of {money(budget)}, and costs "
+            f"{hourly(pool)}.\n\n"
+            f"If nobody answers, it is torn down at {ends}."
+        )
+        self.pool = pool
+        self.budgets = {name: budget * times for name, times in MORE.items()}
+        more = [(name, f"Allow {money(dollars)}", False) for name, dollars in self.budgets.items()]
+        choices = [("later", "Not now", False), *more, ("down", "Tear down", True)]
+        super().__init__("Budget spent", text, choices, escape="later")

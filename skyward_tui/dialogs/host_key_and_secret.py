@@ -1,0 +1,173 @@
+"""Prompts for an unknown host key and for secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.reactive import var
+from textual.widgets import Button, Input, Label
+
+from skyward_tui.dialogs.dialog import Dialog
+from skyward_tui.text.number_format import count
+from skyward_tui.ui.actions import bindings
+from skyward_tui.ui.style_sheets import beside
+
+if TYPE_CHECKING:
+    from skyward_core.client.session_protocol import ServerKey
+
+
+MOST_OF_SCREEN = 0.94  # that a dialog takes, as its style has it
+ROOMY = 20  # rows of it in which lines may be left empty around what it says
+_AROUND, _PADDING = 4, 2  # rows of its border and its buttons, and those that are left empty
+
+
+def _short(path: Path) -> str:
+    """A path, from ``~`` where it is below the person's home."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+class HostKeyScreen(Dialog[bool]):
+    """Returns whether the key was accepted. Refuse has the focus, and is what escape means.
+
+    Args:
+        key: what the host showed.
+        starts: whether the start of a pool waits for the answer.
+
+    Attributes:
+        more: how many other hosts are to be asked about after this one.
+    """
+
+    BINDINGS = bindings("hostkey")
+    DEFAULT_CSS = beside(__file__, "host_key")
+    heading = "Unknown host key"
+    more: var[int] = var(0, init=False)
+
+    def __init__(self, key: ServerKey, *, starts: bool = True) -> None:
+        super().__init__()
+        self.key = key
+        self._starts = starts
+        self._withdrawn = False
+        self._answered = False
+
+    def body(self) -> ComposeResult:
+        yield self.facts(self._question())
+
+    def buttons(self) -> Iterable[Button]:
+        yield Button(f"Refuse ({self.key_of('hostkey.refuse')})", id="refuse", compact=True)
+        yield Button(
+            f"Accept ({self.key_of('hostkey.accept')})", id="accept", variant="warning", compact=True
+        )
+
+    def on_mount(self) -> None:
+        self.watch_more(self.more)
+        self._share_rows()
+
+    def on_resize(self) -> None:
+        self._share_rows()
+        super().on_resize()
+
+    def _share_rows(self) -> None:
+        """However few lines there are, the fingerprint is above the buttons, and these below it."""
+        rows = int(self.size.height * MOST_OF_SCREEN)
+        tight = rows < ROOMY
+        self.set_class(tight, "-tight")
+        for facts in self.query("#facts"):  # none yet, where the terminal's size is told before
+            facts.styles.max_height = rows - _AROUND - (0 if tight else _PADDING)
+
+    def _question(self) -> Content:
+        key = self.key
+        look = f"ssh-keygen -lf /etc/ssh/ssh_host_{key.kind.lower()}_key.pub"
+        rows = [("host", key.host), ("key type", key.kind), ("fingerprint", key.fingerprint)]
+        if (key.name, key.port) != (key.host, 22) and f"{key.name}:{key.port}" != key.host:
+            rows.insert(1, ("reached at", f"{key.name} port {key.port}"))
+        goes_on, ends = (
+            (", and the pool's start goes on", ", and the start ends") if self._starts else ("", "")
+        )
+        parts: list[tuple[str, str]] = []
+        for name, value in rows:
+            parts += [(f"{name:<13}", "$muted"), (f"{value}\n", "bold")]
+        parts += [
+            ("\nCompare with what this prints on the host itself:\n", ""),
+            (f"{look}\n\n", "$text-accent"),
+            ("Accepted, ", "bold"),
+            (f"the host is believed whenever it shows this key{goes_on}. It is kept in\n", ""),
+            (f"{_short(key.file)}\n\n", "$text-accent"),
+            ("Refused, ", "bold"),
+            (f"nothing is sent to the host{ends}.", ""),
+        ]
+        return Content.assemble(*parts)
+
+    def watch_more(self, more: int) -> None:
+        for dialog in self.query("#dialog"):
+            dialog.border_subtitle = f"{count(more, 'more host')} after this one" if more else ""
+
+    def withdraw(self) -> None:
+        """Close without an answer; under another dialog, as soon as that one has closed."""
+        self._withdrawn = True
+        if self.app.screen is self:  # a dialog below others counts as "current", too
+            self._answer(False)
+
+    def on_screen_resume(self) -> None:
+        if self._withdrawn:
+            self._answer(False)
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        self._answer(event.button.id == "accept")
+
+    def action_answer(self, accepted: bool) -> None:
+        self._answer(accepted)
+
+    def _answer(self, accepted: bool) -> None:
+        # A person's answer and a withdrawal may come at the same time.
+        if not self._answered:
+            self._answered = True
+            self.dismiss(accepted)
+
+
+class SecretsScreen(Dialog[dict[str, str] | None]):
+    """Asks for each of some names; what is typed is not shown, and kept nowhere. Escape gives None."""
+
+    heading = "The job asks for secrets"
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def body(self) -> ComposeResult:
+        for number, name in enumerate(self._names):
+            yield Label(name, markup=False)
+            answer = Input(compact=True, password=True, id=f"secret-{number}")
+            answer.cursor_blink = False
+            yield answer
+
+    def buttons(self) -> Iterable[Button]:
+        yield Button("Cancel", id="cancel", compact=True)
+        yield Button("Launch", id="go", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#secret-0").focus()
+
+    def on_input_submitted(self) -> None:
+        empty = [each for each in self.query(Input) if not each.value]
+        if empty:
+            empty[0].focus()
+        else:
+            self._give()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        if event.button.id == "go":
+            self.on_input_submitted()
+        else:
+            self.dismiss(None)
+
+    def _give(self) -> None:
+        values = (each.value for each in self.query(Input))
+        self.dismiss(dict(zip(self._names, values, strict=True)))
+
+    def action_close(self) -> None:
+        self.dismiss(None)

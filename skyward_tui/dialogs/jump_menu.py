@@ -1,0 +1,74 @@
+"""A letter on everything that can have the focus; who types one is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual import events, getters
+from textual.app import ComposeResult
+from textual.geometry import Size
+from textual.screen import ModalScreen, Screen
+from textual.widget import Widget
+from textual.widgets import Label
+
+from skyward_tui.ui.actions import bindings
+from skyward_tui.ui.app_interface import AppFace
+from skyward_tui.ui.style_sheets import beside
+
+LETTERS = "asdfghjklqwertyuiopzxcvbnm1234567890"
+
+
+class JumpScreen(ModalScreen[Widget]):
+    """Lies over a screen, and ends with what was chosen there; any other key leaves all as it is.
+
+    Args:
+        there: what can be gone to on the screen below.
+    """
+
+    BINDINGS = bindings("jump")
+    DEFAULT_CSS = beside(__file__, "jump")
+    app = getters.app(AppFace)
+
+    def __init__(self, there: Iterable[Widget]) -> None:
+        super().__init__()
+        self._there = dict(zip(LETTERS, there, strict=False))
+        self._laid_out_for: Size | None = None
+        self._left = False
+
+    def compose(self) -> ComposeResult:
+        for letter, widget in self._there.items():
+            label = Label(f" {letter} ", markup=False)
+            label.styles.offset = widget.region.offset
+            yield label
+
+    def on_key(self, event: events.Key) -> None:
+        """Go where a letter leads; bindings of the app that one would be are not for now."""
+        if event.key == "escape":
+            return
+        event.stop()
+        event.prevent_default()
+        self._leave(self._there.get(event.character or ""))
+
+    def on_click(self) -> None:
+        self._leave()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._laid_out_for = self._laid_out_for or event.size
+        if event.size != self._laid_out_for:  # the letters would lie elsewhere
+            self._leave()
+
+    def action_close(self) -> None:
+        self._leave()
+
+    def _leave(self, chosen: Widget | None = None) -> None:
+        """Once, however many keys come before it is gone."""
+        if not self._left:
+            self._left = True
+            self.dismiss(chosen)
+
+
+def places(screen: Screen[object]) -> list[Widget]:
+    """What can have the focus and is in sight, from the top to the bottom."""
+    seen = screen._compositor.visible_widgets
+    there = [widget for widget in screen.focus_chain if widget in seen and widget.region.area]
+    return sorted(there, key=lambda widget: (widget.region.y, widget.region.x))

@@ -1,0 +1,1 @@
+"""Packaged example scripts."""

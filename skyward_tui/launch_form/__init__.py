@@ -1,0 +1,1 @@
+"""The launch form's model, without widgets."""

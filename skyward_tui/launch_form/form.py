@@ -1,0 +1,828 @@
+"""Fields of the launch form, to and from a LaunchRequest."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from functools import cache, lru_cache
+from itertools import count as count_from
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from skyward_core.client.launch.discovery import DEFAULT, available, parsed
+from skyward_core.client.launch.launch_request import PACKAGES, LaunchRequest
+from skyward_core.model.errors import ScriptError, SkywardError, SpecError, UsageError
+from skyward_core.util.terminal_safe_text import field as safe_field
+from skyward_core.util.user_files import exists, expanded
+from skyward_core.views.pool_view import PoolView
+from skyward_tui.terminal_info import current_folder
+from skyward_tui.text.number_format import count, one_line
+
+if TYPE_CHECKING:
+    from skyward_core.client.launch.discovery import ArgumentField, FunctionInfo
+    from skyward_core.client.launch.launch_plan import LaunchPlan
+    from skyward_core.client.launch.launch_request import LaunchRequest
+    from skyward_core.client.launch.presets import Preset
+    from skyward_core.model.provider_settings import Setting
+
+
+PROJECT = "project"
+"""The choice of ``pyproject.toml``, which is looked for and not named."""
+
+
+def choice_of(field: str, path: str = "") -> str:
+    """A choice as a text: which field of a request names the packages, and by which file; "" for none."""
+    return field if field in ("", PROJECT) else f"{field} {path}"
+
+
+def named_by(field: str) -> Callable[[str], str | None]:
+    """Reads the file out of a choice, where it is one for that field of a request."""
+
+    def read(choice: str) -> str | None:
+        kind, _, path = choice.partition(" ")
+        return path if kind == field and path else None
+
+    return read
+
+
+def choices_for(script: Path | None, chosen: str) -> list[tuple[str, str]]:
+    """What can be chosen for a script, as (label, choice): nothing first, then what its project has.
+
+    Args:
+        script: None where there is none to look at.
+        chosen: what stays in the list, though it may not be there any more.
+    """
+    from skyward_core.client.launch.discovery import has_own_block, packages_for
+
+    if script is None:
+        return [("none named", ""), *_kept(chosen, ())]
+    found = [(Path(each.path).name, choice_of(each.field, near(each.path))) for each in packages_for(script)]
+    nothing = "its own block" if has_own_block(script) else "none named" if found else "none found"
+    return [(nothing, ""), *found, *_kept(chosen, [choice for _, choice in found])]
+
+
+def _kept(chosen: str, listed: list[str] | tuple[()]) -> list[tuple[str, str]]:
+    if not chosen or chosen in listed:
+        return []
+    return [(Path(chosen.partition(" ")[2]).name or "pyproject.toml", chosen)]
+
+
+def near(path: str) -> str:
+    """The path from here where it is below."""
+    folder = current_folder()
+    return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
+
+
+FOLDER = Path(__file__).parents[1] / "examples"
+PREFIX = "example:"
+
+
+def examples() -> list[Path]:
+    """Their paths, by name."""
+    return sorted(path for path in FOLDER.glob("*.py") if not path.name.startswith("_"))
+
+
+@lru_cache
+def about(path: Path) -> str:
+    """The first line of a script's docstring, without its markup."""
+    try:
+        return (ast.get_docstring(parsed(path.read_bytes())) or "").partition("\n")[0].replace("``", "")
+    except (OSError, SyntaxError, ValueError):
+        return ""
+
+
+def example(name: str) -> Path:
+    """The path of an example.
+
+    Raises:
+        UsageError: there is none of that name; says which there are.
+    """
+    known = {path.stem: path for path in examples()}
+    if name not in known:
+        close = get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+        raise UsageError(f"no example is named {name!r}; {hint}")
+    return known[name]
+
+
+def located(target: str) -> str:
+    """``example:ddp`` and ``example:ddp:train`` with the example's path in its place; anything else as it is.
+
+    Raises:
+        UsageError: there is no such example.
+    """
+    if not target.startswith(PREFIX) or exists(target):
+        return target
+    name, colon, function = target.removeprefix(PREFIX).partition(":")
+    return f"{example(name)}{colon}{function}"
+
+
+def meant(script: Path) -> str:
+    """The example that a script which is not there was perhaps meant to be; "" where there is none."""
+    there = exists(script) or script.stem not in {path.stem for path in examples()}
+    return "" if there else f"{PREFIX}{script.stem}"
+
+
+def named(script: str) -> str:
+    """A script as it is written on the command line: an example by its name."""
+    path = Path(script)
+    return f"{PREFIX}{path.stem}" if path.parent == FOLDER else script
+
+
+# Ids on the form's screen beside those of its fields, inside them, too; a provider's field has another.
+OTHER_IDS = frozenset(
+    [
+        "label",
+        "sides",
+        "form",
+        "argument-fields",
+        "call",
+        "check",
+        "code",
+        "fields",
+        "starts",
+        "hint",
+        "options",
+        "last",
+        "launch",
+        "message",
+        "plan",
+        "where",
+        "why",
+        "market",
+        "money",
+        "wait-label",
+        "gangs",
+        "plugin-fields",
+        "image-fields",
+        "image-arguments",
+        "plugin-arguments",
+    ]
+)
+_BOXES = ("keep", "one", "sweep")  # fields that are boxes of one
+ALL_NODES = "all"
+RANKS = "ranks"
+_NUMBERS = {
+    "nodes": ("nodes", 1024),
+    "ranks": ("ranks per node", 64),
+}  # by field: what it counts, and the most
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderChoice:
+    """A provider that the form offers, as it declares itself.
+
+    Attributes:
+        fields: its settings that have a field in the form, by the field's id.
+        chooses: whether it has offers to choose from.
+        costs: whether its machines may cost money.
+    """
+
+    name: str
+    label: str
+    fields: Mapping[str, Setting]
+    chooses: bool = False
+    costs: bool = False
+
+    @property
+    def names_machines(self) -> bool:
+        """Whether its settings say which machines, and so how many."""
+        return any(setting.names_machines for setting in self.fields.values())
+
+
+@cache
+def provider_choices() -> Mapping[str, ProviderChoice]:
+    """The providers that there are; of a declared one that cannot be loaded, too: the form says why when it is used."""
+    taken = {field.name for field in fields(Form)} | OTHER_IDS
+    choices = {}
+    for each in available():
+        shown = {_free_id(own.name, taken): own for own in each.settings if own.field is not None}
+        label = f"{each.name}: {each.about}" if each.about else each.name
+        choices[each.name] = ProviderChoice(each.name, label, shown, each.chooses, each.costs)
+        taken |= set(shown)
+    return choices
+
+
+def _free_id(name: str, taken: Collection[str]) -> str:
+    """An id for a setting's field: its name, unless that is another field's."""
+    return (
+        name
+        if name not in taken
+        else next(f"{name}-{n}" for n in count_from(2) if f"{name}-{n}" not in taken)
+    )
+
+
+class FieldError(Exception):
+    """A field of the form is wrong: which one, and what to do.
+
+    Attributes:
+        argument: the name of the argument that is, where it is one of them; "" where it is none.
+    """
+
+    def __init__(self, field: str, message: str, argument: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+        self.argument = argument
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form as it stands, in texts.
+
+    Attributes:
+        whole: whether the script is run as it stands; ``arguments`` are words of its own then.
+        pool: key of a live pool to use, or empty for a new one.
+        settings: of providers, by their fields' ids.
+        allocation, max_hourly, selection, budget, wait: heeded where the provider has offers, or costs something.
+        nodes: a number, or a range such as "2:8"; empty for all hosts, where the provider has hosts.
+        sweep: whether arguments' values are lists, of which each combination is run.
+        gang: of a sweep, on how many nodes each; "all", or empty for one rank each.
+        parameters: of plugins, by names such as "torch.backend"; heeded of those that are on.
+        packages: as :func:`choice_of` writes it.
+        image: of the ranks' environment, texts such as "pip=einops".
+        timeout, debug_wait, torchrun: of a launch that the form was filled with; no field of the screen shows them,
+            its plan does.
+    """
+
+    script: str = ""
+    function: str = ""
+    whole: bool = False
+    arguments: str = ""
+    python: str = ""
+    pool: str = ""
+    name: str = ""
+    provider: str = DEFAULT
+    settings: Mapping[str, str] = field(default_factory=dict)
+    accelerator: str = ""
+    allocation: str = ""
+    max_hourly: str = ""
+    selection: str = ""
+    budget: str = ""
+    wait: str = ""
+    nodes: str = "4"
+    ranks: str = "1"
+    plugins: tuple[str, ...] = ()
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    packages: str = ""
+    outputs: str = ""
+    keep: bool = True
+    one: bool = False
+    sweep: bool = False
+    gang: str = ""
+    timeout: str = ""
+    debug_wait: str = ""
+    torchrun: bool = False
+    image: str = ""
+
+
+def path_of(script: str) -> Path:
+    """The file that the form's text names.
+
+    Raises:
+        UsageError: it names an example that there is not.
+    """
+    return expanded(located(script.strip()))
+
+
+def is_job(script: str) -> bool:
+    """Whether the form's text names a job file, not a script."""
+    return script.strip().lower().endswith((".yaml", ".yml"))
+
+
+def functions_of(script: str) -> list[FunctionInfo]:
+    """The functions of a script; none where it can only be run as a whole.
+
+    Raises:
+        FieldError: there is no script, or it cannot be read.
+    """
+    from skyward_core.client.launch.discovery import has_functions, list_functions
+
+    if not script.strip():
+        raise FieldError("script", "name a script, or press {launch.files} to pick one or an example")
+    try:
+        return list_functions(path) if has_functions(path := path_of(script)) else []
+    except ScriptError as error:
+        example = f"; there is an example of that name: {found}" if (found := meant(path)) else ""
+        raise FieldError("script", f"{error}{example}") from error
+    except SkywardError as error:
+        raise FieldError("script", str(error)) from error
+
+
+def _text(text: str) -> str | None:
+    return text.strip() or None
+
+
+def _pairs(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # somebody is typing a quotation
+        return [text]
+
+
+def patterns_of(text: str) -> list[str]:
+    """Patterns as they are typed: apart by spaces or commas, unless these stand in quotation marks.
+
+    Raises:
+        ValueError: a quotation has no end.
+    """
+    words = shlex.shlex(text, posix=True, punctuation_chars=False)
+    words.whitespace += ","
+    words.whitespace_split, words.commenters = True, ""
+    return list(words)
+
+
+def _patterns(text: str) -> list[str]:
+    try:
+        return patterns_of(text)
+    except ValueError:  # somebody is typing a quotation
+        return [text]
+
+
+def _number(text: str) -> Any:
+    """A number; what is none stays as it is, and is refused with the other values that make no sense."""
+    try:
+        return int(text)
+    except ValueError:
+        return _text(text)
+
+
+def _amount(text: str) -> Any:
+    """As :func:`_number`, with cents."""
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            return _text(text)
+
+
+def _ranks(text: str) -> Any:
+    return None if text.strip() == "1" else _number(text)
+
+
+def _seconds(text: str) -> float | None:
+    """A time-out.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not text.strip():
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < inf:
+        raise UsageError(f"a rank may take a number of seconds, not {text!r:.40}")
+    return seconds
+
+
+def _gang_nodes(text: str) -> Any:
+    words = text.strip().lower()
+    return None if words == ALL_NODES or words.endswith(RANKS) else _number(text)
+
+
+def _gang_ranks(text: str) -> Any:
+    words = text.strip().lower()
+    return _number(words.removesuffix(RANKS)) if words.endswith(RANKS) else None
+
+
+class _Row(NamedTuple):
+    """How a field of a request stands in the form."""
+
+    field: str
+    read: Callable[[Any], Any] = _text
+
+
+_ROWS: dict[str, _Row] = {
+    "function": _Row("function"),
+    "arguments": _Row("arguments", _pairs),
+    "python": _Row("python"),
+    "one": _Row("one", bool),
+    "sweep": _Row("sweep", bool),
+    "gang": _Row("gang", lambda text: text.strip().lower() == ALL_NODES),
+    "gang_nodes": _Row("gang", _gang_nodes),
+    "gang_ranks": _Row("gang", _gang_ranks),
+    "keep": _Row("keep", bool),
+    "timeout": _Row("timeout", _seconds),
+    "torchrun": _Row("torchrun", bool),
+}
+_POOL_ROWS: dict[str, _Row] = {  # those that have no say where a pool is used that is up
+    "pool": _Row("name"),
+    "provider": _Row("provider", str),
+    "nodes": _Row("nodes", _number),  # a range stays text
+    "ranks_per_node": _Row("ranks", _ranks),
+    "accelerator": _Row("accelerator"),
+    "plugins": _Row("plugins", tuple),
+    "lock": _Row("packages", named_by("lock")),
+    "requirements": _Row("packages", named_by("requirements")),
+    PROJECT: _Row("packages", lambda text: text == PROJECT),
+    "outputs": _Row("outputs", _patterns),
+    "debug_wait": _Row("debug_wait"),
+    "image_settings": _Row("image", _pairs),
+}
+_MARKET_ROWS: dict[str, _Row] = {  # of providers that have offers
+    "allocation": _Row("allocation"),
+    "max_hourly_cost": _Row("max_hourly", _amount),
+    "selection": _Row("selection"),
+    "wait_for_capacity": _Row("wait"),
+}
+_MONEY_ROWS: dict[str, _Row] = {"budget": _Row("budget", _amount)}  # of those whose machines cost something
+
+
+def rows_of(provider: str) -> dict[str, _Row]:
+    """What is asked of a pool that is made with a provider."""
+    choice = provider_choices().get(provider)
+    market = _MARKET_ROWS if choice and choice.chooses else {}
+    return _ROWS | _POOL_ROWS | market | (_MONEY_ROWS if choice and choice.costs else {})
+
+
+def request_of(form: Form) -> LaunchRequest:
+    """What the form asks for.
+
+    Raises:
+        UsageError: there is no such example.
+    """
+    from skyward_core.client.launch.launch_request import LaunchRequest
+
+    rows = _ROWS if form.pool else rows_of(form.provider)
+    said = {name: row.read(getattr(form, row.field)) for name, row in rows.items()}
+    of_new = {"settings": dict(settings_of(form)), "plugin_settings": dict(_parameters_of(form))}
+    pool = {"pool": _name_of(form.pool)} if form.pool else of_new
+    whole = {"function": None, "arguments": (), "script_args": said["arguments"]}
+    # A function that is chosen in a whole script's place has no use for torchrun's variables.
+    call = whole if form.whole else {"torchrun": False}
+    return LaunchRequest(script=str(path_of(form.script)), **said | pool | call)
+
+
+def _used(form: Form, pools: Collection[PoolView]) -> PoolView | None:
+    """The live pool that the form names."""
+    return next((pool for pool in pools if pool.key == form.pool and pool.is_live), None)
+
+
+def _name_of(pool: str) -> str:
+    """A pool's name, from its key."""
+    return pool.partition(".")[0]
+
+
+def settings_of(form: Form) -> Iterator[tuple[str, str]]:
+    """What the provider's fields say, by the settings' names."""
+    for id, setting in fields_of(form.provider).items():
+        text = setting.written(form.settings.get(id, ""))
+        if text or (setting.required and setting.option):
+            yield setting.name, text
+
+
+def _parameters_of(form: Form) -> Iterator[tuple[str, str]]:
+    """What is given to the plugins that are on."""
+    for name, text in form.parameters.items():
+        if text and name.rpartition(".")[0] in form.plugins:
+            yield name, text
+
+
+def fields_of(provider: str) -> Mapping[str, Setting]:
+    """The settings of a provider, by their fields' ids."""
+    choice = provider_choices().get(provider)
+    return choice.fields if choice else {}
+
+
+def check(form: Form, pools: Collection[PoolView], *, launching: bool = False) -> LaunchPlan:
+    """Turn the form into a launch.
+
+    Args:
+        launching: as of :meth:`~skyward_core.client.launch.launch_request.LaunchRequest.plan`.
+
+    Raises:
+        FieldError: names the first field that is wrong.
+    """
+    try:
+        return _checked(form, {pool.name: pool for pool in pools if pool.is_live}, launching=launching)
+    except SkywardError as error:
+        id = _id_of(error.field, form)
+        message = error.reason if isinstance(error, SpecError) else str(error)
+        said = _not_a_number(id, form) if id in _NUMBERS else message
+        raise FieldError(id, said, error.field.partition("arguments.")[2]) from error
+
+
+def _checked(form: Form, live: Mapping[str, PoolView], *, launching: bool) -> LaunchPlan:
+    form = _with_what_runs(form)
+    _check_words("arguments", shlex.split, form.arguments)
+    request_of(form).call()  # first what stands above the pool
+    if form.pool:
+        used = _used(form, live.values())
+        if used is None:
+            name = _name_of(form.pool)
+            raise FieldError("pool", f"pool {name} is not up any more; choose another or a new one")
+        return request_of(form).plan(launching=launching).on(used).with_gangs()
+    if not form.name.strip():
+        form = replace(form, name=free_name(path_of(form.script), live))
+    elif form.name.strip() in live:
+        raise FieldError(
+            "name", f"a pool named {form.name.strip()} is already up: use it, or give another name"
+        )
+    for id, setting in fields_of(form.provider).items():
+        if setting.required and not setting.written(form.settings.get(id, "")):
+            look = setting.field() if setting.field else None
+            raise FieldError(id, (look and look.missing) or f"{setting.name} is needed: {setting.help}")
+    _check_words("image-fields", shlex.split, form.image)
+    _check_words("outputs", patterns_of, form.outputs)
+    plan = request_of(form).plan(launching=launching).asking().giving_way()
+    _check_numbers(form, plan)
+    return plan.with_gangs()
+
+
+def _check_words(id: str, split: Callable[[str], object], text: str) -> None:
+    try:
+        split(text)
+    except ValueError as error:
+        raise FieldError(id, str(error)) from error
+
+
+def _with_what_runs(form: Form) -> Form:
+    """A form that names no function means the script's first, or all of a script that has none."""
+    if (form.function or form.whole) and form.script.strip():
+        return form
+    functions = functions_of(form.script)
+    return replace(form, function=functions[0].name) if functions else replace(form, whole=True)
+
+
+def _check_numbers(form: Form, plan: LaunchPlan) -> None:
+    """What is no fault where it is said otherwise, and one here."""
+    for id in _NUMBERS:
+        if not getattr(form, id).strip() and not (id == "nodes" and plan.hosts):
+            raise FieldError(id, _not_a_number(id, form))
+    if plan.hosts and plan.spec is not None and plan.spec.least_nodes > len(plan.hosts):
+        nodes, there = plan.spec.least_nodes, count(len(plan.hosts), "host")
+        raise FieldError(
+            "nodes", f"{nodes} nodes, and {there}: name more hosts, or leave nodes empty for all"
+        )
+
+
+def _not_a_number(id: str, form: Form) -> str:
+    what, most = _NUMBERS[id]
+    range_of = " or a range such as 2:8," if id == "nodes" else ""
+    return (
+        f"{what}: a whole number from 1 to {most:,},{range_of} not {getattr(form, id).strip() or 'nothing'}"
+    )
+
+
+def _id_of(field: str, form: Form) -> str:
+    """The form's field that stands for one of a request."""
+    own = fields_of(form.provider)
+    of_setting = {f"settings.{setting.name}": id for id, setting in own.items()}
+    if field == "provider" or field.startswith("settings."):
+        return of_setting.get(field, next(iter(own), "provider"))
+    if field == "image_settings":
+        return "image-fields"
+    if field == "plugin_settings":
+        return "plugin-fields"
+    row = rows_of(form.provider).get(field.partition(".")[0])
+    if row is not None and row.field in _BOXES:
+        return "options"
+    return row.field if row else "script"
+
+
+def free_name(script: Path, taken: Collection[str]) -> str:
+    """A pool name made of the script's, that no live pool has: ``ddp``, ``ddp-2``."""
+    letters = "".join(c if c.isascii() and c.isalnum() else "-" for c in script.stem.lower())
+    stem = letters.strip("-")[:40].strip("-") or "pool"
+    names = (stem if number == 1 else f"{stem}-{number}" for number in range(1, len(taken) + 2))
+    return next(name for name in names if name not in taken)
+
+
+def _job_options(form: Form) -> Iterator[str]:
+    if pool := _name_of(form.pool) or form.name.strip():
+        yield from ("-c", pool)
+    if not form.pool and form.provider != DEFAULT:
+        yield from ("--provider", form.provider)
+        for name, text in settings_of(form):
+            yield from ("--set", f"{name}={text}")
+    for word in _pairs(form.arguments):
+        yield from ("--env", word)
+
+
+def python_script(form: Form, pools: Collection[PoolView]) -> str:
+    """The same launch as a Python script; a comment where there is none."""
+    if is_job(form.script):
+        return f"import skyward_core as sky\n\ntask = sky.Task.from_yaml({str(path_of(form.script))!r})\n"
+    try:
+        return request_of(form).snippet(_used(form, pools))
+    except SkywardError as error:
+        return f"# {one_line(str(error))}"
+
+
+def command_line(form: Form) -> str:
+    """The same launch as a command to type; a comment where there is none."""
+    if is_job(form.script):
+        return shlex.join(["skyward-tui", "launch", form.script.strip(), *_job_options(form)])
+    try:
+        request = request_of(form)
+        called = named(request.script) if form.script.strip() else "SCRIPT"
+        return request.command_line("skyward-tui", "run", called=called)
+    except SkywardError as error:
+        return f"# {one_line(str(error))}"
+
+
+def given(line: str) -> dict[str, str] | None:
+    """Texts by name, of two of one name the first; None where somebody is still typing a quotation."""
+    words = _words(line)
+    if words is None:
+        return None
+    found: dict[str, str] = {}
+    for name, equals, text in (word.partition("=") for word in words):
+        if equals:
+            found.setdefault(name.strip(), text)
+    return found
+
+
+def with_argument(line: str, name: str, text: str | None, order: Sequence[str]) -> str:
+    """The line where one of them is otherwise; the same where a quotation in it has no end.
+
+    Args:
+        text: what it is; None where it is not given any more.
+        order: names as the function has them, by which a new one finds its place.
+    """
+    words = _words(line)
+    if words is None:
+        return line
+    places = [number for number, word in enumerate(words) if _name(word) == name]
+    new = [] if text is None else [f"{name}={text}"]
+    if places:
+        place = places[0]
+        words[place : place + 1] = new
+    elif new:
+        here = order.index(name)
+        places = [number for number, word in enumerate(words) if _name(word) in order[:here]]
+        behind = (number for number, word in enumerate(words) if _name(word) in order[here + 1 :])
+        place = places[-1] + 1 if places else next(behind, len(words))
+        words[place:place] = new
+    else:
+        return line
+    return " ".join(map(_quoted, words))
+
+
+def _words(line: str) -> list[str] | None:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return None
+
+
+def _name(word: str) -> str:
+    return word.partition("=")[0].strip()
+
+
+def _quoted(word: str) -> str:
+    name, equals, text = word.partition("=")
+    if not (equals and name.isidentifier()):
+        return shlex.quote(word)
+    return f"{name}={shlex.quote(text)}" if text else word
+
+
+def amiss(asked: ArgumentField, text: str) -> str:
+    """Why a text is no list of values of an argument, in words; "" where it is one."""
+    try:
+        values = values_of(asked.name, text)
+    except UsageError as error:
+        return str(error)
+    return next((why for value in values if (why := asked.amiss(value))), "")
+
+
+def mean_a_sweep(asked: Sequence[ArgumentField], line: str) -> bool:
+    """Whether an argument is given what is no value of it, and several that are.
+
+    Args:
+        line: of all arguments, as it is typed.
+    """
+    texts = given(line) or {}
+    for each in asked:
+        text = texts.get(each.name)
+        if text and each.amiss(text) and not amiss(each, text) and len(values_of(each.name, text)) > 1:
+            return True
+    return False
+
+
+def values_of(name: str, text: str) -> list[str]:
+    """The values of one argument, as texts.
+
+    Raises:
+        UsageError: it is no list.
+    """
+    from skyward_core.client.launch.discovery import argument_values as of_core
+
+    return of_core(name, text)
+
+
+def _written(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _pattern_text(patterns: Sequence[str]) -> str:
+    return " ".join("'" + each.replace("'", "'\"'\"'") + "'" for each in patterns)
+
+
+# How values stand in the form, where it is not as their text.
+_WRITTEN: Mapping[str, Callable[[Any], Any]] = {
+    "arguments": shlex.join,
+    "one": bool,
+    "sweep": bool,
+    "torchrun": bool,
+    "keep": bool,
+    "provider": lambda name: name or DEFAULT,
+    "ranks_per_node": lambda ranks: _written(ranks or 1),
+    "allocation": lambda market: "" if market == "on-demand" else _written(market),
+    "selection": lambda order: "" if order == "cheapest" else _written(order),
+    "plugins": tuple,
+    "image_settings": shlex.join,
+    "outputs": _pattern_text,
+}
+
+
+def without_field(request: LaunchRequest) -> list[str]:
+    """What is said in a request, and has no field in the form: names of its own, and of settings of the provider."""
+    provider = request.provider or DEFAULT
+    rows = rows_of(provider)
+    own = {"script", "script_args", "settings", "plugin_settings", "detach", *rows}
+    said = [each.name for each in fields(request) if each.name not in own and getattr(request, each.name)]
+    shown = {setting.name for setting in fields_of(provider).values()}
+    no_field = [
+        name
+        for name, text in request.plugin_settings.items()
+        if not text or name.rpartition(".")[0] not in request.plugins
+    ]
+    return said + [name for name in request.settings if name not in shown] + no_field
+
+
+def form_of(request: LaunchRequest) -> Form:
+    """The form that asks for the same.
+
+    Raises:
+        UsageError: it cannot say something that is asked for.
+    """
+    values = {
+        row.field: _WRITTEN.get(name, _written)(getattr(request, name))
+        for name, row in rows_of(request.provider or DEFAULT).items()
+        if name not in (*PACKAGES, "gang", "gang_nodes", "gang_ranks")
+    }
+    values["gang"] = ALL_NODES if request.gang else _written(request.gang_nodes)
+    if request.gang_ranks is not None:
+        values["gang"] = f"{request.gang_ranks} {RANKS}"
+    values["packages"] = next(
+        (choice_of(name, str(given)) for name in PACKAGES if (given := getattr(request, name))), ""
+    )
+    if request.script_args is not None:
+        values |= {"whole": True, "arguments": shlex.join(request.script_args)}
+    ids = {setting.name: id for id, setting in fields_of(values["provider"]).items()}
+    # What is left as soon as it runs: nobody waits for the app.
+    values["keep"] = request.keep or request.detach
+    lacking = without_field(request)
+    if str(path_of(request.script)) != request.script:
+        lacking.append("script")
+    if lacking:
+        raise UsageError(f"the form has no field that could say this: {', '.join(lacking)}")
+    settings = {ids[name]: text for name, text in request.settings.items()}
+    parameters = dict(request.plugin_settings)
+    form = Form(script=request.script, settings=settings, parameters=parameters, **values)
+    return form if request.shapes_pool else replace(form, pool=request.pool or "", name="")
+
+
+def save(name: str, form: Form) -> Path:
+    """Keep what the form says of a new pool; gives the file.
+
+    Raises:
+        SkywardError: it cannot be kept.
+        OSError: the file cannot be written.
+    """
+    from skyward_core.client.launch import presets
+
+    request = request_of(replace(form, pool=""))
+    return presets.save(name, replace(request, script=named(request.script)))
+
+
+def form_of_preset(preset: Preset) -> tuple[Form, list[str]]:
+    """The form filled in, and what could not be, in words."""
+    from skyward_core.client.launch.presets import NOWHERE, without_unknown
+
+    request, said = preset.request()
+    try:
+        request = replace(request, script=str(path_of(request.script)))
+    except SkywardError as error:  # an example that there is not any more
+        said.append(str(error))
+        request = replace(request, script=NOWHERE)
+    request, more = without_unknown(request)
+    said += more
+    strange = without_field(request)
+    said += [f"the form has no field for {safe_field(name)}" for name in strange]
+    settings_said = (*request.settings, *request.plugin_settings)
+    blank: dict[str, Any] = {name: None for name in strange if name not in settings_said}
+    blank |= {name: "" for name in ("module",) if name in blank}
+    settings = {name: text for name, text in request.settings.items() if name not in strange}
+    given = {name: text for name, text in request.plugin_settings.items() if name not in strange}
+    form = form_of(replace(request, settings=settings, plugin_settings=given, **blank))
+    name = request.pool or ""
+    return replace(form, script="" if request.script == NOWHERE else form.script, pool="", name=name), said

@@ -1,0 +1,105 @@
+"""Recently launched scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from textual.content import Content
+
+from skyward_core.client import settings
+from skyward_core.client.launch.discovery import missing_of
+from skyward_core.model.errors import ScriptError
+from skyward_core.util.terminal_safe_text import field
+from skyward_core.util.user_files import expanded, json_of
+from skyward_tui.launch_form.form import Form, about, choice_of, examples, named, path_of
+from skyward_tui.text.number_format import one_line
+
+NAME = "recent"
+MOST = 30
+
+
+def recent() -> list[Form]:
+    """They, newest first; none where the file is not there or makes no sense."""
+    try:
+        entries = json_of(settings.remembered(NAME))
+        return [_form(entry) for entry in entries]
+    except (OSError, ValueError, TypeError, AttributeError):
+        return []  # it only saves typing
+
+
+def remember(form: Form) -> None:
+    """Note a launch, in place of an earlier one of the same script, function and arguments.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    form = replace(
+        form,
+        script=str(path_of(form.script).absolute()),
+        python=_absolute(form.python),
+        packages=_by_whole_path(form.packages),
+        pool="",
+    )
+    others = [other for other in recent() if _what(other) != _what(form)]
+    settings.remember(NAME, json.dumps([asdict(each) for each in [form, *others][:MOST]]))
+
+
+def _absolute(python: str) -> str:
+    """The same interpreter from every folder; a name is looked for in PATH."""
+    return str(expanded(python.strip()).absolute()) if os.sep in python else python.strip()
+
+
+def _by_whole_path(packages: str) -> str:
+    """The same choice from every folder."""
+    field, _, path = packages.partition(" ")
+    return choice_of(field, str(expanded(path).absolute()) if path else "")
+
+
+def _what(form: Form) -> tuple[str, str, str]:
+    return form.script, form.function, form.arguments
+
+
+def _form(entry: dict[str, Any]) -> Form:
+    if "hosts" in entry:  # as earlier releases wrote it
+        entry = {"settings": {"hosts": entry["hosts"]}} | entry
+    sample = asdict(Form()) | {"plugins": []}
+    values = {name: value for name, value in entry.items() if name in sample}
+    if any(type(value) is not type(sample[name]) for name, value in values.items()):
+        raise TypeError(f"no launch: {entry!r:.80}")
+    for group in ("settings", "parameters"):
+        if not all(isinstance(text, str) for text in values.get(group, {}).values()):
+            raise TypeError(f"no {group}: {entry!r:.80}")
+    return Form(**values | {"plugins": tuple(values.get("plugins", ()))})
+
+
+RECENT = 8  # launches shown
+
+
+def recent_row(form: Form) -> Content:
+    """An earlier launch in a line."""
+    script = named(form.script)
+    called = script if script != form.script else Path(script).name
+    label = f"  {called}:{form.function}  " if form.function else f"  {called}  "
+    return Content.assemble(field(label), (field(one_line(form.arguments)), "$muted"))
+
+
+def example_row(path: Path, lacks: str = "") -> Content:
+    """A packaged example in a line, with what it lacks."""
+    return Content.assemble(f"  {path.stem:<12}", (lacks, "$text-warning"), (about(path), "$muted"))
+
+
+def lacking_of_examples() -> dict[Path, str]:
+    """What each needs and cannot find here, in words; this may start a Python."""
+    return {path: _lacks(path) for path in examples()}
+
+
+def _lacks(path: Path) -> str:
+    try:
+        lacking = missing_of(path)
+    except ScriptError:  # whoever picks it is told
+        return ""
+    return f"needs {', '.join(lacking)}  " if lacking else ""

@@ -1,0 +1,1059 @@
+"""One scrollable pane of log lines with search and wrapping.
+
+Textual's own log widgets style every line that arrives; this one only paints what is on the screen, when the
+screen's pump asks, so that a flood costs no more than a trickle. It overrides ``render_lines``: borders and
+padding belong to its parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import signal
+import textwrap
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from threading import current_thread, main_thread
+from typing import Any, ClassVar, TypeVar
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.color import Color
+from textual.geometry import Region
+from textual.message import Message
+from textual.reactive import var
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.widget import Widget
+
+from skyward_core.client.run_history import StoredLines, tail_of
+from skyward_core.model.errors import SkywardError
+from skyward_core.util.terminal_safe_text import is_clean
+from skyward_core.views.log_buffer import Line, LogRing, Ring, prefix_of
+from skyward_core.views.log_collapsing import CollapsedRing
+from skyward_tui.text.ansi_colours import CELL_LIMIT, Parsed, parse, plain
+from skyward_tui.text.error_hints import words_of
+from skyward_tui.text.number_format import count
+from skyward_tui.ui.actions import bindings
+from skyward_tui.ui.style_sheets import beside
+
+PATIENCE = 0.5  # seconds of the processor between two looks whether another line's turn has come
+
+_watched: list[Callable[[], object]] = []
+_before: object = None
+
+
+class EndlessSearch(Exception):
+    """It takes too long on a line."""
+
+
+def _look(signum: int, frame: Any) -> None:
+    global _before
+    if not _watched:
+        return  # it came as the watch ended
+    before, _before = _before, _watched[0]()
+    if before == _before:
+        raise EndlessSearch
+
+
+@contextmanager
+def ended(line: Callable[[], object]) -> Iterator[None]:
+    """Have what is done here end where it takes too long on one line; in another thread it is not watched.
+
+    Args:
+        line: which one it is at.
+
+    Raises:
+        EndlessSearch: it does.
+    """
+    global _before
+    if current_thread() is not main_thread() or _watched:
+        yield
+        return
+    if (
+        signal.getsignal(signal.SIGVTALRM) is not _look
+    ):  # which stays: by default this signal ends the process
+        signal.signal(signal.SIGVTALRM, _look)
+    _before = _watched
+    _watched.append(line)
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, PATIENCE, PATIENCE)
+        yield
+    finally:
+        _watched.clear()
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+Span = tuple[int, int, Callable[[int, int], list[Line]]]
+NEAR = (
+    64  # lines after one of which nothing tells when it was printed, in which one with a time is looked for
+)
+
+
+# What asks what a line does not have, where it begins or ends, or may go on from one into the next.
+_OF_ONE_LINE = re.compile(r"\(\?(?:[!>(]|<[!=]|[a-zA-Z]*[-s])|\\[AZsWDBnxuUN0-9]|\[\^|[*+?}]\+|\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    """A search: a regular expression, or plain text where it is not one; small letters match capitals too.
+
+    Attributes:
+        among: how a line has to begin, too, where only some ranks' lines are wanted.
+        scan: the same for a text of many lines: it matches wherever a line of it does. None where that is not sure, or
+            would take much longer.
+        small: the same for ASCII in small letters, where capitals match, too: six times as quick.
+    """
+
+    text: str
+    pattern: re.Pattern[str]
+    invert: bool = False
+    among: re.Pattern[str] | None = None
+    scan: re.Pattern[str] | None = None
+    small: re.Pattern[str] | None = None
+
+    @classmethod
+    def parse(cls, text: str, *, invertible: bool = False) -> Matcher | None:
+        """``text`` as typed; with ``invertible`` a leading ``!`` turns it round. Empty gives None."""
+        invert = invertible and text.startswith("!")
+        body = text[1:] if invert else text
+        if not body:
+            return None
+        flags = re.IGNORECASE if body == body.lower() else re.NOFLAG
+        try:
+            pattern = re.compile(body, flags)
+        except re.error:
+            pattern = re.compile(re.escape(body), flags)
+        if _OF_ONE_LINE.search(pattern.pattern):
+            return cls(text, pattern, invert)
+        scan = re.compile(pattern.pattern, flags | re.MULTILINE)
+        small = None
+        if flags == re.IGNORECASE and "[" not in pattern.pattern:
+            small = re.compile(pattern.pattern, re.MULTILINE)
+        return cls(text, pattern, invert, scan=scan, small=small)
+
+    @classmethod
+    def of_ranks(cls, ranks: Iterable[int], within: Matcher | None) -> Matcher:
+        """Of merged lines those of some ranks, and of these what ``within`` matches, where there is one."""
+        among = re.compile("|".join(re.escape(prefix_of(rank)) for rank in ranks) or "(?!)")
+        return replace(within or cls("", re.compile("")), among=among)
+
+    def may(self, text: str) -> bool:
+        """Whether any of many lines may match: one look at all of them, where the pattern allows that."""
+        if self.invert or self.scan is None:
+            return True
+        if text.isascii():
+            if "\t" in text or not is_clean(text.encode()):
+                return True
+            if self.small is not None:
+                return self.small.search(text.lower()) is not None
+        elif not text.replace("\n", "").isprintable():
+            return True
+        return self.scan.search(text) is not None
+
+    def hits(self, text: str) -> bool:
+        if self.among is not None and self.among.match(text) is None:
+            return False
+        return (self.pattern.search(plain(text)) is not None) is not self.invert
+
+    def spans(self, shown: str) -> list[tuple[int, int]]:
+        """Where it matches in a line as shown."""
+        if self.invert:
+            return []
+        with suppress(EndlessSearch), ended(lambda: shown):
+            return [m.span() for m in self.pattern.finditer(shown) if m.end() > m.start()]
+        return []
+
+
+class Hits:
+    """The numbers of the lines that match, kept up to date by looking at new lines only.
+
+    Attributes:
+        begin: the number from which on lines were looked at; :func:`search_files` sees to those before it.
+    """
+
+    def __init__(self, matcher: Matcher, begin: int) -> None:
+        self.matcher = matcher
+        self.numbers: list[int] = []
+        self.begin = begin
+        self._seen = begin
+        self._version = 0
+
+    def update(self, window: LogWindow) -> None:
+        if isinstance(window.ring, CollapsedRing):  # who said a row is searched, too, and may grow
+            again = max(self.begin, window.ring.changed_since(self._version))
+            self._version = window.ring.version
+            if again < self._seen:
+                del self.numbers[bisect_left(self.numbers, again) :]
+                self._seen = again
+        lines = window.raw(max(self._seen, window.oldest), window.end)
+        with ended(lambda: self._seen):
+            for line in lines:
+                if self.matcher.hits(line.text):
+                    self.numbers.append(line.number)
+                self._seen = line.number + 1
+        gone = bisect_left(self.numbers, window.first)
+        if gone > 4096 or gone > len(self.numbers) // 2:
+            del self.numbers[:gone]
+
+    def shift(self, by: int) -> None:
+        """Lines got other numbers."""
+        self.numbers = [number + by for number in self.numbers]
+        self.begin += by
+        self._seen += by
+
+    def add_earlier(self, numbers: list[int], begin: int = 0) -> None:
+        """Take what was found before the place where looking began, from ``begin`` on."""
+        self.numbers = [*numbers, *self.numbers[bisect_left(self.numbers, self.begin) :]]
+        self.begin = begin
+
+
+class LogWindow:
+    """A reader's window onto a ring, and onto the files before it.
+
+    While :meth:`hold` is in force, the lines that were there when it began stay readable although the ring
+    evicts them.
+
+    Attributes:
+        endless: a filter or a search that was given up, as it would take for ever on a line.
+    """
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.stored: StoredLines | None = None
+        self.base = 0  # the number of the ring's line 0
+        self.filter: Hits | None = None
+        self.search: Hits | None = None
+        self.endless = ""
+        self._held: list[Line] = []
+
+    @property
+    def oldest(self) -> int:
+        """Number of the oldest line of the ring, or held."""
+        return self._held[0].number if self._held else self.base + self.ring.first
+
+    @property
+    def first(self) -> int:
+        """Number of the oldest line that can be read."""
+        return 0 if self.stored is not None and self.stored.count else self.oldest
+
+    @property
+    def end(self) -> int:
+        return self.base + self.ring.end
+
+    def open_files(self, stored: StoredLines, base: int) -> int:
+        """Have the files before the ring, too; ``base`` is the number there of the ring's line 0.
+
+        Returns:
+            by how much the numbers of lines have grown.
+        """
+        shift, self.stored, self.base = base - self.base, stored, base
+        self._held = [line._replace(number=line.number + shift) for line in self._held]
+        for hits in (self.filter, self.search):
+            if hits is not None:
+                hits.shift(shift)
+        return shift
+
+    def hold(self) -> None:
+        """Keep what is there now, whatever comes."""
+        self._held = self._from_ring(0, self.end)
+
+    def release(self) -> None:
+        self._held = []
+
+    def update(self) -> None:
+        """Look at the lines that came since the last call."""
+        for name in ("filter", "search"):
+            hits: Hits | None = getattr(self, name)
+            try:
+                if hits is not None:
+                    hits.update(self)
+            except EndlessSearch:
+                self.give_up(hits)
+
+    def give_up(self, hits: Hits | None) -> None:
+        """Look no more for what would take for ever."""
+        if hits is not None:
+            self.filter = None if hits is self.filter else self.filter
+            self.search = None if hits is self.search else self.search
+            self.endless = self.endless or hits.matcher.text
+
+    def set_filter(self, matcher: Matcher | None) -> None:
+        self.filter = None if matcher is None else Hits(matcher, self.oldest)
+        self.update()
+
+    def set_search(self, matcher: Matcher | None) -> None:
+        self.search = None if matcher is None else Hits(matcher, self.oldest)
+        self.update()
+
+    def raw(self, start: int, stop: int) -> list[Line]:
+        """Lines by number, filter aside; those that nothing holds are left out."""
+        lines: list[Line] = []
+        for low, high, read in self._spans():
+            if (begin := max(start, low)) < (end := min(stop, high)):
+                lines += read(begin, end)
+        return lines
+
+    def after(self, number: int, count: int) -> list[Line]:
+        """The first ``count`` visible lines from ``number`` on."""
+        if self.filter is not None:
+            place = bisect_left(self.filter.numbers, max(number, self.first))
+            return self._pick(self.filter.numbers[place : place + count])
+        lines: list[Line] = []
+        for low, high, read in self._spans():
+            if (begin := max(number, low)) < high and len(lines) < count:
+                lines += read(begin, min(high, begin + count - len(lines)))
+        return lines
+
+    def before(self, number: int, count: int) -> list[Line]:
+        """The last ``count`` visible lines below ``number``, in order."""
+        if count <= 0:
+            return []
+        if self.filter is not None:
+            place = bisect_left(self.filter.numbers, number)
+            return self._pick(self.filter.numbers[max(0, place - count) : place])
+        lines: list[Line] = []
+        for low, high, read in reversed(self._spans()):
+            if (end := min(number, high)) > low and len(lines) < count:
+                lines = [*read(max(low, end - count + len(lines)), end), *lines]
+        return lines
+
+    def _spans(self) -> list[Span]:
+        """What can be read, in order and without overlap."""
+        newest = self.base + self.ring.first
+        spans: list[Span] = [(newest, self.end, self._from_ring)]
+        if self._held:
+            held = self._held[0].number
+            spans = [(held, min(newest, self._held[-1].number + 1), self._from_held), *spans]
+            newest = held
+        if self.stored is not None:
+            spans = [(0, min(newest, self.stored.count), self.stored.read), *spans]
+            if self._held and self.stored.count > spans[1][1]:  # what the ring has let go of since
+                between = (spans[1][1], min(spans[2][0], self.stored.count), self.stored.read)
+                spans.insert(2, between)
+        return [span for span in spans if span[0] < span[1]]
+
+    def _from_ring(self, start: int, stop: int) -> list[Line]:
+        lines = self.ring.read(start - self.base, stop - self.base)
+        return [line._replace(number=line.number + self.base) for line in lines] if self.base else lines
+
+    def _from_held(self, start: int, stop: int) -> list[Line]:
+        low = self._held[0].number
+        return self._held[start - low : stop - low]
+
+    def newer(self, number: int) -> int:
+        """How many visible lines came after ``number``."""
+        if self.filter is not None:
+            return len(self.filter.numbers) - bisect_right(self.filter.numbers, number)
+        return max(0, self.end - number - 1)
+
+    def find(self, start: int, *, backwards: bool = False) -> int | None:
+        """The number of the next hit of the search from ``start`` on (inclusive), around the ends."""
+        if self.search is None:
+            return None
+        numbers = self.search.numbers
+        if self.filter is not None:
+            shown = set(self.filter.numbers)
+            numbers = [number for number in numbers if number in shown]
+        numbers = numbers[bisect_left(numbers, self.first) :]
+        if not numbers:
+            return None
+        if backwards:
+            return numbers[bisect_right(numbers, start) - 1]
+        return numbers[bisect_left(numbers, start) % len(numbers)]
+
+    def time_of(self, number: int) -> float | None:
+        """When a line was printed, or the next one of which that is known; None where none near it has a time."""
+        for low, high, read in self._spans():
+            if (begin := max(number, low)) < high:
+                for line in read(begin, min(high, begin + NEAR)):
+                    if line.about.at is not None:
+                        return line.about.at
+        return None
+
+    def since(self, at: float) -> int:
+        """The number of the first line that was printed at a time or later; the end's where there is none.
+
+        Lines stand in about the order of their times: where two ranks' clocks differ, it is near.
+        """
+        low, high = self.first, self.end
+        while low < high:
+            middle = (low + high) // 2
+            printed = self.time_of(middle)
+            if printed is not None and printed < at:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _pick(self, numbers: list[int]) -> list[Line]:
+        if not numbers:
+            return []
+        if numbers[-1] - numbers[0] < 4 * len(numbers):
+            wanted = set(numbers)
+            return [line for line in self.raw(numbers[0], numbers[-1] + 1) if line.number in wanted]
+        return [line for number in numbers for line in self.raw(number, number + 1)]
+
+
+T = TypeVar("T")
+
+SLICES = 8_192, 524_288  # lines that are searched before what was found is shown: at first, and at most
+PIECE = 32_768  # lines that are read at once, at most, where each of them is looked at
+AT_ONCE = 1_024  # lines that are looked at before a key is heard again
+
+
+async def search_earlier(window: LogWindow, hits: Hits) -> AsyncIterator[list[int]]:
+    """Look through the files for a filter or a search of a window, as long as it is wanted, the newest lines first;
+    gives what has been found, piece by piece. What would take for ever is given up."""
+    stored = window.stored
+    size, most = SLICES
+    while stored is not None and hits.begin and hits in (window.filter, window.search):
+        begin = max(0, hits.begin - size)
+        try:
+            numbers = await search_files(stored, hits.matcher, begin, hits.begin)
+        except EndlessSearch:
+            window.give_up(hits)
+            return
+        if hits in (window.filter, window.search):
+            hits.add_earlier(numbers, begin)
+            yield numbers
+        size = min(2 * size, most)
+
+
+async def search_files(stored: StoredLines, matcher: Matcher, start: int, stop: int) -> list[int]:
+    """The numbers of the lines that match from ``start`` until below ``stop``; may take long. Who waits no longer ends
+    it.
+
+    Raises:
+        EndlessSearch: it would take for ever on a line.
+    """
+    in_front = _InFront()
+    try:
+        return await asyncio.to_thread(
+            _numbers, stored, matcher, range(start, min(stop, stored.count)), in_front
+        )
+    finally:
+        in_front.close()
+
+
+class _InFront:
+    """Has something done on the loop that runs now, for a thread that waits for it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Do nothing more."""
+        self._is_closed = True
+
+    def do(self, work: Callable[[], T]) -> T:
+        """Raises what the work does.
+
+        Raises:
+            CancelledError: it is closed.
+        """
+        done: Future[T] = Future()
+
+        def act() -> None:
+            if self._is_closed:
+                done.cancel()
+                return
+            try:
+                done.set_result(work())
+            except Exception as error:  # noqa: BLE001  whoever waits gets it
+                done.set_exception(error)
+
+        self._loop.call_soon_threadsafe(act)
+        return done.result()
+
+
+def _numbers(stored: StoredLines, matcher: Matcher, wanted: range, in_front: _InFront) -> list[int]:
+    def may(text: str) -> bool:
+        return in_front.do(partial(_may, matcher, text))
+
+    found: list[int] = []
+    try:
+        for at in range(wanted.start, wanted.stop, PIECE):
+            lines = stored.read(at, min(at + PIECE, wanted.stop), may)
+            for first in range(0, len(lines), AT_ONCE):
+                found += in_front.do(partial(_hits, matcher, lines[first : first + AT_ONCE]))
+    except CancelledError:
+        return []
+    return found
+
+
+def _may(matcher: Matcher, text: str) -> bool:
+    with ended(lambda: text):
+        return matcher.may(text)
+
+
+def _hits(matcher: Matcher, lines: list[Line]) -> list[int]:
+    seen = 0
+    found = []
+    with ended(lambda: seen):
+        for seen, line in enumerate(lines):  # noqa: B007  the watch looks at it
+            if matcher.hits(line.text):
+                found.append(line.number)
+    return found
+
+
+_PREFIX = re.compile(r"r\d{3,}\| ")
+_LABEL = re.compile(r"(?:(x\d+ *)|[xr]\d[^|]*)\| ")  # who said a collapsed line; all of them, first
+_PREFIX_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green")
+_SIDEWAYS = 16  # cells per step
+_AGAIN = 2.0  # seconds between two looks into the files for what is missing
+_NO_TIME = " " * len("12:00:01.23 ")
+
+Files = Callable[[], StoredLines]  # reads what the files hold now; may take long, and raise
+
+
+class LogPane(Widget, can_focus=True):
+    """A window onto a :class:`~skyward_core.views.log_buffer.LogRing`, and onto the files of older lines.
+
+    The reader's place is an absolute line number and a row within it (``top``), or None while following the
+    newest line. The files are opened when somebody goes, or looks for something, beyond the ring.
+    """
+
+    BINDINGS = bindings("log")
+    ALLOW_SELECT = True
+    DEFAULT_CSS = beside(__file__, "log_pane")
+
+    wrap: var[bool] = var(False)
+    times: var[bool] = var(False)
+    empty_text: var[str] = var("")
+
+    class Moved(Message):
+        """What the title should say has changed."""
+
+        ALLOW_SELECTOR_MATCH: ClassVar[set[str]] = set()
+
+        def __init__(self, pane: LogPane) -> None:
+            super().__init__()
+            self.pane = pane
+
+    @dataclass
+    class GivenUp(Message):
+        """A filter or a search would take for ever on a line, and is none any more.
+
+        Attributes:
+            text: it.
+        """
+
+        ALLOW_SELECTOR_MATCH: ClassVar[set[str]] = set()
+
+        text: str
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.window = LogWindow(LogRing(1))
+        self.top: tuple[int, int] | None = None
+        self.current_hit: int | None = None
+        self.merged = False
+        self.gap_hint = ""  # what to do about lines that are not here
+        self.trouble = ""  # why the files could not be read
+        self._files: Files | None = None
+        self._filter: Matcher | None = None
+        self._only: tuple[int, ...] | None = None
+        self._opening = False
+        self._goal: int | None = None  # the number of a line that is to be in view once the files are read
+        self._looked_at = -math.inf  # when a gap made us look into the files
+        self._left = 0
+        self._painted_version = -1
+        self._cache: dict[int, tuple[str, list[Strip]]] = {}
+        self._rows: list[Strip] = []
+        self._shown: list[tuple[int, int]] = []  # line number and row within it, for every painted row
+
+    # What it shows
+
+    def show(
+        self, ring: Ring, *, merged: bool = False, files: Files | None = None, goal: int | None = None
+    ) -> None:
+        """Look at another ring, and at a line of the files by its number; the filter and the search stay."""
+        if ring is self.window.ring:
+            return
+        old = self.window
+        self.window, self._files, self.trouble, self._looked_at = LogWindow(ring), files, "", -math.inf
+        self.window.set_filter(old.filter.matcher if old.filter else None)
+        self.window.set_search(old.search.matcher if old.search else None)
+        self.top, self.merged, self.current_hit, self._goal = None, merged, None, goal
+        if not ring.end or old.filter or old.search:
+            self._look_into_files()
+        self._repaint()
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether files are being read, or searched."""
+        return self._opening
+
+    @property
+    def _lags(self) -> bool:
+        """Whether there may be lines before the ring's that the files have and we do not."""
+        stored = self.window.stored
+        return self._files is not None and (stored is None or stored.count < self.window.oldest)
+
+    def _look_into_files(self, then: Callable[[], None] | None = None) -> None:
+        """Have what the files hold besides the ring, search it, and do something then."""
+        if self._files is not None and not self._opening:
+            self._opening = True
+            self.run_worker(self._open_files(self.window, self._files, then), group="files")
+            self.post_message(self.Moved(self))
+
+    async def _open_files(self, window: LogWindow, files: Files, then: Callable[[], None] | None) -> None:
+        try:
+            if self._lags:
+                end, tail = tail_of(window.ring)
+                stored = await asyncio.to_thread(files)
+                base = await asyncio.to_thread(stored.base_of, end, tail)
+                if window is not self.window:
+                    return
+                self.trouble = ""
+                self._renumber(window.open_files(stored, base))
+                goal, self._goal = self._goal, None
+                self._go_to_hit(goal)
+            if then is not None:
+                then()
+            self._repaint()
+            await self._search_files(window)
+        except (SkywardError, OSError) as error:
+            self.trouble = words_of(error)
+        finally:
+            self._opening = False
+            self._repaint()
+            if self._goal is not None and window is not self.window:
+                self._look_into_files()  # another ring came meanwhile
+
+    async def _search_files(self, window: LogWindow) -> None:
+        """The newest lines first, and what is found there is shown before the others are looked at."""
+        for hits in filter(None, (window.filter, window.search)):
+            async for numbers in search_earlier(window, hits):
+                if window is not self.window:
+                    break
+                if hits is window.search and self.current_hit is None:
+                    self._go_to_hit(window.find(self._last_number(), backwards=True))
+                if numbers:
+                    self._repaint()
+        self._give_up()
+
+    def _renumber(self, shift: int) -> None:
+        if self.top is not None:
+            self.top = (self.top[0] + shift, self.top[1])
+        if self.current_hit is not None:
+            self.current_hit += shift
+        self._shown = [(number + shift, row) for number, row in self._shown]
+
+    def pump(self) -> bool:
+        """Called a few times a second: paint if new lines show. Returns whether anything is new."""
+        version = self.window.ring.version
+        if version == self._painted_version:
+            return False
+        self._painted_version = version
+        self.window.update()
+        self._give_up()
+        if (self.following or self._changes) and self.is_on_screen:
+            self.refresh()
+        return True
+
+    @property
+    def following(self) -> bool:
+        return self.top is None
+
+    @property
+    def _changes(self) -> bool:
+        """Whether lines that are there may still change: the labels of collapsed ones grow."""
+        return isinstance(self.window.ring, CollapsedRing)
+
+    @property
+    def behind(self) -> int:
+        """Lines below the last one on the screen."""
+        if self.top is None:
+            return 0
+        return self.window.newer(self._shown[-1][0] if self._shown else self.top[0])
+
+    @property
+    def hit_count(self) -> int:
+        return len(self.window.search.numbers) if self.window.search else 0
+
+    def visible_text(self) -> str:
+        """The lines on the screen, whole, as plain text."""
+        numbers = sorted({number for number, _ in self._shown})
+        return "\n".join(
+            parse(line.text).plain for number in numbers for line in self.window.raw(number, number + 1)
+        )
+
+    @property
+    def time_shown(self) -> float | None:
+        """When the topmost line on the screen was printed, as far as anybody knows."""
+        top = self.top or (self._shown[0] if self._shown else None)
+        return None if top is None else self.window.time_of(top[0])
+
+    # Searching and filtering
+
+    def set_filter(self, matcher: Matcher | None) -> None:
+        """Show only what matches; the ranks that :meth:`set_only` names stay the only ones."""
+        self._filter = matcher
+        shown = matcher if self._only is None else Matcher.of_ranks(self._only, matcher)
+        self.window.set_filter(shown)
+        self._give_up()
+        if self.window.filter is not None:
+            self._look_into_files()
+        self._repaint()
+
+    @property
+    def filter_text(self) -> str:
+        """What is filtered by, as it was typed; "" for nothing."""
+        return "" if self._filter is None else self._filter.text
+
+    def set_only(self, ranks: tuple[int, ...] | None) -> None:
+        """Of merged lines show those of some ranks only; None shows all."""
+        if ranks != self._only:
+            self._only = ranks
+            self.set_filter(self._filter)
+
+    def set_search(self, matcher: Matcher | None) -> None:
+        """Search for something; goes to the newest hit above the end, where there is one."""
+        self.window.set_search(matcher)
+        self._give_up()
+        self.current_hit = None
+        if self.window.search is not None:
+            self._go_to_hit(self.window.find(self._last_number(), backwards=True))
+            self._look_into_files()
+        self._repaint()
+
+    def _give_up(self) -> None:
+        """Say of what was given up that it was."""
+        if self.window.endless:
+            self.post_message(self.GivenUp(self.window.endless))
+            self.window.endless = ""
+            if self.window.filter is None and self._filter is not None:
+                self._filter = None
+                self.set_filter(None)
+
+    def action_next_hit(self) -> None:
+        start = self._shown[0][0] if self.current_hit is None and self._shown else (self.current_hit or 0) + 1
+        self._go_to_hit(self.window.find(start))
+
+    def action_previous_hit(self) -> None:
+        start = self._last_number() if self.current_hit is None else self.current_hit - 1
+        self._go_to_hit(self.window.find(start, backwards=True))
+
+    def _last_number(self) -> int:
+        return self._shown[-1][0] if self._shown else self.window.end
+
+    def _go_to_hit(self, number: int | None) -> None:
+        if number is None:
+            return
+        self.current_hit = number
+        if not self._is_shown(number):
+            self._stop_above(number, self.size.height // 2)
+        elif self.following:
+            self.action_pause()
+        self._repaint()
+
+    # Moving
+
+    def bring_up(self, number: int) -> None:
+        """Have a line in view, with what came after it; where it follows and that is on the screen, nothing moves."""
+        if not self.following or self.window.end - number > self.size.height:
+            self._stop_above(number, 1)
+
+    def _is_shown(self, number: int) -> bool:
+        return any(shown == number for shown, _ in self._shown)
+
+    def _stop_above(self, number: int, rows: int) -> None:
+        above = self.window.before(number, rows)
+        self._stop_at((above[0].number if above else number, 0))
+
+    def action_follow(self) -> None:
+        self.top = None
+        self.window.release()
+        self._repaint()
+
+    def action_pause(self) -> None:
+        if self.top is None:
+            self._stop_at(self._shown[0] if self._shown else (self.window.end, 0))
+
+    def action_toggle_pause(self) -> None:
+        if self.following:
+            self.action_pause()
+        else:
+            self.action_follow()
+
+    def action_move(self, rows: int) -> None:
+        if rows < 0:
+            self._up(-rows)
+        elif self.top is not None:
+            self._down(self.top, rows)
+
+    def action_page(self, pages: float) -> None:
+        self.action_move(int(pages * max(1, self.size.height - 1)))
+
+    def action_start(self) -> None:
+        self._to_start()
+        if self._lags:
+            self._look_into_files(self._to_start)
+
+    def go_to_time(self, at: float) -> None:
+        """Have the first line at the top that was printed at a time or later (Unix time); files are read for that
+        where the ring has let go of it. Where nothing was printed since, the last line is at the top."""
+        self._to_time(at)
+        oldest = self.window.time_of(self.window.first)
+        if self._lags and (oldest is None or at < oldest):
+            self._look_into_files(partial(self._to_time, at))
+
+    def _to_time(self, at: float) -> None:
+        number = self.window.since(at)
+        if not self.window.after(number, 1):
+            last = self.window.before(self.window.end, 1)
+            number = last[0].number if last else number
+        self._stop_at((number, 0))
+
+    def _to_start(self) -> None:
+        first = self.window.after(self.window.first, 1)
+        self._stop_at((first[0].number if first else self.window.first, 0))
+
+    def action_sideways(self, steps: int) -> None:
+        if not self.wrap:
+            self._left = min(max(0, self._left + steps * _SIDEWAYS), CELL_LIMIT)
+            self._repaint()
+
+    def _up(self, rows: int, *, look: bool = True) -> None:
+        if self.top is None and not self._is_full:
+            return
+        number, row = self.top or self._shown[0]
+        while rows > row:
+            above = self.window.before(number, 1)
+            if not above:
+                if look and self._lags:
+                    self._look_into_files(partial(self._up, rows - row, look=False))
+                row = rows = 0
+                break
+            rows -= row + 1
+            number = above[0].number
+            row = len(self._strips(above[0])) - 1
+        self._stop_at((number, row - rows))
+
+    def _down(self, top: tuple[int, int], rows: int) -> None:
+        """Move down; reaching the end means to follow again."""
+        row = top[1] + rows
+        for line in self.window.after(top[0], rows + 1):
+            height = len(self._strips(line))
+            if row < height:
+                if self._reaches_end(line.number, row):
+                    break
+                self.top = (line.number, row)
+                self._repaint()
+                return
+            row -= height
+        self.action_follow()
+
+    def _reaches_end(self, number: int, row: int) -> bool:
+        if self.window.newer(number) >= self.size.height:
+            return False
+        lines = self.window.after(number, self.size.height + 1)
+        return sum(len(self._strips(line)) for line in lines) - row <= self.size.height
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._shown) >= self.size.height > 0
+
+    def _stop_at(self, top: tuple[int, int]) -> None:
+        if self.top is None:
+            self.window.hold()
+        self.top = top
+        self._repaint()
+
+    def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.action_move(-3)
+
+    def _on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.action_move(3)
+
+    # Painting
+
+    def watch_wrap(self) -> None:
+        self._left = 0
+        if self.top is not None:
+            self.top = (self.top[0], 0)
+        self._repaint()
+
+    def watch_times(self) -> None:
+        self._repaint()
+
+    def watch_empty_text(self) -> None:
+        self.refresh()
+
+    def _on_resize(self, event: events.Resize) -> None:
+        self._cache.clear()
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._cache.clear()
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        if selection is not None:
+            self.action_pause()
+        self._repaint()
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        return selection.extract("\n".join(strip.text.rstrip() for strip in self._rows)), "\n"
+
+    def _repaint(self) -> None:
+        self._cache.clear()
+        self.refresh()
+        self.post_message(self.Moved(self))
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        if not self.is_attached:  # taken away, and painted once more
+            return [Strip.blank(crop.width)] * crop.height
+        width, height = self.size
+        base = self.rich_style
+        self._rows = self._paint(width, height, base)
+        background = self.background_colors[1]
+        filters = self.get_line_filters()
+        selection = self.text_selection
+        painted = []
+        for y in range(crop.y, crop.bottom):
+            strip = self._rows[y] if y < len(self._rows) else Strip.blank(width, base)
+            if selection is not None and (span := selection.get_span(y)) is not None:
+                strip = self._selected(strip, span)
+            strip = strip.apply_offsets(0, y).extend_cell_length(width, base).crop(crop.x, crop.right)
+            for line_filter in filters:
+                strip = strip.apply_filter(line_filter, background)
+            painted.append(strip)
+        return painted
+
+    def _paint(self, width: int, height: int, base: Style) -> list[Strip]:
+        if not width or not height:
+            return []
+        if len(self._cache) > 8 * height + 256:
+            self._cache.clear()
+        rows: list[tuple[tuple[int, int], Strip]] = []
+        if self.top is None:
+            pending = [] if self.window.filter else self.window.ring.pending()
+            lines = self.window.before(self.window.end, height)
+            tail = [
+                ((self.window.end, i), self._cut(parse(text), base, False)[0])
+                for i, text in enumerate(pending)
+            ]
+            rows = [*self._rows_of(lines, base), *tail][-height:]
+        else:
+            first, skip = self.top
+            rows = self._rows_of(self.window.after(first, height + 1), base)[skip : skip + height]
+        self._shown = [place for place, _ in rows]
+        if not rows and self.empty_text:
+            said = textwrap.wrap(self.empty_text, max(20, width - 1))[:height]
+            return [Strip([Segment(f" {line}", base + Style(dim=True))]) for line in said]
+        return [strip for _, strip in rows]
+
+    def _rows_of(self, lines: list[Line], base: Style) -> list[tuple[tuple[int, int], Strip]]:
+        """Lines as rows. Where lines are missing between them, or before the oldest, a row says how many."""
+        rows: list[tuple[tuple[int, int], Strip]] = []
+        expected = 0 if lines and lines[0].number == self.window.first else None
+        for line in lines:
+            if self.window.filter is None and expected is not None and line.number > expected:
+                rows.append(((line.number, 0), self._gap(line.number - expected, base)))
+            rows += [((line.number, i), strip) for i, strip in enumerate(self._strips(line, base))]
+            expected = line.number + 1
+        return rows
+
+    def _gap(self, missing: int, base: Style) -> Strip:
+        if not self._opening and time.monotonic() - self._looked_at > _AGAIN:
+            self._looked_at = time.monotonic()
+            self.call_later(self._look_into_files)
+        why = "being read …" if self._opening else self.trouble or self.gap_hint or "not held here"
+        text = f"⋯ {count(missing, 'line')} before this: {why}"
+        return Strip([Segment(text, base + Style(dim=True, italic=True))], cell_len(text)).crop(
+            0, max(1, self.size.width)
+        )
+
+    def _strips(self, line: Line, base: Style | None = None) -> list[Strip]:
+        """The rows of one line, from the cache where its text is still the same."""
+        cached = self._cache.get(line.number)
+        if cached is not None and cached[0] is line.text:
+            return cached[1]
+        base = base or self.rich_style
+        if line.about.stream == "err":
+            base += self._error_style
+        head = self._time_of(line) if self.times else None
+        strips = self._cut(parse(line.text), base, line.number == self.current_hit, head)
+        self._cache[line.number] = (line.text, strips)
+        return strips
+
+    @property
+    def _error_style(self) -> Style:
+        """What a rank wrote to its standard error: another colour, and slanted where there are none."""
+        return Style(color=Color.parse(self.app.theme_variables["warning"]).rich_color, italic=True)
+
+    def _time_of(self, line: Line) -> Segment:
+        at = line.about.at
+        shown = (
+            _NO_TIME
+            if at is None
+            else f"{time.strftime('%H:%M:%S', time.localtime(at))}.{int(at * 100) % 100:02d} "
+        )
+        return Segment(shown, self.rich_style + Style(dim=True))
+
+    def _cut(self, parsed: Parsed, base: Style, is_current: bool, head: Segment | None = None) -> list[Strip]:
+        """Style one line and cut it into rows of the pane's width; ``head`` comes before it."""
+        segments = self._segments(parsed, base, is_current)
+        if head is not None:
+            segments.insert(0, head)
+        strip = Strip(segments, cell_len(parsed.plain) + (head.cell_length if head else 0))
+        width = max(1, self.size.width)
+        if not self.wrap:
+            return [strip.crop(self._left, self._left + width)]
+        if strip.cell_length <= width:
+            return [strip]
+        return list(strip.divide([*range(width, strip.cell_length, width), strip.cell_length]))
+
+    def _segments(self, parsed: Parsed, base: Style, is_current: bool) -> list[Segment]:
+        text, layers = parsed.plain, list(parsed.spans)
+        if self._changes and (label := _LABEL.match(text)):
+            layers.append((0, label.end(), Style(color="cyan" if label[1] else "yellow")))
+        elif self.merged and (prefix := _PREFIX.match(text)):
+            color = _PREFIX_COLORS[int(prefix[0][1:-2]) % len(_PREFIX_COLORS)]
+            layers.append((0, prefix.end(), Style(color=color)))
+        if self.window.search is not None and (spans := self.window.search.matcher.spans(text)):
+            mark = self._hit_style(is_current)
+            layers += [(a, b, mark) for a, b in spans]
+        if not layers:
+            return [Segment(text, base)] if text else []
+        edges = sorted({0, len(text), *(a for a, _, _ in layers), *(b for _, b, _ in layers)})
+        segments = []
+        for start, stop in pairwise(edges):
+            style = base
+            for low, high, layer in layers:
+                if low <= start and stop <= high:
+                    style += layer
+            segments.append(Segment(text[start:stop], style))
+        return segments
+
+    def _hit_style(self, is_current: bool) -> Style:
+        variables = self.app.theme_variables
+        back = Color.parse(variables["warning" if is_current else "warning-darken-3"])
+        return Style(
+            bgcolor=back.rich_color, color=back.get_contrast_text(1).rich_color, underline=is_current
+        )
+
+    def _selected(self, strip: Strip, span: tuple[int, int]) -> Strip:
+        start, stop = span
+        length = strip.cell_length
+        stop = length if stop == -1 else min(stop, length)
+        if start >= stop:
+            return strip
+        style = self.selection_style
+        parts = [*strip.divide([start, stop, length])] if stop < length else [*strip.divide([start, length])]
+        parts[1] = Strip([Segment(text, (old or Style()) + style) for text, old, _ in parts[1]], stop - start)
+        return Strip.join(parts)

@@ -1,0 +1,542 @@
+"""Metrics of machines in a grid and over time."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from statistics import fmean
+from time import monotonic
+from typing import ClassVar, NamedTuple
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.content import Content
+from textual.geometry import Region, Size
+from textual.strip import Strip
+from textual.widget import Widget
+
+from skyward_core.model.metric_series import Unit
+from skyward_core.views.machine_metrics import MachineBook, MachineView, Track
+from skyward_core.views.outliers import Trace
+from skyward_core.views.pool_view import PoolView, RunView
+from skyward_tui.panels.panel import BORDER, Chosen, RunPanel
+from skyward_tui.text.hardware_cells import SHOWN, Place, Scale, amiss, odd_ones, offered, quantity, share
+from skyward_tui.text.number_format import duration
+from skyward_tui.ui.actions import bindings
+from skyward_tui.ui.panel_table import Row
+from skyward_tui.ui.style_sheets import beside
+from skyward_tui.widgets.braille_chart import Canvas
+
+_BARS = " ▁▂▃▄▅▆▇█"
+FULL = 100.0
+
+Span = tuple[float, float]
+
+
+def use_curve(machine: MachineView, width: int, height: int, x: Span) -> list[str]:
+    """How much of its GPUs was used over time, as rows."""
+    return _filled(_use(machine), FULL, width, height, x)
+
+
+def host_curve(machine: MachineView, name: str, full: float, width: int, height: int, x: Span) -> list[str]:
+    """One of the node's own figures over time, as rows.
+
+    Args:
+        full: what the whole height is.
+    """
+    return _filled(list(zip(*machine.host.trace(name), strict=True)), full, width, height, x)
+
+
+def greatest(machines: Iterable[MachineView], name: str) -> float:
+    """The greatest value that any of them has had, so that all curves have one scale."""
+    return max((machine.host.greatest(name) for machine in machines), default=0.0)
+
+
+def _filled(points: list[tuple[float, float]], full: float, width: int, height: int, x: Span) -> list[str]:
+    canvas = Canvas(width, height, x, (0.0, full or 1.0))
+    canvas.line(points, 1)
+    if height > 1:
+        canvas.fill(1)
+    return ["".join(text for text, _ in canvas.runs(row)) for row in range(height)]
+
+
+def gpu_rows(machine: MachineView, name: str, whole: str | float, width: int, x: Span) -> list[str]:
+    """A row for each of its GPUs.
+
+    Args:
+        name, whole: the figure, and the one that it is a part of, or how much of it is all.
+    """
+    rows = []
+    for track in machine.gpus:
+        full = track.latest.get(whole) if isinstance(whole, str) else whole
+        rows.append(_bars(track.trace(name), full, width, x) if full else "")
+    return rows
+
+
+def _bars(trace: Trace, full: float, columns: int, x: Span) -> str:
+    """What it was on average in each part of the time; what was not measured is as it was before."""
+    at, values = trace
+    if not len(at) or columns < 1:
+        return ""
+    step = (x[1] - x[0]) / columns or 1.0
+    shown: list[str] = []
+    first = bisect_left(at, x[0])
+    for column in range(columns):
+        end = bisect_right(at, x[0] + step * (column + 1)) if column < columns - 1 else len(at)
+        if end > first:
+            part = fmean(values[first:end]) / full
+            bar = _BARS[1 + min(7, max(0, int(part * 8)))]
+        else:
+            bar = shown[-1] if shown else " "
+        shown.append(bar)
+        first = end
+    return "".join(shown)
+
+
+def _use(machine: MachineView) -> list[tuple[float, float]]:
+    traces = [track.trace("util") for track in machine.gpus]
+    traces = [trace for trace in traces if len(trace.at)]
+    if not traces:
+        return []
+    shortest = min(len(trace.at) for trace in traces)  # all were measured at once
+    columns = zip(*(trace.values[-shortest:] for trace in traces), strict=True)
+    return list(zip(traces[0].at[-shortest:], map(fmean, columns), strict=True))
+
+
+CELL = 5  # columns of a GPU
+FED_SECONDS = 10.0  # in which figures come again, where they come at all
+REPAINT_SECONDS = 0.9  # between two looks at figures that keep coming, of each node at another time
+# Where there is no GPU, what curves can show of a node: its name, the figure, its unit, and how much of it is all; None
+# for the greatest that any node has had.
+HOST_SHOWN: tuple[tuple[str, str, Unit, str | float | None], ...] = (
+    ("cpu", "cpu", "%", 100.0),
+    ("memory", "memory_used", "B", "memory_total"),
+    ("net in", "net_in", "B/s", None),
+    ("net out", "net_out", "B/s", None),
+    ("disk read", "disk_read", "B/s", None),
+    ("disk written", "disk_write", "B/s", None),
+    ("waiting for a processor", "cpu_pressure", "%", 100.0),
+    ("waiting for memory", "memory_pressure", "%", 100.0),
+    ("waiting for a disk", "io_pressure", "%", 100.0),
+)
+STEPS = (0.25, 0.5, 0.75)  # where the next colour begins
+HEATS = ("cold", "mild", "warm", "hot")
+# Head, figure or figures that are added up, and width, of what stands before the GPUs.
+NODE_COLUMNS = (
+    ("cpu", ("cpu",), 6), ("memory", ("memory_used",), 7), ("net in", ("net_in",), 12), ("net out", ("net_out",), 12),
+    ("disk", ("disk_read", "disk_write"), 12), ("free", ("spool_free",), 10),
+)  # fmt: skip
+FEW = 2  # of these where GPUs need the room
+_UNITS = {"cpu": "%", "net_in": "B/s", "net_out": "B/s", "disk_read": "B/s", "spool_free": "B"}
+_NODE = 6
+# Of a GPU that has a row of its own.
+GPU_FIGURES: tuple[tuple[str, Unit, str], ...] = (
+    ("util", "%", ""), ("mem_used", "B", ""), ("mem_total", "B", "of "), ("power", "W", ""), ("temp", "°C", ""),
+)  # fmt: skip
+GPU_WIDTHS = (6, 10, 12, 8, 7)
+LEAST_CURVE = 24  # columns below which nothing is drawn beside the figures
+_LEAST_ROWS = 4  # for few nodes
+MOST_ROWS = 9  # of a node
+MOST_BELOW = 4  # of a node's curve that stands below its figures
+DRAWN_EVERY = 5  # samples after which it is drawn anew
+
+
+class _NodeRow(NamedTuple):
+    """A node's line: ``remark`` says what is amiss there, ``odd`` which figures of which GPU (None: its own) are
+    unlike the other nodes'."""
+
+    machine: MachineView
+    cells: list[Segment]
+    remark: str
+    odd: dict[int | None, list[str]]
+
+
+class MachineGrid(Widget, can_focus=True):
+    """One line a node; its figures are painted anew when they are."""
+
+    BINDINGS = bindings("panel")
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        *(f"grid--{heat}" for heat in HEATS), "grid--muted", "grid--amiss", "grid--curve"
+    }  # fmt: skip
+    DEFAULT_CSS = beside(__file__, "machine_grid")
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._book: MachineBook | None = None
+        self._now = 0.0
+        self._looked_at = -FED_SECONDS
+        self._seen: object = None
+        self._plain = Style()
+        self._top = 0
+        self._shown = 0  # its place in SHOWN, or in HOST_SHOWN
+        self._scale: Scale | None = None  # of what is shown of GPUs
+        self._rows: list[Strip] | None = None
+        self._outliers: dict[Place, list[str]] = {}  # what is far from all others, when figures came last
+        self._remarks = 0  # nodes with which something is amiss, then
+        self._painted_for = Size(0, 0)  # which may be another size than that of which it has heard
+        self._curves: dict[int, tuple[object, list[list[Segment]]]] = {}
+
+    def update(self, book: MachineBook, now: float) -> bool:
+        """Look at a pool's machines; says whether anything is new."""
+        stale = tuple(node for node, machine in book.nodes.items() if not machine.is_fresh(now))
+        seen = (id(book), book.version, stale)
+        # By our own clock: that of a replay may stand still.
+        soon = (
+            self._seen is not None and self._book is book and monotonic() - self._looked_at < REPAINT_SECONDS
+        )
+        if seen == self._seen or soon:
+            return False
+        if book is not self._book:
+            self._curves.clear()
+            self._scale = None
+        self._book, self._now, self._seen, self._looked_at = book, now, seen, monotonic()
+        if self._has_gpus:
+            self._scale_of(book).look(book)
+        self._outliers = odd_ones(book)
+        self._remarks = sum(self._is_amiss(*each) for each in book.nodes.items())
+        self._repaint()
+        return True
+
+    @property
+    def all_rows(self) -> int:
+        """How many there are, with the head, and a few to see curves of where nodes are few."""
+        if self._book is None:
+            return 1
+        return 1 + max(_LEAST_ROWS, len(self._book.nodes) + self._remarks)
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether figures have come of late."""
+        return monotonic() - self._looked_at < FED_SECONDS
+
+    @property
+    def subject(self) -> str:
+        """What the cells show."""
+        return self._scale_of(self._book).words if self._book and self._has_gpus else ""
+
+    def _scale_of(self, book: MachineBook) -> Scale:
+        shown = SHOWN[self._shown % len(SHOWN)]
+        if self._scale is None or self._scale.shown is not shown:
+            self._scale = Scale(book, shown)
+        return self._scale
+
+    @property
+    def _host_figure(self) -> tuple[str, str, Unit, str | float | None]:
+        """What curves of nodes show, some of which may have no GPU."""
+        return HOST_SHOWN[0 if self._has_gpus else self._shown % len(HOST_SHOWN)]
+
+    def _full(self, machine: MachineView) -> float:
+        """What the whole height of a node's curve is."""
+        _, name, _, whole = self._host_figure
+        if isinstance(whole, str):
+            return machine.host.latest.get(whole, 0.0)
+        return greatest(self._book.nodes.values(), name) if whole is None and self._book else whole or 0.0
+
+    @property
+    def _of_host(self) -> str:
+        """What curves of nodes show, in words."""
+        name, figure, unit, whole = self._host_figure
+        if isinstance(whole, str):
+            return f"{name}, of all of it, ←→ another"
+        most = greatest(self._book.nodes.values(), figure) if whole is None and self._book else whole or 0.0
+        return f"{name} of {quantity(most, unit)}, ←→ another"
+
+    @property
+    def _has_gpus(self) -> bool:
+        return self._book is not None and any(machine.gpus for machine in self._book.nodes.values())
+
+    def _is_amiss(self, node: int, machine: MachineView) -> bool:
+        """Whether something is said of a node, below its figures where there is no room beside them."""
+        if not machine.is_fresh(self._now):
+            return False
+        odd = any(of == node for of, _ in self._outliers)
+        return bool(machine.why) or odd or any(amiss(track.latest) for track in machine.gpus)
+
+    # Moving
+
+    def action_step(self, step: int) -> None:
+        most = max(0, len(self._book.nodes if self._book else ()) - self._room)
+        self._top = min(max(0, self._top + step), most)
+        self._repaint()
+
+    def action_page(self, pages: int) -> None:
+        self.action_step(pages * self._room)
+
+    def action_edge(self, end: int) -> None:
+        self.action_step(10**9 if end else -(10**9))
+
+    def action_sideways(self, steps: int) -> None:
+        """Another figure in the cells."""
+        if self._book is None:
+            return
+        places = offered(self._book) if self._has_gpus else list(range(len(HOST_SHOWN)))
+        here = places.index(self._shown) if self._shown in places else 0
+        self._shown = places[(here + steps) % len(places)]
+        if self._has_gpus:
+            self._scale_of(self._book)
+        self._seen = None  # the title says which
+        self._repaint()
+
+    def action_open(self) -> None:
+        """Nothing to open."""
+
+    def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.action_step(-1)
+
+    def _on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.action_step(1)
+
+    # Painting
+
+    @property
+    def _room(self) -> int:
+        return max(1, self.size.height - 1)
+
+    def _repaint(self) -> None:
+        """Paint those rows that are others; a terminal gets nothing else."""
+        before, (width, height) = self._rows, self.size
+        if before is None or not self.is_on_screen or self._painted_for != self.size:
+            self._rows = None
+            self.refresh()
+            return
+        self._rows = now = self._paint(width, height)
+        if len(now) != len(before):
+            self.refresh()
+        elif changed := [y for y, (one, other) in enumerate(zip(before, now, strict=True)) if one != other]:
+            self.refresh(*(Region(0, y, width, 1) for y in changed))
+
+    def notify_style_update(self) -> None:
+        self._rows = None
+        super().notify_style_update()
+
+    def on_resize(self) -> None:
+        self._rows = None
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        if self._rows is None or self._painted_for != self.size:
+            self._rows, self._painted_for = self._paint(*self.size), self.size
+        return self._rows[y] if y < len(self._rows) else Strip.blank(self.size.width, self.rich_style)
+
+    def _paint(self, width: int, height: int) -> list[Strip]:
+        book = self._book
+        if book is None or not width or not height:
+            return []
+        self._plain = self.rich_style  # which Textual works out each time that it is asked
+        odd = self._outliers
+        nodes = list(book.nodes.items())[self._top : self._top + self._room]
+        drawn = []
+        spans = [machine.host.span for _, machine in nodes if machine.host.seen]
+        if spans and len(nodes) == len(book.nodes):
+            span = min(first for first, _ in spans), max(last for _, last in spans)
+            rows = [self._row(node, machine, odd) for node, machine in nodes]
+            drawn = self._beside_curves(rows, span, width, height) or self._over_curves(
+                rows, span, width, height
+            )
+        if drawn:
+            return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in drawn]
+        head = self._head()
+        if hidden := len(book.nodes) - len(nodes):
+            head.append(Segment(f"  +{hidden} more nodes", self._style("muted")))
+        lines = [head]
+        for node, machine in nodes:
+            row = self._row(node, machine, odd)
+            said = Segment(f"  {row.remark}", self._plain + self._style("amiss"))
+            if not row.remark or Segment.get_line_length([*row.cells, said]) <= width:
+                lines.append([*row.cells, said])
+            else:  # there is no room beside it
+                lines += [row.cells, [Segment(" " * _NODE, self._plain), said]]
+        strips = [Strip(line) for line in lines[:height]]
+        return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in strips]
+
+    def _beside_curves(
+        self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int
+    ) -> list[Strip]:
+        """Rows with what each node was at until now beside them, where there is room; else none."""
+        before = max(Segment.get_line_length(row.cells) for row in rows)
+        tall, room = min(MOST_ROWS, (height - 1) // len(rows)), width - before - 2
+        # What is said of a node stands below its figures, or there is no place for it.
+        if room < LEAST_CURVE or tall < 1 or (tall == 1 and any(row.remark for row in rows)):
+            return []
+        by_gpu = any(_shows_gpus(row.machine, tall) for row in rows)
+        what = self.subject if by_gpu else "use of GPUs of 100 %" if self._has_gpus else self._of_host
+        head = [*self._head(), Segment(" " * (before - Segment.get_line_length(self._head())), self._plain)]
+        said = Segment(f"  {what}, for {duration(span[1] - span[0])}", self._plain + self._style("muted"))
+        strips = [Strip([*head, said])]
+        for row in rows:
+            curve = self._curve(row.machine, room, tall, span)
+            told = [row.cells]
+            if _shows_gpus(row.machine, tall):
+                told += [self._gpu_row(row.machine, gpu, row.odd) for gpu in range(tall - 1)]
+            elif row.remark:
+                told.append(self._said_below(row.remark))
+            for at in range(tall):
+                cells = _clipped(told[at], before) if at < len(told) else []
+                gap = Segment(" " * (before + 2 - Segment.get_line_length(cells)), self._plain)
+                strips.append(Strip([*cells, gap, *curve[at]] if at < len(curve) else cells))
+        return strips
+
+    def _over_curves(
+        self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int
+    ) -> list[Strip]:
+        """Rows with what each node was at until now below them, in a narrow panel that has lines for it; else none."""
+        said = 1 if any(row.remark for row in rows) else 0
+        tall, room = min(MOST_BELOW, (height - 1) // len(rows) - 1 - said), width - _NODE - 1
+        if tall < 2 or room < LEAST_CURVE:
+            return []
+        strips = [Strip(self._head())]
+        for row in rows:
+            strips.append(Strip(row.cells))
+            if row.remark:
+                strips.append(Strip(self._said_below(row.remark)))
+            by_gpu = _shows_gpus(row.machine, tall + 1)
+            for at, curve in enumerate(self._curve(row.machine, room, tall + 1, span)[1 if by_gpu else 0 :]):
+                label = Segment(f"{at if by_gpu else '':>{_NODE}} ", self._plain + self._style("muted"))
+                strips.append(Strip([label, *curve]))
+        return strips[:height]
+
+    def _said_below(self, remark: str) -> list[Segment]:
+        return [Segment(f"{'':{_NODE}}  {remark}", self._plain + self._style("amiss"))]
+
+    def _curve(
+        self, machine: MachineView, width: int, height: int, x: tuple[float, float]
+    ) -> list[list[Segment]]:
+        """What it was at, row by row. A column stands for seconds: it is drawn again once it may be another."""
+        whole = self._scale.whole if self._scale else 0.0
+        about = (machine.host.seen // DRAWN_EVERY, width, height, self._plain, self._shown, whole)
+        kept = self._curves.get(id(machine))
+        if kept is not None and kept[0] == about:
+            return kept[1]
+        style = self._plain + self._style("curve")
+        if self._scale and _shows_gpus(machine, height):
+            told = ["", *gpu_rows(machine, self._scale.shown.figure, whole, width, x)]
+        else:
+            tall = height if height < 3 else height - 1
+            if machine.gpus:
+                told = use_curve(machine, width, tall, x)
+            else:
+                told = host_curve(machine, self._host_figure[1], self._full(machine), width, tall, x)
+        rows = [[Segment(text, style)] for text in told]
+        self._curves[id(machine)] = about, rows
+        return rows
+
+    def _gpu_row(self, machine: MachineView, gpu: int, odd: dict[int | None, list[str]]) -> list[Segment]:
+        """A GPU's own figures, and what is amiss with it."""
+        if gpu >= len(machine.gpus):
+            return []
+        figures = machine.gpus[gpu].latest
+        bad, muted = self._plain + self._style("amiss"), self._plain + self._style("muted")
+        remark = amiss(figures, odd.get(gpu, ()))
+        cells = [Segment(f"{'':{_NODE}}  GPU {gpu:<3}", bad if remark else muted)]
+        for (name, unit, before), width in zip(GPU_FIGURES, GPU_WIDTHS, strict=True):
+            text = before + quantity(figures[name], unit) if name in figures else "–"
+            cells.append(Segment(f"{text:>{width}}", self._plain))
+        return [*cells, Segment(f"  {remark}", bad)] if remark else cells
+
+    def _head(self) -> list[Segment]:
+        names = "".join(f"{head:>{width}}" for head, _, width in self._columns)
+        gpus = f"  GPUs, {self.subject}, ←→ another" if self._has_gpus else ""
+        return [Segment(f" {'node':<{_NODE - 1}}{names}{gpus}", self._style("muted"))]
+
+    @property
+    def _columns(self) -> tuple[tuple[str, tuple[str, ...], int], ...]:
+        return NODE_COLUMNS[:FEW] if self._has_gpus and self.size.width < 120 else NODE_COLUMNS
+
+    def _row(
+        self, node: int, machine: MachineView, outliers: dict[tuple[int, int | None], list[str]]
+    ) -> _NodeRow:
+        odd = {gpu: names for (n, gpu), names in outliers.items() if n == node}
+        cells = [Segment(f" {f'n{node}':<{_NODE - 1}}", self._plain)]
+        if not machine.is_fresh(self._now):
+            cells.append(Segment(f" {machine.why or 'no figures of now'}", self._style("muted")))
+            return _NodeRow(machine, cells, "", odd)
+        cells += [self._figure(machine.host, *column[1:]) for column in self._columns]
+        remarks = [machine.why, amiss({}, odd.get(None, ()))]
+        if machine.gpus:
+            cells.append(Segment("  ", self._plain))
+        room = (self.size.width - Segment.get_line_length(cells)) // CELL
+        shown = len(machine.gpus) if len(machine.gpus) <= room else max(0, room - 1)
+        for gpu, track in enumerate(machine.gpus):
+            said = amiss(track.latest, odd.get(gpu, ()))
+            if gpu < shown:
+                cells.append(self._cell(track, bad=bool(said)))
+            remarks.append(f"GPU {gpu}: {said}" if said else "")
+        if hidden := len(machine.gpus) - shown:
+            cells.append(Segment(f"{f'+{hidden}':>{CELL - 1}}", self._style("muted")))
+        return _NodeRow(machine, cells, "; ".join(filter(None, remarks)), odd)
+
+    def _figure(self, host: Track, names: tuple[str, ...], width: int) -> Segment:
+        figures = host.latest
+        if names[0] == "memory_used":
+            text = share(figures.get("memory_used"), figures.get("memory_total"))
+        elif names[0] in figures:
+            total = sum(figures.get(name, 0.0) for name in names)
+            text = quantity(total, _UNITS[names[0]])  # type: ignore[arg-type]
+        else:
+            text = "–"
+        return Segment(f"{text:>{width}}", self._plain)
+
+    def _cell(self, track: Track, *, bad: bool) -> Segment:
+        part = self._scale.part(track.latest) if self._scale else None
+        mark = "!" if bad else " "
+        if part is None:
+            style = self._plain + self._style("amiss") if bad else self._style("muted")
+            return Segment(f"{'–':>{CELL - 1}}{mark}", style)
+        heat = HEATS[sum(part >= step for step in STEPS)]
+        style = self._style(heat) + (self._style("amiss") if bad else Style())
+        return Segment(f"{100 * part:>{CELL - 1}.0f}{mark}", style)
+
+    def _style(self, name: str) -> Style:
+        return self.get_component_rich_style(f"grid--{name}", partial=name == "amiss")
+
+
+def _shows_gpus(machine: MachineView, height: int) -> bool:
+    """Whether there is a row for each of its GPUs below its own."""
+    return 0 < len(machine.gpus) < height
+
+
+def _clipped(row: list[Segment], width: int) -> list[Segment]:
+    """As much of a row as there is room for."""
+    told = list(Segment.adjust_line_length(row, width, pad=False))
+    if Segment.get_line_length(row) > width and told:
+        told[-1] = Segment(told[-1].text[:-1] + "…", told[-1].style)
+    return told
+
+
+class MachinesPanel(RunPanel):
+    """All machines of the pool, measured once somebody looks at a run there: before, a start is under way."""
+
+    DEFAULT_CSS = beside(__file__, "machines")
+    CALM = True
+    SCOPED_CSS = False  # where machines are measured, the grid is another one
+
+    def __init__(self, row: Row, show: Callable[[], None]) -> None:
+        grid = MachineGrid(id=row.id)
+        super().__init__(row, show, grid)
+        self._grid = grid
+        self._asked = ""
+
+    @property
+    def awaits(self) -> bool:
+        return self._grid.is_fed
+
+    @property
+    def wanted(self) -> int | None:
+        return self._grid.all_rows + BORDER
+
+    def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
+        book, session = pool.machines, self.app.session
+        if book is None and run is not None and pool.state == "up" and session and self._asked != pool.key:
+            self._asked = pool.key
+            session.measure(pool.key)  # what comes of it is in the view, also why there is nothing
+        there = book is not None and bool(book.nodes)
+        changed = there != self.filled
+        self.filled = there
+        if book is not None and there:
+            changed |= self._grid.update(book, now)
+            if changed:
+                self.retitle(Content(f"{self.heading}  {self._grid.subject}".rstrip()))
+        return changed

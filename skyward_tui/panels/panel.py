@@ -1,0 +1,147 @@
+"""What all panels of the run screen have in common: a numbered box, a look at each pulse, what the screen asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar, NamedTuple
+
+from textual import getters
+from textual.app import ComposeResult
+from textual.widget import Widget
+
+from skyward_core.client.run_history import FoundInLogs
+from skyward_core.views.pool_view import PoolView, RunView
+from skyward_tui.ui.app_interface import AppFace
+from skyward_tui.ui.panel_table import Row
+from skyward_tui.widgets.header_and_hints import Panel
+
+BORDER = 2  # rows of a panel that are its border
+
+
+class Chosen(NamedTuple):
+    """What of a run is looked at: a rank, or all of them merged, and then perhaps equal lines as one, or only those of
+    ranks that have failed."""
+
+    rank: int
+    merged: bool
+    collapsed: bool = False
+    failed: bool = False
+
+
+class Saved(NamedTuple):
+    """What a panel has that is worth a file.
+
+    Attributes:
+        files: text, by how the file's name ends.
+        remark: what the person has to know of it.
+    """
+
+    files: Mapping[str, Iterable[str]]
+    remark: str = ""
+
+
+class RunPanel(Panel):
+    """One panel of the run screen. A subclass is made with its row and ``show``, and hands on its main widget.
+
+    Args:
+        row: of the table.
+        show: has the screen give this panel a place, as if it had the focus.
+        main: what takes the focus.
+
+    Attributes:
+        CALM: whether what it awaits is looked at more seldom where nothing goes on in the pool.
+        filled: whether there is anything to see; what hides is away otherwise.
+    """
+
+    app = getters.app(AppFace)
+    CALM: ClassVar[bool] = False
+
+    def __init__(self, row: Row, show: Callable[[], None], main: Widget) -> None:
+        super().__init__(id=f"panel-{row.id}", classes="panel")
+        self.row = row
+        self.show = show
+        self.main = main
+        self.filled = not row.hides
+        self.border_title = self.heading
+
+    def compose(self) -> ComposeResult:
+        yield self.main
+
+    def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
+        """Look at the pool and one of its runs, a few times a second: what has not changed must cost next to nothing.
+
+        Args:
+            now: Unix time in seconds.
+
+        Returns:
+            Whether it shows anything new.
+        """
+        raise NotImplementedError
+
+    @property
+    def awaits(self) -> bool:
+        """Whether something may come of which no event tells, so that it wants to look once a second."""
+        return False
+
+    @property
+    def wanted(self) -> int | None:
+        """Rows that all that it has takes, its border among them; None where it has a use for any number."""
+        return None
+
+    @property
+    def heading(self) -> str:
+        """How its title begins."""
+        return f"{self.row.number} {self.row.title}"
+
+    @property
+    def context(self) -> str:
+        """What is looked at in it, as :data:`skyward_tui.ui.actions.HINTS` calls it."""
+        return f"run.{self.row.id}"
+
+    def above(self) -> Iterable[Widget]:
+        """What stands above all panels; its style sheet says at which sizes."""
+        return ()
+
+    def offers(self, action: str) -> bool:
+        """Whether a key of the screen, by the id of its action, is worth a hint, as far as this panel knows."""
+        return True
+
+    def kept(self) -> Mapping[str, str | bool]:
+        """What of how it looks is kept for the next time, by names that no other panel gives."""
+        return {}
+
+    def restore(self, kept: Mapping[str, str | bool]) -> None:
+        """Look as it did when that was kept, as far as it makes sense."""
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nobody has moved in it."""
+        return True
+
+    def lead(self) -> bool:
+        """Show where the rank that was chosen failed; whether that was found."""
+        return True
+
+    def seek(self, found: FoundInLogs) -> None:
+        """Have a line in view that was found in the log of the rank that is chosen."""
+
+    def close_one(self) -> bool:
+        """Close what is open in it, one thing at a time; whether there was one."""
+        return False
+
+    @property
+    def to_cancel(self) -> str:
+        """The run that the key for that cancels while it is looked at; "" for the one that the screen shows."""
+        return ""
+
+    def goes_with(self, run: RunView) -> str:
+        """What is cancelled with a run, as far as this panel knows, in words."""
+        return ""
+
+    def copied(self) -> tuple[str, str] | None:
+        """What the copy key takes while it is looked at, and what that is called."""
+        return None
+
+    async def saved(self, run: RunView | None, chosen: Chosen) -> Saved:
+        """What the save key writes of it."""
+        return Saved({})

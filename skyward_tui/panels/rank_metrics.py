@@ -1,0 +1,421 @@
+"""Metrics that ranks log, as charts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import isfinite
+from time import monotonic
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.content import Content
+from textual.geometry import Size
+from textual.strip import Strip
+from textual.widget import Widget
+
+from skyward_core.client.chart_points import (
+    Chart,
+    chart_of,
+    column_of,
+    instant_of,
+    names_in_order,
+    span_of,
+    value_at,
+)
+from skyward_core.views.outliers import KeptBand, median
+from skyward_core.views.pool_view import PoolView, RunView
+from skyward_core.views.rank_metrics import MetricBook
+from skyward_tui.panels.panel import Chosen, RunPanel
+from skyward_tui.text.number_format import clip, duration, fit, number
+from skyward_tui.ui.actions import bindings
+from skyward_tui.ui.panel_table import Row
+from skyward_tui.ui.style_sheets import beside
+from skyward_tui.widgets.braille_chart import Canvas, bounds, spark
+
+REPAINT_SECONDS = 0.5  # between two looks at numbers that keep coming
+MANY = 128  # ranks of which all are looked at half as often
+ODD_NAMED = 4  # of those that are far from all others
+NAMES_SHOWN = 64
+_NAME, _VALUE = 12, 9  # columns
+_SCALE = 9
+_OTHERS, _CHOSEN, _HAIR = 1, 2, 3
+_LEAST_WIDTH, _LEAST_HEIGHT = 40, 6  # cells of one of many charts
+
+
+class NumbersPane(Widget, can_focus=True):
+    """What a run's ranks sent, looked at no more than twice a second however fast they send."""
+
+    BINDINGS = [*bindings("panel"), *bindings("numbers")]  # noqa: RUF012
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "numbers--chosen", "numbers--others", "numbers--muted", "numbers--cursor", "numbers--hair"
+    }  # fmt: skip
+    DEFAULT_CSS = beside(__file__, "numbers_widget")
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.names: list[str] = []
+        self.counters: list[str] = []  # the last of the names, which only count
+        self.name_shown = ""
+        self.ranks: list[int] = []
+        self._chosen_name = False
+        self._book: MetricBook | None = None
+        self._bands: dict[str, KeptBand] = {}  # of the run's numbers, by name
+        self._run = ""
+        self._rank: int | None = 0
+        self._seen: object = None
+        self._looked_at = 0.0
+        self._rows: list[Strip] | None = None
+        self._painted_for = Size(0, 0)  # which may be another size than that of which it has heard
+        self.log_scale = self.smooth = False
+        self.all = False  # whether there is a chart of each name
+        self.instant: float | None = None  # Unix time of the hairline
+        self._span: tuple[float, float] | None = None  # of the charts that were painted last
+        self._columns = 1  # of each of them
+        self._lefts: list[int] = []  # where each of them begins
+        self._plain = Style()
+
+    # What it shows
+
+    def update(self, book: MetricBook, run: str, rank: int | None) -> bool:
+        """Look at a run's numbers, of one rank before the others, or with None of all merged.
+
+        Returns:
+            Whether it looked: numbers that keep coming wait for their turn.
+        """
+        if run != self._run:
+            self._run, self._chosen_name, self.name_shown, self.names = run, False, "", []
+            self._bands = {}
+            self.instant = None
+            self._seen = None
+        seen = (run, rank, book.version)
+        now = monotonic()
+        turned = rank != self._rank or self._seen is None
+        pause = REPAINT_SECONDS * (1 + len(self.ranks) // MANY)
+        if seen == self._seen or (not turned and now - self._looked_at < pause):
+            return False
+        self._book, self._rank, self._seen, self._looked_at = book, rank, seen, now
+        self.ranks = book.ranks(run)
+        telling, self.counters = names_in_order(book, run)
+        self.names = (telling + self.counters)[:NAMES_SHOWN]
+        if not self._chosen_name and self.names:
+            self.name_shown = self.names[0]
+        if self.is_on_screen:
+            self._repaint()
+        else:
+            self._rows = None
+        return True
+
+    @property
+    def subject(self) -> str:
+        """Whose numbers these are."""
+        whose = f"rank {self._rank}"
+        if self._rank is None:
+            many = len(self.ranks)
+            whose = f"median of {many} ranks" if many > 1 else f"rank {self.ranks[0]} alone"
+        whose += (
+            f"  at {duration(self.instant - self._span[0])}"
+            if self.instant is not None and self._span
+            else ""
+        )
+        whose += "  log scale" if self.log_scale else ""
+        whose += "  smoothed" if self.smooth else ""
+        odd = self._far_off(self.name_shown)
+        if not odd:
+            return whose
+        more = f" and {len(odd) - ODD_NAMED} more" if len(odd) > ODD_NAMED else ""
+        return f"! far off: {', '.join(f'r{rank}' for rank in odd[:ODD_NAMED])}{more}  {whose}"
+
+    def _far_off(self, name: str) -> list[int]:
+        """The ranks whose last values are far from all others'; none before there are enough of them to say so."""
+        return [] if self._book is None else self._book.odd_ranks(self._run, name)
+
+    def action_step(self, step: int) -> None:
+        if self.names:
+            place = self.names.index(self.name_shown) + step
+            self.name_shown = self.names[min(max(0, place), len(self.names) - 1)]
+            self._chosen_name = True
+            self._repaint()
+
+    def action_page(self, pages: int) -> None:
+        self.action_step(pages * max(1, self._listed()))
+
+    def action_edge(self, end: int) -> None:
+        self.action_step(len(self.names) if end else -len(self.names))
+
+    def action_sideways(self, steps: int) -> None:
+        """Move the hairline by a column, from the newest numbers on."""
+        if self._span is not None:
+            at = self._span[1] if self.instant is None else self.instant
+            self._put_hairline(column_of(at, self._columns, self._span) + steps)
+
+    def _put_hairline(self, column: int) -> None:
+        if self._span is not None:
+            self.instant = instant_of(column, self._columns, self._span)
+            self._look_again()
+
+    def put_away(self) -> bool:
+        """Take the hairline away; whether there was one."""
+        there, self.instant = self.instant is not None, None
+        if there:
+            self._look_again()
+        return there
+
+    def _look_again(self) -> None:
+        """Have the title say what is shown now, too."""
+        self._seen = None
+        self._repaint()
+
+    def action_scale(self) -> None:
+        self.log_scale = not self.log_scale
+        self._look_again()
+
+    def action_smooth(self) -> None:
+        self.smooth = not self.smooth
+        self._look_again()
+
+    def action_charts(self) -> None:
+        self.all = not self.all
+        self._look_again()
+
+    def action_open(self) -> None:
+        """Nothing to open."""
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        self._point(event)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if event.button:
+            self._point(event)
+
+    def _point(self, event: events.MouseEvent) -> None:
+        """Put the hairline where the mouse is in a chart, or choose the name in whose row it is."""
+        if not self.all and event.y < self._listed():
+            return
+        left = max((left for left in self._lefts if left <= event.x), default=None)
+        if left is not None and event.x - left < self._columns:
+            self._put_hairline(event.x - left)
+
+    def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.action_step(-1)
+
+    def _on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.action_step(1)
+
+    # Painting
+
+    def _repaint(self) -> None:
+        self._rows = None
+        self.refresh()
+
+    def notify_style_update(self) -> None:
+        self._rows = None
+        super().notify_style_update()
+
+    def on_resize(self) -> None:
+        self._rows = None
+        self.refresh()
+
+    def on_focus(self) -> None:
+        self._rows = None
+
+    def on_blur(self) -> None:
+        self._rows = None
+
+    def render_line(self, y: int) -> Strip:
+        if self._rows is None or self._painted_for != self.size:
+            self._rows, self._painted_for = self._paint(*self.size), self.size
+        return self._rows[y] if y < len(self._rows) else Strip.blank(self.size.width, self.rich_style)
+
+    def _listed(self) -> int:
+        """Rows for the names: half of the pane at most, and none where there is one name and little room."""
+        return min(len(self.names), max(1, self.size.height // 2))
+
+    def _paint(self, width: int, height: int) -> list[Strip]:
+        book = self._book
+        if book is None or not self.names or not width:
+            return []
+        self._plain = self.rich_style  # which Textual works out each time that it is asked
+        self._lefts = []
+        if self.all and width >= _LEAST_WIDTH and height >= _LEAST_HEIGHT:
+            rows = self._grid(book, width, height)
+        else:
+            rows = self._list(book, width, height)
+        return [row.extend_cell_length(width, self._plain).crop(0, width) for row in rows]
+
+    def _list(self, book: MetricBook, width: int, height: int) -> list[Strip]:
+        """A row for each name, and the chosen one as a chart below."""
+        listed = self._listed()
+        place = self.names.index(self.name_shown)
+        top = min(max(0, place - listed + 1), len(self.names) - listed)
+        rows = [self._name_row(book, name, width) for name in self.names[top : top + listed]]
+        if height - listed >= 3 and width > 2 * _SCALE:
+            chart = self._chart_of(book, self.name_shown, width)
+            self._span = span_of([chart])
+            rows += self._drawn(chart, width, height - listed, 0)
+        return rows
+
+    def _grid(self, book: MetricBook, width: int, height: int) -> list[Strip]:
+        """A chart of each name, of one time, as many as there is room for; what only counts is told in a row below."""
+        telling = [name for name in self.names if name not in self.counters]
+        height -= bool(self.counters)
+        across = max(1, min(width // _LEAST_WIDTH, len(telling)))
+        down = max(1, min(height // _LEAST_HEIGHT, -(-len(telling) // across)))
+        place = telling.index(self.name_shown) if self.name_shown in telling else len(telling) - 1
+        names = telling[place // (across * down) * across * down :][: across * down]
+        charts = [self._chart_of(book, name, width // across) for name in names]
+        self._span = span_of(charts)
+        rows: list[Strip] = []
+        for at in range(0, len(charts), across):
+            beside = [
+                [
+                    self._title(name, chart, width // across),
+                    *self._drawn(chart, width // across, height // down - 1, left),
+                ]
+                for name, chart, left in zip(
+                    names[at : at + across],
+                    charts[at : at + across],
+                    range(0, width, width // across),
+                    strict=False,
+                )
+            ]
+            rows += [Strip.join(cells) for cells in zip(*beside, strict=True)]
+        if self.counters:
+            rows += [Strip([])] * (height - len(rows))
+            rows.append(Strip([self._counted(book, name) for name in self.counters]))
+        return rows
+
+    def _counted(self, book: MetricBook, name: str) -> Segment:
+        """What a name that only counts is at."""
+        cursor = self.get_component_rich_style("numbers--cursor")
+        return Segment(
+            f" {name} {self._latest(book, name)} ",
+            cursor if name == self.name_shown else self._style("muted"),
+        )
+
+    def _title(self, name: str, chart: Chart, width: int) -> Strip:
+        """The name, what it is worth, and what all ranks span."""
+        span = (
+            ""
+            if chart.low is None or chart.high is None
+            else f"  {number(chart.low)} to {number(chart.high)}"
+        )
+        value = "–" if chart.value is None else number(chart.value)
+        mark = " !" if self._far_off(name) else ""
+        cursor = self.get_component_rich_style("numbers--cursor") if name == self.name_shown else self._plain
+        head = clip(f" {name} {value}{mark}", width)
+        room = clip(span, width - cell_len(head) - 1)
+        strip = Strip([Segment(head, cursor), Segment(room, self._style("muted"))])
+        return strip.extend_cell_length(width, self._plain).crop(0, width)
+
+    def _chart_of(self, book: MetricBook, name: str, width: int) -> Chart:
+        return chart_of(
+            book.traces(self._run, name), self._rank, columns=2 * width, log=self.log_scale, smooth=self.smooth,
+            at=self.instant, kept=self._bands.setdefault(name, KeptBand()),
+        )  # fmt: skip
+
+    def _latest(self, book: MetricBook, name: str) -> str:
+        """What a name is worth at the instant, or now."""
+        if self.instant is None:
+            then: dict[int, float] = book.latest_of(self._run, name)
+        else:
+            traces = book.traces(self._run, name).items()
+            then = {
+                rank: value for rank, each in traces if (value := value_at(each, self.instant)) is not None
+            }
+        values = (
+            list(then.values()) if self._rank is None else [then[self._rank]] if self._rank in then else []
+        )
+        if not values:
+            return "–"
+        finite = [value for value in values if isfinite(value)]
+        return number(median(finite)) if finite else f"{values[0]}"
+
+    def _name_row(self, book: MetricBook, name: str, width: int) -> Strip:
+        style = self._plain
+        mark = "!" if self._far_off(name) else " "
+        head = f" {fit(name, _NAME)} {fit(self._latest(book, name), -_VALUE)}{mark}"
+        cursor = self.get_component_rich_style("numbers--cursor") if name == self.name_shown else style
+        ranks = self.ranks[:1] if self._rank is None else [self._rank]
+        room = width - cell_len(head) - 1
+        bars = "".join(spark(book.history(self._run, rank, name), room) for rank in ranks)
+        tint = "chosen" if name == self.name_shown else "muted"
+        return Strip([Segment(head, cursor), Segment(f" {bars}", self._style(tint))])
+
+    def _style(self, name: str) -> Style:
+        return self.get_component_rich_style(f"numbers--{name}")
+
+    def _drawn(self, chart: Chart, width: int, height: int, left: int) -> list[Strip]:
+        """A chart in so many cells, with its scales; beginning at a column of the pane."""
+        spanned = bounds(chart.lines)
+        muted = self._style("muted")
+        if spanned is None or self._span is None:
+            why = (
+                " no number above 0"
+                if self.log_scale and chart.value is not None
+                else " no finite number so far"
+            )
+            rows = [Strip([Segment(clip(why, width), muted)]), *[Strip([])] * (height - 1)]
+            return [row.extend_cell_length(width, self._plain) for row in rows]
+        low, high = spanned[1]
+        self._columns = width - _SCALE - 1
+        self._lefts.append(left + _SCALE)
+        canvas = Canvas(self._columns, height - 1, self._span, (low, high))
+        for line in chart.behind:
+            canvas.line(line, _OTHERS)
+        canvas.line(chart.front, _CHOSEN)
+        if self.instant is not None:
+            canvas.upright(column_of(self.instant, self._columns, self._span), _HAIR)
+        styles = [self._plain, self._style("others"), self._style("chosen"), self._style("hair")]
+        rows = []
+        for row in range(canvas.height):
+            mark = self._mark(high) if row == 0 else self._mark(low) if row == canvas.height - 1 else ""
+            scale = Segment(f"{clip(mark, _SCALE - 1):>{_SCALE - 1}} ┤" if mark else f"{'':{_SCALE}}│", muted)
+            rows.append(Strip([scale, *(Segment(text, styles[owner]) for text, owner in canvas.runs(row))]))
+        span = duration(self._span[1] - self._span[0])
+        axis = f"{'':{_SCALE}}└ 0:00 {'─' * max(0, canvas.width - len(span) - 7)} {span}"
+        rows.append(Strip([Segment(axis, muted)]))
+        return [row.extend_cell_length(width, self._plain).crop(0, width) for row in rows]
+
+    def _mark(self, value: float) -> str:
+        """A value of the scale, which may be of logarithms."""
+        return f"{10**value if self.log_scale else value:.3g}"
+
+
+class NumbersPanel(RunPanel):
+    """The numbers of the chosen rank, or of all."""
+
+    DEFAULT_CSS = beside(__file__, "numbers")
+    SCOPED_CSS = False  # where there are numbers, the grid is another one
+
+    def __init__(self, row: Row, show: Callable[[], None]) -> None:
+        pane = NumbersPane(id=row.id)
+        super().__init__(row, show, pane)
+        self._pane = pane
+
+    def kept(self) -> Mapping[str, str | bool]:
+        pane = self._pane
+        return {"log_scale": pane.log_scale, "smooth": pane.smooth, "charts": pane.all}
+
+    def restore(self, kept: Mapping[str, str | bool]) -> None:
+        pane = self._pane
+        pane.log_scale, pane.smooth, pane.all = (
+            kept.get(name) is True for name in ("log_scale", "smooth", "charts")
+        )
+
+    def close_one(self) -> bool:
+        return self._pane.put_away()
+
+    def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
+        rank = None if chosen.merged else chosen.rank
+        changed = run is not None and self._pane.update(pool.metrics, run.id, rank)
+        there = run is not None and bool(self._pane.names)
+        changed |= there != self.filled
+        self.filled = there
+        if there:
+            self.retitle(Content(f"{self.heading}  {self._pane.subject}"))
+        return changed

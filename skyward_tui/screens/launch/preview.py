@@ -1,0 +1,313 @@
+"""Beside the form: plan, starts, earlier runs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from textual import events, on, work
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from skyward_core.client.run_history import RunSearch
+from skyward_core.model.errors import SkywardError
+from skyward_core.util.terminal_safe_text import field, paragraph
+from skyward_tui.launch_form.form import examples, is_job, named
+from skyward_tui.launch_form.recent_launches import (
+    RECENT,
+    example_row,
+    lacking_of_examples,
+    recent,
+    recent_row,
+)
+from skyward_tui.shutdown import beside
+from skyward_tui.text.number_format import ago, clip, duration, one_line
+from skyward_tui.ui.actions import first_key
+from skyward_tui.ui.app_interface import settled
+from skyward_tui.ui.themes import look
+from skyward_tui.widgets.form_fields import say
+from skyward_tui.widgets.header_and_hints import Panel
+from skyward_tui.widgets.source_view import ScriptCode
+
+if TYPE_CHECKING:
+    from skyward_core.client.launch.discovery import FunctionInfo
+    from skyward_core.client.run_history import PastRun
+    from skyward_tui.launch_form.form import Form
+    from skyward_tui.screens.base_screen import BaseScreen
+
+
+class StartList(OptionList):
+    """Picked by enter or by the mouse.
+
+    Args:
+        recent: earlier launches, newest first.
+        picked: takes a launch, or the path of an example.
+    """
+
+    def __init__(self, recent: Sequence[Form], picked: Callable[[Form | Path], None]) -> None:
+        super().__init__(id="starts", compact=True)
+        self._picked = picked
+        self._starts: list[Form | Path] = [*recent[:RECENT], *examples()]
+
+    def on_mount(self) -> None:
+        self._list({})
+        self._look_for_packages()
+
+    def _list(self, lacking: Mapping[Path, str]) -> None:
+        """List all; what examples lack is known later."""
+        cursor = self.highlighted
+        self.clear_options()
+        for place, start in enumerate(self._starts):
+            is_example = isinstance(start, Path)
+            if not place or (is_example and not isinstance(self._starts[place - 1], Path)):
+                heading = "packaged examples" if is_example else "recent launches"
+                self.add_option(Option(Content.styled(heading, "$muted"), disabled=True))
+            row = example_row(start, lacking.get(start, "")) if isinstance(start, Path) else recent_row(start)
+            unfit = not isinstance(start, Path) and start.script != field(start.script)
+            self.add_option(Option(row, id=str(place), disabled=unfit))
+        self.highlighted = cursor
+
+    @work
+    async def _look_for_packages(self) -> None:
+        lacking = await beside(lacking_of_examples)
+        if any(lacking.values()) and self.is_attached:
+            self._list(lacking)
+
+    def on_focus(self) -> None:
+        if self.highlighted is None:
+            self.action_first()
+
+    @on(OptionList.OptionSelected)
+    def _selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self._picked(self._starts[int(event.option_id or "0")])
+
+
+def earlier(runs: Sequence[PastRun], script: str, function: str) -> list[PastRun]:
+    """Those of a script's function, or of the whole script, in the order in which they are given."""
+    return [run for run in runs if script and run.script == script and run.function == function]
+
+
+def rows(runs: Sequence[PastRun], now: float, width: int) -> list[Content]:
+    """A line for each."""
+    made = []
+    for run in runs:
+        mark = look(run.state)
+        when, lasted = ago(now - run.opened_at), duration(run.seconds(now))
+        head = f"{mark.text:<12}", mark.style
+        facts = f"{lasted:>8}  {when:>8}  ", "$muted"
+        note = clip(one_line(run.note), max(0, width - 30))
+        made.append(Content.assemble(head, facts, (note, "$text-error" if run.error else "")))
+    return made
+
+
+VIEWS = ("plan", "command", "Python")
+_HEADING = 9  # cells
+_LEAST_ROWS = 4  # rows for runs that were before
+_MINUTE = 60.0  # seconds
+_STYLES = {"cost": "bold", "note": "$text-warning", "preset": "$text-warning"}
+
+
+class PlanPanel(Panel):
+    """The panel beside the form.
+
+    Args:
+        key: the key that goes on to the next of :data:`VIEWS`, as a person reads it.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._why = Static(id="why")
+        self._scroll = VerticalScroll(self._why, can_focus=False)
+        super().__init__(self._scroll, id="plan")
+        self._key = key
+        self._view = 0
+        self._told: Sequence[tuple[str, str]] = ()
+        self._trouble = self._command = self._script = ""
+        self._earlier: tuple[Sequence[PastRun], float] = ((), 0.0)
+        self.fits = True  # whether all are shown at once
+        self.border_title = VIEWS[0]
+
+    def on_mount(self) -> None:
+        self.watch(self._scroll, "show_vertical_scrollbar", self._tell_of_more, init=False)
+
+    def show(self, told: Sequence[tuple[str, str]], *, trouble: str, command: str, script: str) -> None:
+        """Show a launch.
+
+        Args:
+            told: the plan's rows, as (heading, text).
+            trouble: what is wrong, where it is more than the form has room for.
+            command, script: the same as a command line, and as Python; of what cannot be said so, "".
+        """
+        self._told, self._trouble, self._command, self._script = told, trouble, command, script
+        self._paint()
+
+    def show_earlier(self, runs: Sequence[PastRun], now: float) -> None:
+        """Show how runs of the same went before, the newest first, where there is room below all else."""
+        if (runs, now // _MINUTE) != (self._earlier[0], self._earlier[1] // _MINUTE):
+            self._earlier = runs, now
+            self._paint()
+
+    def turn(self) -> None:
+        """The next of the three."""
+        self._view = (self._view + 1) % len(VIEWS)
+        self._scroll.scroll_home(animate=False)
+        self._paint()
+
+    def page(self, pages: int) -> None:
+        """Scroll what has no room."""
+        (self._scroll.scroll_page_down if pages > 0 else self._scroll.scroll_page_up)(animate=False)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._paint()
+
+    def _paint(self) -> None:
+        width, height = self._scroll.size
+        apart = "\n" if height >= 12 else ""  # where lines are few, none is empty
+        command = _part("as a command", self._command)
+        script = _part("as Python", self._script)
+        plan = self._plan(max(20, width - _HEADING))
+        whole = _joined([plan, command, script], apart)
+        rows_taken = whole.get_height({}, max(1, width))
+        self.fits = rows_taken <= height
+        if self.fits:
+            before = self._before(width, height - rows_taken)
+            shown, title = _joined([whole, before], apart), Content(VIEWS[0])
+        else:
+            alone = [_part("", self._command), _part("", self._script)]
+            shown = (_joined([plan, command], apart), *alone)[self._view]
+            if not shown:
+                shown = Content.styled("not before the form is complete", "$muted")
+            title = Content(f"{VIEWS[self._view]} ({self._key}: {VIEWS[(self._view + 1) % len(VIEWS)]})")
+        say(self._why, shown)
+        self.retitle(title, self._more)
+
+    def _before(self, width: int, room: int) -> Content:
+        runs, now = self._earlier
+        if room < _LEAST_ROWS or not runs:
+            return Content("")
+        return Content("\n").join([Content.styled("before", "$muted"), *rows(runs[: room - 2], now, width)])
+
+    _more = Content("")
+
+    def _tell_of_more(self, more: bool) -> None:
+        """No key goes to the plan by itself, as the fields have the focus."""
+        self._more = Content("pgdn, pgup scroll" if more else "")
+        self._paint()
+
+    def _plan(self, room: int) -> Content:
+        parts: list[tuple[str, str]] = []
+        for heading, text in self._told:
+            lines = ("\n" + " " * _HEADING).join(textwrap.wrap(text, room))
+            parts += [(f"{heading:<{_HEADING}}", "$muted"), (f"{lines}\n", _STYLES.get(heading, ""))]
+        if self._trouble:
+            parts.append((f"{self._trouble}\n", "$text-error"))
+        return Content.assemble(*parts)
+
+
+def _part(heading: str, text: str) -> Content:
+    if not text:
+        return Content("")
+    above = f"{heading}\n" if heading else ""
+    return Content.assemble((above, "$muted"), (f"{paragraph(text).rstrip()}\n", "$text-accent"))
+
+
+def _joined(parts: Sequence[Content], apart: str) -> Content:
+    return Content(apart).join([part for part in parts if part])
+
+
+_GAP = 1  # row above the code
+_LEAST = 8  # rows of code that are worth their heading
+_LEAST_STARTS = 3  # rows of what one can begin with
+
+
+class LaunchBeside:
+    """Reads the ledger once.
+
+    Args:
+        screen: the form's.
+        fill: has its fields say what an earlier launch said.
+    """
+
+    def __init__(self, screen: BaseScreen[None], fill: Callable[[Form], None]) -> None:
+        self._screen, self._fill = screen, fill
+        self._starts: StartList | None = None
+        self._runs: list[PastRun] = []
+        self._form: Form | None = None
+        self._is_read = self._asked = False
+        self.code = ScriptCode(id="code")
+
+    def look(self, form: Form, script: Path, called: FunctionInfo | None) -> None:
+        """Show those of what the form says.
+
+        Args:
+            script: the file; none where it cannot be read.
+            called: None for the whole of it.
+        """
+        self._form = form
+        shown = script != Path() and not is_job(form.script)
+        self._is_read = shown and self.code.show(script, 1 if called is None else called.line)
+        place = script.name if called is None else f"{called.name}  {script.name}:{called.line}"
+        self.code.border_title = f" {place} "
+        self._offer(form)
+        self.share()
+        self._show_runs()
+        if not self._asked and self._screen.app.session is not None:
+            self._asked = True
+            self._screen.run_worker(self._read(), group="before")
+
+    def share(self) -> None:
+        """Give the code what rows the fields leave."""
+        form, fields, last = (
+            self._screen.query_one(f"#{name}", Widget) for name in ("form", "fields", "last")
+        )
+        room = form.content_size.height - fields.virtual_size.height - last.outer_size.height - _GAP
+        narrow = self._screen.has_class("-narrow")
+        there = self._is_read and room >= _LEAST and not narrow
+        if self.code.display != there:
+            self.code.display = there
+        if self._starts is not None:
+            self._starts.display = narrow or room >= _LEAST_STARTS
+
+    def _offer(self, form: Form) -> None:
+        """Have a list of what one can begin with for as long as no script is named."""
+        where = "#plan" if self._screen.has_class("-narrow") else "#form"
+        parent, there = self._screen.query_one(where, Widget), self._starts
+        wanted = not form.script.strip()
+        if there is not None and not (wanted and there.parent is parent):
+            there.remove()
+            self._starts = there = None
+        if wanted and there is None:
+            self._starts = StartList(recent(), self._begin_with)
+            key = first_key("launch.previous", self._screen.app.keys)
+            self._starts.border_title = Content.assemble("begin with", f"  {key} goes there")
+            parent.mount(self._starts)
+
+    def _begin_with(self, start: Form | Path) -> None:
+        if isinstance(start, Path):
+            self._screen.query_one("#script", Input).value = named(str(start))
+        else:
+            self._fill(start)
+        self._screen.query_one("#arguments").focus()
+
+    def _show_runs(self) -> None:
+        form = self._form
+        if form is not None:
+            function = "" if form.whole else form.function
+            found = earlier(self._runs, Path(form.script).name, function)
+            self._screen.query_one(PlanPanel).show_earlier(found, self._screen.app.clock())
+
+    async def _read(self) -> None:
+        session = self._screen.app.session
+        if session is None:
+            return
+        try:
+            self._runs = await settled(session.past_runs(RunSearch()))
+        except (SkywardError, OSError):
+            return  # the list of past runs says why
+        if self._screen.is_attached and self._screen.display:
+            self._show_runs()

@@ -1,0 +1,894 @@
+"""The form: checked, kept as presets, started, watched while it starts."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_hex
+from shutil import rmtree
+from typing import TYPE_CHECKING, NamedTuple
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.containers import Container, Horizontal
+from textual.content import Content
+from textual.suggester import SuggestFromList
+from textual.widget import Widget
+from textual.widgets import Button, Input, Select, Static
+
+from skyward_core.model.errors import Cancelled, PoolError, PoolGone, SkywardError, hint_of, what_of
+from skyward_core.model.machines import Check
+from skyward_core.model.provider_capabilities import Asks
+from skyward_core.util.user_files import expanded, is_dir, resolved
+from skyward_core.views.pool_view import PoolView, RunView
+from skyward_tui import shutdown
+from skyward_tui.dialogs.dialog import AskScreen, ChoiceScreen
+from skyward_tui.dialogs.pickers import PresetsScreen
+from skyward_tui.launch_form.form import (
+    FieldError,
+    Form,
+    choices_for,
+    command_line,
+    fields_of,
+    form_of_preset,
+    functions_of,
+    is_job,
+    mean_a_sweep,
+    path_of,
+    provider_choices,
+    python_script,
+    request_of,
+    save,
+    settings_of,
+)
+from skyward_tui.launch_form.plan_text import Planned, Planner, Wait, loaded, planned
+from skyward_tui.launch_form.recent_launches import recent, remember
+from skyward_tui.screens.base_screen import BaseScreen
+from skyward_tui.screens.launch.field_groups import (
+    WHOLE,
+    ArgumentFields,
+    CallFields,
+    CheckLines,
+    ImageFields,
+    LaunchFields,
+    PluginFields,
+    ProviderField,
+    near,
+    state_of,
+)
+from skyward_tui.screens.launch.preview import LaunchBeside, PlanPanel
+from skyward_tui.shutdown import beside as session_beside
+from skyward_tui.terminal_info import current_folder
+from skyward_tui.text.error_hints import words_of
+from skyward_tui.text.hardware_cells import ANY
+from skyward_tui.text.number_format import one_line
+from skyward_tui.text.receipts_and_leftovers import receipt_line
+from skyward_tui.text.run_rows import outcome_line
+from skyward_tui.ui.actions import bindings, first_key, with_keys
+from skyward_tui.ui.app_interface import AppFace, settled
+from skyward_tui.ui.style_sheets import beside
+from skyward_tui.widgets.form_fields import Choice, Toggles, say
+from skyward_tui.widgets.header_and_hints import Crumbs, Panel
+
+if TYPE_CHECKING:
+    from skyward_core.client.launch.discovery import FunctionInfo, Interpreter, Task
+    from skyward_core.client.launch.launch_plan import LaunchPlan
+    from skyward_core.client.launch.launch_request import LaunchRequest
+    from skyward_core.client.launch.presets import Preset
+    from skyward_core.client.session_protocol import Front
+    from skyward_core.model.offers import OfferList
+    from skyward_tui.launch_form.form import Form
+    from skyward_tui.launch_form.job_form import JobPlan
+    from skyward_tui.ui.app_interface import AppFace
+
+
+_ROWS = {"-short": 1}  # of what is amiss, where lines are few
+_ROWS_USUAL = 4
+_OURS = "{}.{}".format(*sys.version_info)
+
+Asked = tuple[str, tuple[tuple[str, str], ...], str]
+"""A provider's name, what its settings say, and the version of the script's Python where that is not ours."""
+
+
+class ProviderChecks:
+    """Asks once for each provider and its settings, and not while somebody is typing one of them.
+
+    Args:
+        screen: the form's.
+    """
+
+    def __init__(self, screen: BaseScreen[None]) -> None:
+        self._screen = screen
+        self._asked: Asked | None = None
+        self._told: dict[Asked, list[Check]] = {}
+        self._python: Interpreter | None = None  # another version than ours, which machines need then
+        self._of = ("", "")  # the script, and what the form says of its Python
+
+    def learn(self, form: Form, python: Interpreter) -> None:
+        """Hear which Python a form's script is loaded with: machines need that one."""
+        self._of = form.script, form.python
+        self._python = python if python.minor not in ("", _OURS) else None
+        self.look(form)
+
+    def look(self, form: Form) -> None:
+        """Have what the form says checked where it is not yet."""
+        if self._of != (form.script, form.python):
+            self._python = None
+        session = self._screen.app.session
+        own = fields_of(form.provider)
+        focused = self._screen.focused
+        if (
+            session is None
+            or self._screen.app.read_only
+            or (isinstance(focused, Input) and focused.id in own)
+        ):
+            return
+        given = dict(settings_of(form))
+        lacks = [each.name for each in own.values() if each.required and not given.get(each.name)]
+        minor = self._python.minor if self._python else ""
+        asked = None if form.pool or lacks else (form.provider, tuple(sorted(given.items())), minor)
+        if asked == self._asked:
+            return
+        self._asked = asked
+        if asked is None or asked in self._told:
+            self._screen.workers.cancel_group(self._screen, "check")
+            self._show(form.provider, asked)
+        else:
+            self._screen.query_one(ProviderField).mark(form.provider, "asked")
+            self._screen.query_one(CheckLines).display = False
+            self._screen.run_worker(self._ask(asked, self._python), group="check", exclusive=True)
+
+    async def _ask(self, asked: Asked, python: Interpreter | None) -> None:
+        session = self._screen.app.session
+        if session is None:
+            return
+        name, given, _ = asked
+        try:
+            self._told[asked] = await settled(session.check_provider(name, dict(given), python))
+        except (SkywardError, OSError) as error:
+            self._told[asked] = [Check(name, "fail", what_of(error), hint_of(error))]
+        if self._screen.display and self._screen.is_attached and asked == self._asked:
+            self._show(name, asked)
+
+    def _show(self, provider: str, asked: Asked | None) -> None:
+        lines = [] if asked is None else self._told[asked]
+        self._screen.query_one(ProviderField).mark(provider, state_of(lines) if lines else None)
+        rows = next((n for name, n in _ROWS.items() if self._screen.has_class(name)), _ROWS_USUAL)
+        self._screen.query_one(CheckLines).show(lines, rows)
+
+
+async def pick(app: AppFace, filled: Callable[[Form, Sequence[str], str], None]) -> None:
+    """Have a preset picked.
+
+    Args:
+        filled: takes the form that it makes, what of it is not there any more, in words, and its name.
+    """
+    found = await _listed(app)
+    if found is None:
+        return
+    screen = PresetsScreen(found)
+
+    def picked(name: str | None) -> None:
+        if name is not None and name in screen.presets:
+            form, said = form_of_preset(screen.presets[name])
+            filled(form, said, name)
+
+    await app.push_screen(screen, picked)
+
+
+async def ask_to_save(app: AppFace, form: Form, name: str) -> None:
+    """Have what the form says saved under a name.
+
+    Args:
+        name: of the preset that the form was filled from; "" where it was not.
+    """
+    found = await _listed(app)
+    if found is None:
+        return
+    taken = {each.name for each in found}
+
+    def save_as(typed: str) -> None:
+        app.run_worker(_save(app, typed, form), exclusive=False)
+
+    def named(typed: str | None) -> None:
+        if typed is None:
+            return
+        if typed not in taken or typed == name:
+            save_as(typed)
+            return
+        choices = [("keep", "Keep that one", False), ("replace", "Replace it", True)]
+        text = f"There is a preset {typed} already."
+        question = ChoiceScreen("Save as preset", text, choices, "keep")
+        app.push_screen(question, lambda choice: save_as(typed) if choice == "replace" else None)
+
+    await app.push_screen(AskScreen("Save as preset, in skyward.toml of this folder: its name", name), named)
+
+
+async def _listed(app: AppFace) -> list[Preset] | None:
+    """The presets that there are; None, and why is said, where they cannot be read."""
+    from skyward_core.client.launch.presets import presets
+
+    try:
+        return await session_beside(presets)
+    except (SkywardError, OSError) as error:
+        app.flash(words_of(error), "error")
+        return None
+
+
+async def _save(app: AppFace, name: str, form: Form) -> None:
+    try:
+        file = await session_beside(lambda: save(name, form))
+    except (SkywardError, OSError) as error:
+        app.flash(f"not saved: {words_of(error)}", "error")
+    else:
+        app.flash(f"saved as preset {name} in {file.name}", "done")
+
+
+class BegunPool(NamedTuple):
+    """The pool that a launch uses: its key, and when it is up; None where it was before."""
+
+    key: str
+    created: Future[PoolView] | None = None
+
+
+async def create(app: AppFace, plan: LaunchPlan | JobPlan) -> BegunPool:
+    """Ask for the pool; returns as soon as there is one to look at.
+
+    Raises:
+        SkywardError: it was refused at once (its name is taken, the ledger cannot be written).
+    """
+    session = app.session
+    if session is None:
+        raise PoolError(app.session_error or "the ledger is still being read; try again in a moment")
+    if isinstance(plan.pool, PoolView):
+        used = plan.pool
+        if not any(pool.key == used.key and pool.is_live for pool in session.pools()):
+            raise PoolError(f"pool {used.name} is not up any more")
+        return BegunPool(used.key)
+    if isinstance(plan.pool.provider, Asks):
+        app.host_keys.begin(session)
+    begun: Future[PoolView] = Future()
+    created = session.create(plan.pool, begun=begun)
+    return BegunPool((await settled(begun)).key, created)
+
+
+async def follow(
+    app: AppFace, plan: LaunchPlan, tasks: Sequence[Task], begun: BegunPool, request: LaunchRequest
+) -> None:
+    """Launch when the pool is ready; a pool that is not to be kept is torn down when the run has ended.
+
+    Args:
+        tasks: one, or of a sweep one for each combination.
+    """
+    session, joined = app.session, plan.spec is None
+    if session is None:
+        return
+    if begun.created is not None and not await _is_up(app, plan, begun.created):
+        return
+    failed = ""
+    try:
+        if plan.sheet is not None:
+            launched = session.launch_sweep(begun.key, tasks, plan.sheet, request, joined=joined)
+        else:
+            launched = session.launch(begun.key, tasks[0], one=plan.one, request=request, joined=joined)
+        run = await settled(launched)
+        await _keep(app, session, begun.key, run, request, joined=joined)
+        if plan.sheet is not None and plan.sheet.gang:
+            await _see_gangs_out(app, session, begun.key, run)
+        elif plan.keep or plan.spec is None:
+            return
+        else:
+            await settled(session.wait(begun.key, run.id))
+    except SkywardError as error:
+        failed = one_line(words_of(error))
+    await _end(app, session, plan, begun.key, "run ended, ", failed)
+
+
+async def _see_gangs_out(app: AppFace, session: Front, pool: str, run: RunView) -> None:
+    """Wait for all runs of a sweep by gangs, and say how it went.
+
+    Raises:
+        SkywardError: why the rest of them was not begun.
+    """
+    from skyward_core.views.rank_metrics import MetricBook
+
+    try:
+        await settled(session.sweep_over(pool, run.id))
+    except PoolGone:  # whoever tore it down knows
+        return
+    board = await settled(session.trials(pool, run))
+    view = next((each for each in session.pools() if each.key == pool), None)
+    runs = {} if view is None else view.runs
+    found = board.table(run.id, run.tasks, MetricBook(), runs)
+    said = outcome_line(found, run.id)
+    app.flash(
+        said or f"all {len(found.rows):,} combinations of {run.function} have results",
+        "error" if said else "done",
+    )
+
+
+async def _end(
+    app: AppFace, session: Front, plan: LaunchPlan | JobPlan, key: str, ended: str, failed: str
+) -> None:
+    """Tear down a pool that was made for what has ended, be it by an error, and say both in one line."""
+    name = plan.pool.name
+    ours = plan.spec is not None and not plan.keep
+    if failed:
+        app.flash(f"{name}: {failed}", "error")
+        ours = ours and any(pool.key == key and pool.is_live for pool in session.pools())
+    if not ours:
+        return
+    try:
+        receipt = await settled(session.down(key))
+    except SkywardError as error:
+        app.flash(f"{name}: {one_line(words_of(error))}", "error")
+        return
+    said = f"{failed}; " if failed else ended
+    app.flash(
+        f"{said}{name} torn down: {receipt_line(receipt)}", "done" if receipt.ok and not failed else "error"
+    )
+
+
+async def _keep(
+    app: AppFace, session: Front, pool: str, run: RunView, request: LaunchRequest, *, joined: bool
+) -> None:
+    """Keep what the run was launched with, so that it can be launched again."""
+    try:
+        await settled(session.keep_launch(pool, run.id, request, joined=joined))
+    except OSError as error:
+        app.flash(f"how run {run.id} was launched is not kept whole: {error}", "error")
+
+
+async def follow_job(
+    app: AppFace, plan: JobPlan, steps: Sequence[Task], folder: Path, begun: BegunPool
+) -> None:
+    """Run a job's steps one by one when the pool is ready; each is a run of its own, and the first that fails is the
+    last.
+
+    Args:
+        folder: that has what is large of them, and goes with the last.
+    """
+    session = app.session
+    if session is None:
+        return
+    from skyward_core.client.launch.job_records import KeptJob
+
+    job, failed = token_hex(5), ""
+    kept = KeptJob.of(plan.job, plan.request, down=plan.spec is not None and not plan.keep)
+    nodes: tuple[int, ...] = ()
+    try:
+        if begun.created is not None and not await _is_up(app, plan, begun.created):
+            return
+        for number, step in enumerate(steps, 1):
+            task = replace(step, job=job, more=number < len(steps))
+            if nodes and isinstance(task.nodes, int):
+                task = replace(task, nodes=nodes)
+            run = await settled(session.launch(begun.key, task, request=kept))
+            await settled(session.wait(begun.key, run.id))
+            nodes = run.nodes
+            if run.state != "done":
+                rest = ", ".join(each.name for each in steps[number:])
+                failed = f"{task.name} {run.state}" + (f": {rest} not begun" if rest else "")
+                break
+        else:
+            done = "is done" if plan.job.run.strip() else "has no run: nothing was run"
+            app.flash(f"job {plan.job.name or plan.job.path.name} {done}", "done")
+    except SkywardError as error:
+        failed = one_line(words_of(error))
+    finally:
+        rmtree(folder, ignore_errors=True)
+    await _end(app, session, plan, begun.key, "", failed)
+
+
+async def _is_up(app: AppFace, plan: LaunchPlan | JobPlan, created: Future[PoolView]) -> bool:
+    try:
+        await settled(created)
+    except Cancelled as error:
+        app.flash(words_of(error))
+        return False
+    except SkywardError as error:
+        _offer_another_try(app, f"Pool {plan.pool.name} did not start", words_of(error))
+        return False
+    app.unlaunched = None
+    return True
+
+
+def _offer_another_try(app: AppFace, title: str, text: str) -> None:
+    """Say what went wrong; the form, as it was filled in, is one key away."""
+
+    def go(choice: str | None) -> None:
+        if choice == "edit":
+            app.show_launch()
+
+    choices = [("close", "Close", False), ("edit", "Change the launch", False)]
+    app.push_screen(ChoiceScreen(title, text, choices, escape="close"), go)
+
+
+_EDITS = (
+    "launch",
+    "files",
+    "pythons",
+    "accelerators",
+    "presets",
+)  # what changes the form, which a launch holds still
+TYPING = 0.3  # seconds after the last letter in which a provider is not asked yet
+ROOM = 120  # characters that fit beside the button, however narrow the form
+
+
+class LaunchScreen(BaseScreen[None]):
+    """Nothing is created before ``ctrl+r``.
+
+    Args:
+        pool: key of a live pool to launch on; empty for a new one.
+        form: what the fields hold at first; without it, what was entered for a pool that did not start.
+    """
+
+    SCOPE = "launch"
+    BINDINGS = bindings("launch")
+    DEFAULT_CSS = beside(__file__, "launch")
+
+    def __init__(self, pool: str = "", form: Form | None = None) -> None:
+        super().__init__()
+        self._pool = pool
+        self._first = form
+        self._carried = Form()  # what of it no field shows
+        self._recent: list[Form] = []
+        self._filled = ""  # the arguments that we put there ourselves
+        self._functions: list[FunctionInfo] = []
+        self._readable = False  # whether there is a script
+        self._plugins_touched = False
+        self._sweeps = False
+        self._swept = ""  # arguments of which the person, or we, have said whether they are those of a sweep
+        self._planner = Planner()
+        self._checks = ProviderChecks(self)
+        self._beside = LaunchBeside(self, self._fill)
+        self._shown: Form | None = None  # what the plan is about
+        self._wait: Wait | None = None  # for the plan, or for what a launch is at
+        self._busy = False
+        self._creating = False
+        self._preset = ""  # its name, where the form was filled from one
+        self._remarks: Sequence[str] = ()  # what of that is not there any more
+
+    def body(self) -> ComposeResult:
+        with Container(id="sides"):
+            with Panel(id="form") as form:
+                form.border_title = "launch"
+                live = [(f"{pool.name} ({pool.world_size:,} ranks, up)", pool.key) for pool in self._live()]
+                yield LaunchFields(live, self._pool, self.app.keys)
+                with Horizontal(id="last"):
+                    yield Button("Launch", id="launch", variant="primary", compact=True)
+                    yield Static(id="message", markup=False)
+                yield self._beside.code
+            yield PlanPanel(first_key("launch.view", self.app.keys))
+
+    def on_mount(self) -> None:
+        self._recent = recent()
+        self._suggest("script", [near(Path(form.script)) for form in self._recent])
+        if (form := self._first or (None if self._pool else self.app.unlaunched)) is not None:
+            self._fill(form)
+        self.query_one("#script").focus()
+        self._review()
+        self.pulse(self.app.clock())
+
+    @property
+    def may_leave(self) -> bool:
+        return not self._creating
+
+    def shown_time(self, now: float) -> object:
+        """Who waits is told for how long, and of what was heard."""
+        return self._wait and str(self._wait)
+
+    def pulse(self, now: float) -> None:
+        self.query_one(Crumbs).show(["pools", "launch"])
+        if self._wait is not None and (text := str(self._wait)):
+            self._say(text)
+            if self._shown != (form := self.form()):
+                self._show_plan([], form)  # what stands there is about another
+        super().pulse(now)
+
+    def on_descendant_blur(self) -> None:
+        self.call_after_refresh(self._left_field)
+
+    def _left_field(self) -> None:
+        if self.is_attached and not self._busy:
+            self._checks.look(self.form())
+
+    def _live(self) -> list[PoolView]:
+        return [pool for pool in self.app.pools() if pool.is_live and pool.state == "up"]
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._review)
+
+    # Reading the form
+
+    @property
+    def _fields(self) -> LaunchFields:
+        return self.query_one(LaunchFields)
+
+    def form(self) -> Form:
+        """What the fields say."""
+        return self._fields.form(self._carried)
+
+    def _fill(self, form: Form) -> None:
+        """Have the fields say what a launch said."""
+        self._carried = form
+        self._fields.put(form)
+        self._filled, self._plugins_touched = form.arguments, True
+        self._script_changed(WHOLE if form.whole else form.function, form.packages)
+
+    @on(Input.Changed, "#script")
+    def _script_edited(self) -> None:
+        self._script_changed()
+        typed = self._fields.text("script").strip()
+        same = [form for form in self._recent if typed in (form.script, near(Path(form.script)))]
+        same = [form for form in same if form.whole == self.form().whole]
+        field = self.query_one("#arguments", Input)
+        if field.value == self._filled:  # nobody has typed there since
+            self._filled = field.value = same[0].arguments if same else ""
+        self._suggest("arguments", [form.arguments for form in same])
+
+    def _suggest(self, field: str, texts: list[str]) -> None:
+        self.query_one(f"#{field}", Input).suggester = SuggestFromList(texts) if texts else None
+
+    def _script_changed(self, function: str = "", packages: str = "") -> None:
+        """List the functions of the script, and what its project says of packages, as soon as there is one."""
+        select = self.query_one("#function", Select)
+        try:
+            self._functions, self._readable = functions_of(self._fields.text("script")), True
+        except FieldError:
+            self._functions, self._readable = [], False
+        listed = [(info.name, info.name) for info in self._functions]
+        if self._readable:
+            listed.append(("the whole script", WHOLE))
+        select.set_options(listed)
+        if listed:
+            select.value = function if function in [name for _, name in listed] else listed[0][1]
+            self._choose_plugins()
+        self._list_packages(packages)
+        self._review()
+
+    def _list_packages(self, chosen: str) -> None:
+        select = self.query_one("#packages", Select)
+        listed = choices_for(path_of(self._fields.text("script")) if self._readable else None, chosen)
+        before = str(select.value)
+        with self.prevent(Select.Changed):  # whoever calls looks at the whole form
+            select.set_options(listed)
+            select.value = chosen or (before if before in [choice for _, choice in listed] else "")
+            select.mutate_reactive(Choice.value)  # type: ignore[misc]  # what is called otherwise now is shown so
+
+    def _choose_plugins(self) -> None:
+        """Switch on what the script plainly needs, until the person has a say; a pool has those it was made with."""
+        from skyward_core.client.launch.discovery import gang_frameworks_of
+        from skyward_core.client.launch.launch_plan import plugins_of
+
+        toggles = self.query_one("#plugins", Toggles)
+        if not self._plugins_touched:
+            form = self.form()
+            used = [pool for pool in self._live() if pool.key == form.pool]
+            if used:
+                wanted = plugins_of(used[0])
+            elif self._readable:
+                wanted = gang_frameworks_of(path_of(self._fields.text("script")), whole=form.whole)
+            else:
+                wanted = []
+            toggles.chosen = {name for name, _ in toggles.options if name in wanted}
+            toggles.refresh()
+
+    @on(Toggles.Changed, "#plugins")
+    def _plugins_changed(self) -> None:
+        self._plugins_touched = True
+
+    @on(Select.Changed, "#pool")
+    @on(Select.Changed, "#function")
+    def _what_it_needs_changed(self) -> None:
+        self._choose_plugins()
+
+    @on(Input.Changed)
+    @on(Select.Changed)
+    @on(Toggles.Changed)
+    @on(PluginFields.ParametersChanged)
+    @on(ImageFields.ImageChanged)
+    def _review(self) -> None:
+        """Say what the form as it stands would do, or what is wrong with it."""
+        if self._busy:
+            return
+        form = self.form()
+        job = is_job(form.script)
+        self._fields.hold_still(form, job=job)
+        called = next((info for info in self._functions if info.name == form.function), None)
+        if called is not None and self._begins_sweep(called, form):
+            form = self.form()
+        self.query_one("#gangs").display = form.sweep
+        script = path_of(form.script) if self._readable else Path()
+        if job:
+            from skyward_tui.launch_form.job_form import variables
+
+            self.query_one(CallFields).show_variables(variables(form.script), path_of(form.script))
+        else:
+            self.query_one(CallFields).show(called, script, whole=form.whole, sweep=form.sweep)
+        self._checks.look(form)
+        self._beside.look(form, script, called)
+        self._wait = self._wait or Wait("looking for the Python of the script")
+        self._plan(form)
+
+    def _begins_sweep(self, called: FunctionInfo, form: Form) -> bool:
+        """Several values where one makes sense are a sweep, unless the person has said that they are none."""
+        from skyward_core.client.launch.discovery import argument_fields
+
+        if self._sweeps and not form.sweep:
+            self._swept = form.arguments
+        self._sweeps = form.sweep
+        is_known = form.sweep or form.arguments == self._swept
+        if is_known or not mean_a_sweep(argument_fields(called), form.arguments):
+            return False
+        self._swept, self._sweeps = form.arguments, True
+        options = self.query_one("#options", Toggles)
+        options.chosen = (options.chosen | {"sweep"}) - {"one"}
+        options.refresh()
+        return True
+
+    @work(exclusive=True, group="plan")
+    async def _plan(self, form: Form) -> None:
+        """The newest wins: an edit cancels this one, and what it would have shown."""
+        choice = provider_choices().get(form.provider)
+        if choice is not None and choice.chooses and not form.pool:
+            await asyncio.sleep(TYPING)  # whoever types on cancels this, and the provider is not asked
+        found = await self._work_out(form)
+        if self.display:  # it loses its widgets one by one as it is left
+            self._wait = None
+            self._show(found)
+
+    async def _work_out(self, form: Form, *, launching: bool = False) -> Planned:
+        pools = self.app.pools()
+        return await self._planner.work(form, lambda: planned(form, pools, launching=launching))
+
+    def _show(self, found: Planned) -> None:
+        form, error = found.form, found.error
+        self._beside.share()
+        self._mark(error if form.script.strip() else None)
+        if found.plan is not None:
+            self._checks.learn(form, found.plan.interpreter)
+        if error is None:
+            self._say("")
+            self._show_plan(found.told, form, script=found.script)
+        else:
+            self._say(one_line(str(error)), error=bool(form.script.strip()))
+            self._show_plan([], form, str(error) if "\n" in str(error) or len(str(error)) > ROOM else "")
+
+    def _show_plan(
+        self, told: Sequence[tuple[str, str]], form: Form, why: str = "", script: str = ""
+    ) -> None:
+        self._shown = form
+        remarks = [("preset", remark) for remark in self._remarks]
+        plan = self.query_one(PlanPanel)
+        plan.show([*remarks, *told], trouble=why, command=command_line(form), script=script)
+
+    def action_scroll_plan(self, pages: int) -> None:
+        self.query_one(PlanPanel).page(pages)
+
+    def action_turn_plan(self) -> None:
+        self.query_one(PlanPanel).turn()
+
+    def _mark(self, wrong: FieldError | None) -> None:
+        """Have one field stand out: the message beside the button is about that."""
+        for field in self.query("#form .-wrong"):
+            field.remove_class("-wrong")
+        if wrong is not None:
+            self._field_of(wrong).add_class("-wrong")
+
+    def _field_of(self, wrong: FieldError) -> Widget:
+        """The field that is wrong; of arguments the one's own, where it has one."""
+        own = self.query_one("#argument-fields", ArgumentFields).field_of(wrong.argument)
+        return self.query_one(f"#{wrong.field}") if own is None else own
+
+    def _say(self, text: str, *, error: bool = False) -> None:
+        message = self.query_one("#message", Static)
+        message.set_class(error, "-error")
+        text = with_keys(text, self.app.keys)
+        say(message, Content(f"✗ {text}" if error else text))
+
+    # Acting
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "back":
+            return not self._creating
+        if action == "turn_plan":
+            return not self.query(PlanPanel) or not self.query_one(PlanPanel).fits
+        return not (action in _EDITS and self._busy)
+
+    def on_button_pressed(self) -> None:
+        self.action_launch()
+
+    def action_launch(self) -> None:
+        if not self._busy:
+            self.workers.cancel_group(self, "plan")
+            self._launch(self.form())
+
+    @work(exclusive=True, group="launch")
+    async def _launch(self, form: Form) -> None:
+        """Work the form out as it is shown now, then build the task, so that a script that does not load costs no
+        machine; then the pool. Nobody can change the form meanwhile."""
+        before, focus = self._wait, self.focused
+        self._at_work(before or Wait("looking for the Python of the script"))
+        try:
+            found = await self._work_out(form, launching=True)
+            if found.job is not None:
+                self._show_plan(found.told, form, script=found.script)
+                await self._begin_job(form, found.job)
+                return
+            if found.plan is not None:
+                self._show_plan(found.told, form, script=found.script)
+                await self._begin(form, found.plan)
+                return
+        except (SkywardError, OSError) as error:
+            if self.display:
+                self._at_work(None, focus)
+                self._say(one_line(words_of(error)), error=True)
+                self._show_plan([], form, words_of(error))
+            return
+        if self.display and found.error is not None:
+            self._at_work(None)
+            self._show(found)
+            self._say(one_line(str(found.error)), error=True)
+            self._field_of(found.error).focus()
+
+    async def _begin(self, form: Form, plan: LaunchPlan) -> None:
+        self._wait = Wait(f"loading {plan.script.name}")
+        tasks = await loaded(plan, self._wait)
+        self._wait = Wait(f"creating pool {plan.pool.name}" if plan.spec else "launching")
+        self._creating = True  # from here on there is something to tear down
+        try:
+            with self.app.host_keys.held():
+                self._leave_for(form, plan, tasks, await create(self.app, plan))
+        finally:
+            self._creating = False
+
+    async def _begin_job(self, form: Form, shown: JobPlan) -> None:
+        """Ask for the secrets that nobody has given; then the same with a job file."""
+        from skyward_core.client.launch import job_launch
+        from skyward_tui.dialogs.host_key_and_secret import SecretsScreen
+        from skyward_tui.launch_form.job_form import job_plan, job_steps
+
+        values: dict[str, str] | None = {}
+        if shown.lacks:
+            values = await self.app.push_screen_wait(SecretsScreen(shown.lacks))
+            if values is None:
+                return self._at_work(None)
+        self._wait = Wait(f"reading {shown.job.path.name}")
+        # Where the next process finds it, should this one be killed.
+        pools, folder = self.app.pools(), job_launch.begin(job_launch.TASKS)
+        # A name that is made up is another each time: the pool gets the one that the plan has shown.
+        named = form if shown.spec is None else replace(form, name=shown.spec.name)
+        try:
+            plan = await shutdown.beside(lambda: job_plan(named, pools, values, clone=True))
+            steps = await shutdown.beside(lambda: job_steps(plan, folder))
+            self._wait = Wait(f"creating pool {plan.pool.name}" if plan.spec else "launching")
+            self._creating = True
+            with self.app.host_keys.held():
+                begun = await create(self.app, plan)
+        except FieldError as error:
+            rmtree(folder, ignore_errors=True)
+            self._at_work(None)
+            self._say(one_line(str(error)), error=True)
+            return None
+        except BaseException:
+            rmtree(folder, ignore_errors=True)  # all that the job brings may be in it
+            raise
+        finally:
+            self._creating = False
+        try:
+            remember(form)
+        except OSError as error:
+            self.app.flash(f"this launch is not remembered: {error}", "error")
+        self.app.unlaunched = None
+        self.app.run_worker(follow_job(self.app, plan, steps, folder, begun), name="launch", exclusive=False)
+        self.app.show_pool(begun.key)
+        return None
+
+    def _at_work(self, wait: Wait | None, focus: Widget | None = None) -> None:
+        """Hold the form still while a launch goes on, or let it be edited again."""
+        self._wait, self._busy = wait, wait is not None
+        self.query_one("#form").disabled = self._busy
+        if focus is not None:
+            focus.focus()
+
+    def _leave_for(self, form: Form, plan: LaunchPlan, tasks: Sequence[Task], begun: BegunPool) -> None:
+        app = self.app
+        app.unlaunched = None if form.pool else form
+        try:
+            remember(form)
+        except OSError as error:
+            app.flash(f"this launch is not remembered: {error}", "error")
+        app.run_worker(follow(app, plan, tasks, begun, request_of(form)), name="launch", exclusive=False)
+        app.show_pool(begun.key)
+
+    def action_files(self) -> None:
+        from skyward_tui.dialogs.pickers import FilesScreen
+
+        def picked(path: str | None) -> None:
+            if files.again is not None:
+                self._fill(files.again)
+            elif path is not None:
+                self.query_one("#script", Input).value = near(Path(path))
+            if path is not None:
+                self.query_one("#arguments").focus()
+
+        at = expanded(self._fields.text("script")).parent
+        files = FilesScreen(resolved(at) if is_dir(at) else current_folder(), self._recent)
+        self.app.push_screen(files, picked)
+
+    def action_pythons(self) -> None:
+        from skyward_tui.dialogs.pickers import PythonsScreen
+
+        def picked(path: str | None) -> None:
+            if path is not None:
+                field = self.query_one("#python", Input)
+                field.value = path and near(Path(path))
+                field.focus()
+
+        try:
+            functions_of(self._fields.text("script"))
+            script = path_of(self._fields.text("script"))
+        except FieldError:
+            script = None
+        self.app.push_screen(PythonsScreen(script), picked)
+
+    def action_accelerators(self) -> None:
+        from skyward_tui.dialogs.pickers import AcceleratorsScreen
+
+        field = self.query_one("#accelerator", Input)
+
+        def picked(name: str | None) -> None:
+            if name is not None:
+                _, colon, count = field.value.partition(":")
+                field.value = name if ":" in name else name + colon + count
+                field.focus()
+
+        choice = provider_choices().get(self.form().provider)
+        if not field.disabled:
+            self.app.push_screen(AcceleratorsScreen(_offered if choice and choice.chooses else None), picked)
+
+    def action_copy_command(self) -> None:
+        self.workers.cancel_group(self, "copy")
+        self.app.copy(command_line(self.form()), "the command line")
+
+    def action_copy_script(self) -> None:
+        self._copy_script(self.form())
+
+    @work(exclusive=True, group="copy")
+    async def _copy_script(self, form: Form) -> None:
+        pools = self.app.pools()
+        text = await self._planner.work(form, lambda: python_script(form, pools))
+        self.app.copy(text, "the Python script")
+
+    @work(exclusive=True, group="presets")
+    async def action_presets(self) -> None:
+        await pick(self.app, self._fill_from)
+
+    @work(exclusive=True, group="presets")
+    async def action_save_preset(self) -> None:
+        await ask_to_save(self.app, self.form(), self._preset)
+
+    def _fill_from(self, form: Form, remarks: Sequence[str], preset: str) -> None:
+        self._preset, self._remarks = preset, remarks
+        with self.prevent(Select.Changed):
+            self.query_one("#pool", Select).value = ""
+        self._fill(form)
+        if remarks:
+            self.flash(f"preset {preset}: {remarks[0]}", "error")
+        else:
+            self.flash(f"filled from preset {preset}", "done")
+
+    def action_back(self) -> None:
+        self.leave()
+
+
+def _offered() -> OfferList:
+    """All that carries an accelerator, wherever it is."""
+    from skyward_core.client.offers import offered
+
+    return offered(ANY)

@@ -1,0 +1,125 @@
+"""A log's lines as they are painted: their colours (SGR, ECMA-48, 8.3.117) as styles over plain text.
+
+Other control sequences are removed by :mod:`skyward_core.util.terminal_safe_text`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from rich.color import Color
+from rich.style import Style
+
+from skyward_core.util.terminal_safe_text import colored
+
+CELL_LIMIT = 2_000  # cells of one line that are ever painted
+_RAW_LIMIT = 8 * CELL_LIMIT  # characters looked at to get them; the rest may be escapes
+
+_SGR = re.compile("\x1b\\[([0-9;:]*)m")
+
+
+class Parsed(NamedTuple):
+    """``plain``: what shows. ``spans``: (start, stop, style) over it, in order, without overlap."""
+
+    plain: str
+    spans: tuple[tuple[int, int, Style], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pen:
+    foreground: Color | None = None
+    background: Color | None = None
+    bold: bool = False
+    dim: bool = False
+    italic: bool = False
+    underline: bool = False
+    reverse: bool = False
+    strike: bool = False
+
+
+_NO_PEN = _Pen()
+_ON = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "reverse", 9: "strike"}
+_OFF = {22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("reverse",), 29: ("strike",)}
+
+
+def plain(text: str) -> str:
+    """The text without escapes, as it would show."""
+    return text if text.isprintable() else parse(text).plain
+
+
+def parse(text: str) -> Parsed:
+    """One line of output, cut to what may be painted."""
+    if text.isprintable():
+        return Parsed(text[:CELL_LIMIT], ())
+    pieces: list[str] = []
+    spans: list[tuple[int, int, Style]] = []
+    pen, length = _NO_PEN, 0
+    # Text and the parameters of SGR sequences, in turn.
+    for place, part in enumerate(_SGR.split(colored(text[:_RAW_LIMIT]).expandtabs(8))):
+        if place % 2:
+            pen = _turn(pen, part)
+        elif part:
+            if pen != _NO_PEN:
+                spans.append((length, length + len(part), _style(pen)))
+            pieces.append(part)
+            length += len(part)
+    whole = "".join(pieces)
+    if len(whole) <= CELL_LIMIT:
+        return Parsed(whole, tuple(spans))
+    return Parsed(
+        whole[:CELL_LIMIT], tuple((a, min(b, CELL_LIMIT), s) for a, b, s in spans if a < CELL_LIMIT)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _turn(pen: _Pen, parameters: str) -> _Pen:
+    """The pen after one SGR sequence; parameters it does not know change nothing."""
+    state = {name: getattr(pen, name) for name in _Pen.__slots__}
+    codes = [int(code) if code else 0 for code in re.split("[;:]", parameters)]
+    while codes:
+        code = codes.pop(0)
+        if code == 0:
+            state = {name: getattr(_NO_PEN, name) for name in _Pen.__slots__}
+        elif code in _ON:
+            state[_ON[code]] = True
+        elif code in _OFF:
+            state |= dict.fromkeys(_OFF[code], False)
+        elif 30 <= code <= 37 or 90 <= code <= 97:
+            state["foreground"] = Color.from_ansi(code - 30 if code < 90 else code - 82)
+        elif 40 <= code <= 47 or 100 <= code <= 107:
+            state["background"] = Color.from_ansi(code - 40 if code < 100 else code - 92)
+        elif code in (38, 48):
+            color, codes = _extended(codes)
+            state["foreground" if code == 38 else "background"] = color
+        elif code == 39:
+            state["foreground"] = None
+        elif code == 49:
+            state["background"] = None
+    return _Pen(**state)
+
+
+def _extended(codes: list[int]) -> tuple[Color | None, list[int]]:
+    """The colour of ``38;5;N`` or ``38;2;R;G;B``, and the parameters after it."""
+    match codes:
+        case [5, number, *rest] if number < 256:
+            return Color.from_ansi(number), rest
+        case [2, red, green, blue, *rest] if max(red, green, blue) < 256:
+            return Color.from_rgb(red, green, blue), rest
+    return None, []
+
+
+@lru_cache(maxsize=1024)
+def _style(pen: _Pen) -> Style:
+    return Style(
+        color=pen.foreground,
+        bgcolor=pen.background,
+        bold=pen.bold or None,
+        dim=pen.dim or None,
+        italic=pen.italic or None,
+        underline=pen.underline or None,
+        reverse=pen.reverse or None,
+        strike=pen.strike or None,
+    )

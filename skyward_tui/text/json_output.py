@@ -1,0 +1,111 @@
+"""Runs, pools and what hosts keep as objects for programs: what ``--json`` prints, and what the app saves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from skyward_core.client.run_history import Kept, Receipt
+from skyward_core.model.outcomes import FetchedFile, Summary, WrittenFile
+from skyward_core.views.pool_view import PoolView, RunView, TaskView
+from skyward_core.views.result_agreement import disagreements
+from skyward_core.views.sweep_trials import TrialTable
+
+
+def run_json(run: RunView, receipt: Receipt | None = None) -> dict[str, Any]:
+    """A run as one object; ranks that have not ended have the state they are in as outcome."""
+    return {
+        "run": run.id,
+        "pool": run.pool,
+        "function": run.function,
+        "ranks": [_rank_json(task) for _, task in sorted(run.tasks.items())],
+        "aggregate": run.aggregate(),
+        "disagreements": [
+            {"name": each.name, "usual": each.usual, "ranks": dict(each.ranks)} for each in disagreements(run)
+        ],
+        "root_cause": run.root_cause.to_json() if run.root_cause else None,
+        "figures": run.cause_figures.to_json() if run.cause_figures else None,
+        "receipt": receipt.to_json() if receipt else None,
+    }
+
+
+def _rank_json(task: TaskView) -> dict[str, Any]:
+    outcome = task.told
+    error = outcome.error if outcome else None
+    yielded = {"items": task.items, "last": _value_json(task.last_told)} if task.items else {}
+    return {
+        "rank": task.rank,
+        "node": task.node,
+        "outcome": task.state,
+        "seconds": outcome.seconds if outcome else None,
+        "value": _value_json(outcome.summary if outcome else None),
+        **yielded,
+        "error": {"type": error.type, "message": error.message, "traceback": error.traceback}
+        if error
+        else None,
+    }
+
+
+def _value_json(summary: Summary | None) -> Any:
+    if summary is None:
+        return None
+    return (
+        summary.json
+        if summary.is_json
+        else {"type": summary.type, "text": summary.text, "size": summary.size}
+        | ({"parts": summary.json} if isinstance(summary.json, dict) else {})
+    )
+
+
+def trials_json(found: TrialTable) -> dict[str, Any]:
+    """The trials of a sweep, in the order of the combinations."""
+    return {
+        "trials": [
+            {
+                "arguments": dict(zip(found.names, row.arguments, strict=True)),
+                "run": row.run or None,
+                "numbers": dict(row.numbers),
+                **({"ranks": list(row.ranks)} if row.ranks else {}),
+                **(_rank_json(row.task) if row.task is not None else {"outcome": "waiting"}),
+            }
+            for row in found.rows
+        ]
+    }
+
+
+def pool_json(pool: PoolView) -> dict[str, Any]:
+    """A pool as one object."""
+    return {
+        "name": pool.name,
+        "key": pool.key,
+        "created_at": pool.created_at,
+        "ended_at": pool.ended_at,
+        "state": pool.state,
+        "provider": pool.provider,
+        "nodes": len(pool.nodes),
+        "nodes_ready": pool.nodes_ready,
+        "price_hourly": None if pool.rents else pool.price_hourly,
+        "notices": [
+            {"node": node.index, "kind": node.notice, "ends_at": node.notice_ends_at}
+            for node in pool.nodes
+            if node.notice
+        ],
+        "unfetched": pool.unfetched,
+        "runs": [{"run": r.id, "function": r.function, "state": r.state} for r in pool.runs.values()],
+    }
+
+
+def kept_json(pool: str, kept: Kept) -> dict[str, Any]:
+    """What a host keeps of a pool that has ended, as one object."""
+    told = {"pool": pool, "node": kept.machine.node, "address": kept.machine.address}
+    return told | {"runs": kept.runs, "bytes": kept.size, "until": kept.until}
+
+
+def written_json(file: WrittenFile) -> dict[str, Any]:
+    """A file that a rank wrote on its node, as one object."""
+    return {"path": file.path, "node": file.node, "size": file.size, "changed_at": file.changed_at}
+
+
+def fetched_json(each: FetchedFile) -> dict[str, Any]:
+    """What became of one that was to be fetched, as one object."""
+    told = {"target": str(each.target), "is_new": each.is_new, "error": each.error}
+    return written_json(each.file) | told

@@ -1,0 +1,271 @@
+"""Receipts, retained results and leftovers in words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from skyward_core.util.byte_sizes import size_in_words
+from skyward_core.util.terminal_safe_text import field
+from skyward_tui.text.number_format import ago, clip, count, duration, money
+
+if TYPE_CHECKING:
+    from skyward_core.client.leftover_cleanup import Found, Sweep
+    from skyward_core.client.run_history import Receipt
+    from skyward_core.model.machines import Leftover
+    from skyward_core.model.outcomes import Unfetched, WrittenFile
+
+
+NAMED = 3  # files of a pool that a question names
+LONGEST = 50  # characters of a name
+Line = tuple[str, str]
+"""Text, and its style."""
+
+
+def size_of(files: Sequence[WrittenFile]) -> str:
+    """Of all of them, in words."""
+    return size_in_words(float(sum(file.size for file in files)))
+
+
+def lines_of(left: Unfetched) -> Iterator[Line]:
+    """What a teardown would make of them."""
+    if left.asked:
+        yield f"{_many(left.asked, 'of the outputs', 'comes', 'come')} here first:", ""
+        yield from _named(left.asked, "")
+    if left.others:
+        mark, verbs, where, style = "", ("stays", "stay"), "on the hosts", ""
+        if left.is_too_much:
+            mark, verbs, where, style = "! ", ("goes", "go"), "with the machines", "$text-warning"
+        elif left.goes:
+            verbs, where = ("comes", "come"), "here first"
+        said = _many(left.others, "that nobody has fetched", *verbs)
+        yield f"{mark}{said} {where}:", style
+        yield from _named(left.others, style)
+    if left.untold:
+        yield f"! {count(left.untold, 'more file')} that the nodes do not name at once", "$text-warning"
+    for node, why in left.failures.items():
+        yield f"! node {node} cannot be asked what its ranks wrote: {field(why)}", "$text-warning"
+
+
+def _many(files: Sequence[WrittenFile], which: str, one: str, more: str) -> str:
+    return f"{count(len(files), 'file')} ({size_of(files)}) {which} {one if len(files) == 1 else more}"
+
+
+def _named(files: Sequence[WrittenFile], style: str) -> Iterator[Line]:
+    """The largest by name, a line each."""
+    largest = sorted(files, key=lambda file: (-file.size, file.node, file.path))[:NAMED]
+    for file in largest:
+        yield f"{size_of([file]):>11}  {clip(field(file.path), LONGEST)}", style
+    if len(files) > len(largest):
+        yield f"{'':>11}  and {len(files) - len(largest):,} more", style
+
+
+def receipt_lines(receipt: Receipt) -> Iterator[Line]:
+    """The proof, then a line for each thing that is lost, or lies somewhere."""
+    proof = replace(receipt, kept=(), lost=())
+    good = receipt.ok
+    style = "bold $text-success" if good else "bold $text-error"
+    yield f"{'✓' if good else '✗'} {proof} ({receipt.seconds:.1f} s)", style
+    yield from ((f"! lost: {field(each)}", "$text-warning") for each in receipt.lost)
+    yield from ((f"kept: {field(each)}", "") for each in receipt.kept)
+    yield from ((field(each), "$muted") for each in receipt.notes)
+
+
+def receipt_line(receipt: Receipt) -> str:
+    """All of it as one line."""
+    return "; ".join([f"{receipt} ({receipt.seconds:.1f} s)", *receipt.notes])
+
+
+COMMAND = "skyward-tui sweep"
+
+
+def amount_of(found: Sequence[Found]) -> str:
+    """How many machines and other things, and what they cost an hour."""
+    prices = [each.thing.hourly for each in found if each.thing.is_machine]
+    machines = len(prices)
+    total = f" ({said})" if (said := _total(prices)) else ""
+    parts = [f"{count(machines, 'machine')}{total}"] if machines else []
+    parts += [count(len(found) - machines, "other thing")] if len(found) > machines else []
+    return " and ".join(parts)
+
+
+def line_of(sweep: Sweep, how: str = COMMAND) -> str:
+    """What nobody needs, as one line that ends with how to have it ended; "" where there is nothing."""
+    if not sweep.left:
+        return ""
+    is_are = "is" if len(sweep.left) == 1 else "are"
+    return f"{amount_of(sweep.left)} of pools that are over {is_are} left: {how}"
+
+
+def doubts_of(sweep: Sweep) -> str:
+    """What could not be looked at, as one line; "" where all was."""
+    said = "; ".join(f"{place} ({why})" for place, why in sweep.unknown.items())
+    return f"could not look for what is left: {said}" if said else ""
+
+
+def others_of(sweep: Sweep) -> Iterator[str]:
+    """What other ledgers have there."""
+    for (ledger, owner), (machines, more) in sweep.others.items():
+        things = _things(machines, more)
+        yield f"not looked at: {things} of ledger {ledger} ({owner}): --ledger {ledger} has them looked at"
+
+
+def rows_of(found: Sequence[Found]) -> list[tuple[str, ...]]:
+    """A table: what it is, of which pool, where, how old, and what is to be made of it."""
+    rows: list[tuple[str, ...]] = [("pool", "what", "id", "where", "age", "cost", "expires", "state")]
+    now = time.time()
+    for each in _sorted(found):
+        thing = each.thing
+        rows.append(
+            (
+                thing.pool,
+                thing.what,
+                thing.id,
+                thing.place,
+                _age(thing, now),
+                _cost(thing),
+                _expires(each, now),
+                state_of(each),
+            )
+        )
+    return rows
+
+
+def _sorted(found: Sequence[Found]) -> list[Found]:
+    return sorted(found, key=lambda one: (one.thing.pool, one.thing.token, not one.thing.is_machine))
+
+
+def state_of(found: Found) -> str:
+    """What is to be made of it, in words."""
+    if found.verdict == "left":
+        return f"left: {'its pool is over' if found.pool else 'no pool here has it'}"
+    return _STATES[found.verdict]
+
+
+_OVER = "its time is over, and "
+_STATES = {"up": "its pool is up", "expired": f"{_OVER}no agent lives there"}
+
+
+@dataclass(frozen=True)
+class LeftoverRow:
+    """A row of the screen: a thing, or what a ledger of others has, or a place that could not be looked at.
+
+    Attributes:
+        id: what tells it from the others.
+        text: in words; of a thing, what follows its state where there is room.
+        ledger: of others; only that row has one.
+    """
+
+    id: str
+    text: str
+    found: Found | None = None
+    ledger: str = ""
+
+
+def list_of(sweep: Sweep) -> list[LeftoverRow]:
+    """All that a look has found."""
+    rows = [
+        LeftoverRow(
+            f"{each.thing.what} {each.thing.id}",
+            f": {state_of(each).removeprefix('left: ').removeprefix(_OVER)}",
+            each,
+        )
+        for each in _sorted(sweep.found)
+    ]
+    for (ledger, owner), (machines, more) in sweep.others.items():
+        text = f"{_things(machines, more)} of ledger {ledger or '?'} ({owner or 'nobody'})"
+        rows.append(LeftoverRow(f"ledger {ledger} {owner}", text, ledger=ledger))
+    for place, why in sweep.unknown.items():
+        rows.append(LeftoverRow(f"place {place}", f"! {field(place)} could not be looked at: {field(why)}"))
+    return rows
+
+
+def cells_of(found: Found, now: float) -> dict[str, str]:
+    """A thing by column."""
+    thing = found.thing
+    return {
+        "POOL": thing.pool,
+        "WHAT": thing.what,
+        "ID": thing.id,
+        "WHERE": thing.place,
+        "AGE": _age(thing, now),
+        "COST": (_total([thing.hourly]) if thing.is_machine else "") or "-",
+        "SO FAR": money(spent) if (spent := thing.spent_by(now)) else "-",
+        "EXPIRES": _expires(found, now),
+    }
+
+
+def detail_of_row(row: LeftoverRow, now: float) -> str:
+    """All that is known of what is chosen."""
+    if row.found is None:
+        if not row.ledger:
+            return f"{row.text}\nWhat is there is not known: it may cost money."
+        return f"{row.text}\nNothing of it is touched. Enter has it looked at, as if it were made from here."
+    thing = row.found.thing
+    price = ""
+    if thing.is_machine and (total := _total([thing.hourly])):
+        spent = thing.spent_by(now)
+        price = f", {total} when it was made" + ("" if spent is None else f", {money(spent)} so far")
+    verb = "expired" if _is_expired(thing, now) else "expires"
+    end = "" if thing.expires is None else f", {verb} {_expires(row.found, now)}"
+    age = "" if thing.since is None else f", {duration(now - thing.since)} old"
+    whose = "" if thing.ours else f"\nIt is of ledger {thing.ledger} ({thing.owner}), not of this one."
+    return (
+        f"{thing.what} {thing.id} in {thing.place}{age}{price}{end}\n"
+        f"pool {thing.pool}: {state_of(row.found).removeprefix('left: ')}{whose}"
+    )
+
+
+def named(found: Sequence[Found], now: float) -> Iterator[str]:
+    """What is to be ended, a line for each pool and for each thing of it."""
+    pool = None
+    for each in _sorted(found):
+        thing = each.thing
+        if pool != (thing.pool, thing.token):
+            pool = thing.pool, thing.token
+            yield f"pool {thing.pool}: {state_of(each).removeprefix('left: ')}"
+        facts = [f"{thing.what} {thing.id} in {thing.place}"]
+        facts += [] if thing.since is None else [f"{duration(now - thing.since)} old"]
+        if thing.is_machine and (total := _total([thing.hourly])):
+            facts.append(total)
+            spent = thing.spent_by(now)
+            facts += [] if spent is None else [f"{money(spent)} so far"]
+        yield f"  {', '.join(facts)}"
+
+
+def _things(machines: int, more: int) -> str:
+    return " and ".join(
+        count(many, what) for many, what in ((machines, "machine"), (more, "other thing")) if many
+    )
+
+
+def _age(thing: Leftover, now: float) -> str:
+    return duration(now - thing.since) if thing.since else "-"
+
+
+def _is_expired(thing: Leftover, now: float) -> bool:
+    return thing.expires is not None and thing.expires < now
+
+
+def _total(prices: Sequence[float | None]) -> str:
+    """Of machines, an hour; "" where they cost nothing."""
+    if None in prices:
+        return "$?/h"
+    return f"{money(total)}/h" if (total := sum(filter(None, prices))) else ""
+
+
+def _cost(thing: Leftover) -> str:
+    """By the price when it was made; what costs nothing worth a word has none."""
+    if not thing.is_machine or not (total := _total([thing.hourly])):
+        return "-"
+    spent = "" if thing.spent is None else f", {money(thing.spent)} so far"
+    return total + spent
+
+
+def _expires(found: Found, now: float) -> str:
+    at = found.thing.expires
+    if at is None:
+        return "-"
+    return ago(now - at) if at < now else f"in {duration(at - now)}"

@@ -1,0 +1,1 @@
+"""Parts that all screens share: actions, themes, hints, style sheets."""

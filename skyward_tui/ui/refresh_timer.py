@@ -1,0 +1,42 @@
+"""How often what is shown may be another although nothing has come: time passes, and is told as coarsely as it can be.
+A screen whose beat is as it was is left alone, and an app that nobody touches costs next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from skyward_tui.text.number_format import LAST_MINUTES, next_to_go
+
+if TYPE_CHECKING:
+    from skyward_core.views.pool_view import PoolView
+
+AT_REST = 10  # seconds in which what is at rest gets no other age, and costs no other sum, that matters
+
+
+def beat_of(pools: Iterable[PoolView], now: float) -> int:
+    """Another number whenever what is told of pools may be another by time alone: each second where something goes on,
+    or counts down; else every ten.
+
+    Args:
+        now: Unix time in seconds.
+    """
+    return int(now) if any(goes_on(pool, now) for pool in pools if not pool.is_over) else at_rest(now)
+
+
+def at_rest(now: float) -> int:
+    """The beat where nothing goes on; another number than any that counts seconds."""
+    return -(int(now) // AT_REST)
+
+
+def goes_on(pool: PoolView, now: float) -> bool:
+    """Whether something there is timed by the second: a start, an end, a run, a machine that goes, the last minutes of
+    a lease."""
+    left = pool.lease_left(now)
+    return (
+        pool.state in ("starting", "stopping")
+        or any(run.state == "running" for run in list(pool.runs.values()))
+        or (left is not None and left < LAST_MINUTES)
+        or next_to_go(pool.nodes) is not None
+        or (pool.is_live and any(node.phase not in ("ready", "gone") for node in pool.nodes))
+    )

@@ -1,0 +1,223 @@
+"""Line charts in braille characters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+
+from textual.content import Content
+
+from skyward_core.client.chart_points import chart_of, names_in_order
+from skyward_core.util.terminal_safe_text import field
+from skyward_core.views.outliers import KeptBand
+from skyward_core.views.rank_metrics import MetricBook
+from skyward_tui.text.number_format import clip, duration, number
+
+Points = Sequence[tuple[float, float]]
+
+_BLANK = 0x2800
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+_LEFT = sum(_DOTS[0])
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+class Canvas:
+    """A grid of cells to draw on.
+
+    Args:
+        width, height: in cells.
+        x, y: (least, greatest) value that the canvas spans, in the points' own units.
+    """
+
+    def __init__(self, width: int, height: int, x: tuple[float, float], y: tuple[float, float]) -> None:
+        self.width, self.height = width, height
+        self._x, self._y = x, y
+        self._cells = [bytearray(width) for _ in range(height)]
+        self._owners = [bytearray(width) for _ in range(height)]
+
+    def line(self, points: Points, owner: int) -> None:
+        """Draw a line through points; what is no number interrupts it. A cell takes the greatest owner's colour."""
+        x_low, x_scale = _scale(self._x, 2 * self.width - 1)
+        y_low, y_scale = _scale(self._y, 4 * self.height - 1)
+        bottom = 4 * self.height - 1
+        right = 2 * self.width - 1
+        last: tuple[int, int] | None = None
+        for x, y in points:
+            if not isfinite(y):
+                last = None
+                continue
+            column = min(max(0, int((x / 2 - x_low) * x_scale + 0.5)), right)
+            row = bottom - min(max(0, int((y / 2 - y_low) * y_scale + 0.5)), bottom)
+            place = (column, row)
+            if place != last:
+                self._stroke(last or place, place, owner)
+                last = place
+
+    def _stroke(self, start: tuple[int, int], end: tuple[int, int], owner: int) -> None:
+        (x0, y0), (x1, y1) = start, end
+        width, height = x1 - x0, y1 - y0
+        steps = max(abs(width), abs(height)) or 1
+        cells, owners = self._cells, self._owners
+        for step in range(steps + 1):
+            x = x0 + width * step // steps
+            y = y0 + height * step // steps
+            row, column = y >> 2, x >> 1
+            cells[row][column] |= _DOTS[x & 1][y & 3]
+            if owner > owners[row][column]:
+                owners[row][column] = owner
+
+    def fill(self, owner: int) -> None:
+        """Fill what lies below all that is drawn, down to the bottom, behind it."""
+        for column in range(self.width):
+            below = 0  # dots of this column of cells that have something above them
+            for cells, owners in zip(self._cells, self._owners, strict=True):
+                dots = below
+                for half in _DOTS:
+                    on = 0
+                    for dot in half:
+                        on |= dot if on or cells[column] & dot else 0
+                    dots |= on
+                below |= sum(sum(half) for half in _DOTS if dots & half[-1])
+                if dots != cells[column]:
+                    cells[column] |= dots
+                    owners[column] = owners[column] or owner
+
+    def upright(self, column: int, owner: int) -> None:
+        """Draw a line from top to bottom through a column of cells, in front of all that has a smaller owner."""
+        for cells, owners in zip(self._cells, self._owners, strict=True):
+            cells[column] |= _LEFT
+            owners[column] = max(owners[column], owner)
+
+    def runs(self, row: int) -> list[tuple[str, int]]:
+        """A row as pieces of one owner each; owner 0 is nobody's."""
+        pieces: list[tuple[str, int]] = []
+        for dots, owner in zip(self._cells[row], self._owners[row], strict=True):
+            char = chr(_BLANK + dots) if dots else " "
+            if pieces and pieces[-1][1] == owner:
+                pieces[-1] = (pieces[-1][0] + char, owner)
+            else:
+                pieces.append((char, owner))
+        return pieces
+
+
+def _scale(span: tuple[float, float], most: int) -> tuple[float, float]:
+    """Half of the least value, and dots per unit of half a value: halves, since the whole span may be infinite.
+    Where the span is nothing, all lies at the least one."""
+    low, high = span
+    room = high / 2 - low / 2
+    return low / 2, most / room if room > 0 else 0.0
+
+
+def _scaled(value: float, span: tuple[float, float], most: int) -> int:
+    low, scale = _scale(span, most)
+    return min(max(0, int((value / 2 - low) * scale + 0.5)), most) if scale else most // 2
+
+
+def bounds(series: Sequence[Points]) -> tuple[tuple[float, float], tuple[float, float]] | None:
+    """What all points span, as (x, y); None where there is not one. A flat line gets room around it."""
+    xs = [x for points in series for x, y in points if isfinite(y)]
+    ys = [y for points in series for _, y in points if isfinite(y)]
+    if not ys:
+        return None
+    low, high = min(ys), max(ys)
+    if low == high:
+        room = abs(low) / 2 or 1.0
+        low, high = low - room, high + room
+    return (min(xs), max(xs)), (low, high)
+
+
+def spark(points: Points, width: int) -> str:
+    """The values as a row of bars, the newest on the right; each column the last value of its part."""
+    values = [value for _, value in points if isfinite(value)]
+    if not values or width < 1:
+        return ""
+    columns = min(width, len(values))
+    picked = [values[(column + 1) * len(values) // columns - 1] for column in range(columns)]
+    span = (min(picked), max(picked))
+    return "".join(_BARS[_scaled(value, span, len(_BARS) - 1)] for value in picked)
+
+
+Span = tuple[float, float]
+
+
+def curve(points: Points, width: int, height: int, *, part_of: Span | None = None) -> list[Content]:
+    """Points as a line; no rows where there is none to draw.
+
+    Args:
+        part_of: what it is a part of, which is what it spans, with what lies below it filled; else it spans as much as
+            the points do.
+    """
+    spans = bounds([points])
+    if spans is None or width < 1 or height < 1:
+        return []
+    canvas = Canvas(width, height, spans[0], part_of or spans[1])
+    canvas.line(points, 1)
+    if part_of is not None:
+        canvas.fill(1)
+    # A font that takes the dots from another one may have them of another width: blanks are no part of their pieces,
+    # or a picture spreads both over the row.
+    return [
+        Content.assemble(*((text, "$text-primary" if owner else "") for text, owner in canvas.runs(row)))
+        for row in range(height)
+    ]
+
+
+class NumbersChart:
+    """The first of a run's numbers that is no counter, as the median of all ranks, with a line above it."""
+
+    def __init__(self) -> None:
+        self._band: tuple[object, KeptBand] = (None, KeptBand())  # of what is drawn, and what that is
+
+    def rows(self, book: MetricBook, whose: object, run: str, width: int, height: int) -> list[Content]:
+        """As many rows as asked for and one more; none where there are no numbers.
+
+        Args:
+            whose: what the book is of: of another one nothing is kept.
+        """
+        names, _ = names_in_order(book, run)
+        if not names or width < 1:
+            return []
+        name = names[0]
+        traces = book.traces(run, name)
+        if self._band[0] != (about := (whose, run, name)):
+            self._band = (about, KeptBand())
+        chart = chart_of(traces, None, columns=2 * width, kept=self._band[1])
+        drawn = curve(chart.front, width, height)
+        if not drawn or chart.value is None:
+            return []
+        worth = [value for _, value in chart.front if isfinite(value)]
+        newest = (f"{field(name)} ", "bold"), (number(chart.value), "")
+        ranks = f"  median of {len(traces)} ranks" if len(traces) > 1 else ""
+        head = Content.assemble(*newest, (f"{ranks}  {number(min(worth))} to {number(max(worth))}", "$muted"))
+        if head.cell_length > width:
+            head = Content.assemble(*newest, (ranks, "$muted"))
+        return [head, *drawn]
+
+
+SCALE = 9  # cells of the scale on the left
+
+
+def scaled(curves: Sequence[Points], styles: Sequence[str], width: int, height: int) -> list[Content]:
+    """As many rows as there are to be; none where there is nothing to draw, or no room.
+
+    Args:
+        styles: of each curve; where two meet, the later one's is shown.
+    """
+    spanned = bounds(curves)
+    if spanned is None or height < 3 or width < 3 * SCALE:
+        return []
+    (first, last), (low, high) = spanned
+    canvas = Canvas(width - SCALE - 1, height - 1, (first, last), (low, high))
+    for owner, points in enumerate(curves, 1):
+        canvas.line(points, owner)
+    worn = ("", *styles)
+    rows = []
+    for at in range(canvas.height):
+        mark = f"{high:.3g}" if at == 0 else f"{low:.3g}" if at == canvas.height - 1 else ""
+        scale = f"{clip(mark, SCALE - 1):>{SCALE - 1}} ┤" if mark else f"{'':{SCALE}}│"
+        rows.append(
+            Content.assemble((scale, "$muted"), *((text, worn[who]) for text, who in canvas.runs(at)))
+        )
+    begin, end = duration(first), duration(last)
+    axis = f"{'':{SCALE}}└ {begin} {'─' * max(0, canvas.width - len(begin) - len(end) - 3)} {end}"
+    return [*rows, Content.styled(axis, "$muted")]

@@ -1,0 +1,169 @@
+"""What every screen has: breadcrumbs above, keys and news below, a word for terminals that are too small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from textual import events
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Static
+
+from skyward_tui.ui.style_sheets import beside
+
+MIN_WIDTH, MIN_HEIGHT = 60, 15
+FLASH_SECONDS = 6.0
+_EMPTY = Content("")
+_FLASHES = {"info": ("", "$text-primary"), "done": ("✓ ", "$text-success"), "error": ("✗ ", "$text-error")}
+
+
+class Chrome(Static):
+    """One of those; their style sheet names each."""
+
+    DEFAULT_CSS = beside(__file__, "chrome")
+    SCOPED_CSS = False
+
+
+class Crumbs(Chrome):
+    """``pools › NAME › run`` on the left, the state on the right.
+
+    Args:
+        mark: a word that stands behind the former, or "".
+    """
+
+    @dataclass
+    class CrumbChosen(Message):
+        """A place above was clicked.
+
+        Attributes:
+            trail: the way there.
+        """
+
+        trail: list[str]
+
+    def __init__(self, mark: str = "") -> None:
+        super().__init__()
+        self._mark = f"  [{mark}]" if mark else ""
+        self._shown: object = None
+        self.trail: list[str] = []
+
+    def show(self, trail: Iterable[str], parts_of_state: Iterable[Content] = ()) -> None:
+        """Show where we are, and what the state is; of that, as many parts as fit, the first first."""
+        trail, states = list(trail), list(parts_of_state)
+        self.trail = trail
+        shown = (trail, [state.plain for state in states], self.size.width)
+        if shown == self._shown:
+            return
+        self._shown = shown
+        *above, here = trail
+        parts: list[tuple[str, str]] = [(" ", "")]
+        for crumb in above:
+            parts += [(crumb, "$muted"), (" › ", "$muted")]
+        left = Content.assemble(*parts, (here, "bold"), (self._mark, "$warning"))
+        room = self.size.width - left.cell_length - 3
+        status = Content("")
+        for state in states:
+            longer = Content.assemble(status, "  " if status else "", state)
+            if longer.cell_length > room:
+                break
+            status = longer
+        gap = max(2, self.size.width - left.cell_length - status.cell_length - 1)
+        self.update(Content.assemble(left, " " * gap, status), layout=False)
+
+    def on_resize(self) -> None:
+        self._shown = None
+
+    def on_click(self, event: events.Click) -> None:
+        begins = 1
+        for place, crumb in enumerate(self.trail[:-1], 1):
+            ends = begins + cell_len(crumb)
+            if begins <= event.x < ends:
+                self.post_message(self.CrumbChosen(self.trail[:place]))
+            begins = ends + len(" › ")
+
+
+class HintBar(Chrome):
+    """The keys that matter here; for a few seconds, the newest message instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._message: tuple[str, str, float] | None = None
+        self._shown: object = None
+
+    def flash(self, text: str, kind: str, until: float) -> None:
+        self._message = (text, kind, until)
+
+    def is_talking(self, now: float) -> bool:
+        """Whether it shows a message."""
+        return self._message is not None and now < self._message[2]
+
+    def show(self, hints: Iterable[Hint], last: Iterable[Hint], now: float) -> None:
+        """Show what there is to say, else keys.
+
+        Args:
+            hints: the most wanted first; as many as fit.
+            last: those that are never left out.
+        """
+        if self._message is not None and self.is_talking(now):
+            text, kind, _ = self._message
+            glyph, style = _FLASHES[kind]
+            shown: object = self._message
+            content = Content.assemble(" ", (glyph, style), (text, style))
+        else:
+            self._message = None
+            content = self._line([_hint(*each) for each in hints], [_hint(*each) for each in last])
+            shown = content.plain
+        if shown != self._shown:
+            self._shown = shown
+            self.update(content, layout=False)
+
+    def _line(self, hints: list[Content], last: list[Content]) -> Content:
+        room = self.size.width - sum(hint.cell_length for hint in last)
+        fitting = []
+        for hint in hints:
+            room -= hint.cell_length
+            if room < 0:
+                break
+            fitting.append(hint)
+        return Content.assemble(*fitting, *last)
+
+
+Hint = tuple[str, str]
+"""A key, as a person reads it, and what it does."""
+
+
+def _hint(key: str, label: str) -> Content:
+    return Content.assemble((f" {key} ", "bold $text-accent"), (f"{label} ", "$muted"))
+
+
+class TooSmall(Chrome):
+    """All that fits below 60 by 15."""
+
+    def __init__(self) -> None:
+        super().__init__(f"terminal too small\n{MIN_WIDTH}x{MIN_HEIGHT} at least")
+
+
+class Panel(Vertical):
+    """A box with a title around one widget."""
+
+    DEFAULT_CSS = beside(__file__, "panel")
+    _titles: tuple[Content, Content] | None = None
+
+    def retitle(self, title: Content, subtitle: Content = _EMPTY) -> None:
+        """Change the titles where they differ: Textual repaints the box and all in it."""
+        if (
+            self._titles is None
+            or not _alike(self._titles[0], title)
+            or not _alike(self._titles[1], subtitle)
+        ):
+            self._titles = (title, subtitle)
+            self.border_title = title
+            self.border_subtitle = subtitle
+
+
+def _alike(one: Content, other: Content) -> bool:
+    """Equal in text and colours; contents compare by text alone."""
+    return one.plain == other.plain and one.spans == other.spans

@@ -1,0 +1,99 @@
+"""One line that says that this is a replay: where in the record it is, how fast it goes, and the keys for that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from textual.content import Content
+from textual.widgets import Static
+
+from skyward_core.client.replay_session import Playback, PlaybackState
+from skyward_tui.text.number_format import clip, duration
+from skyward_tui.ui.actions import first_key, of
+from skyward_tui.ui.style_sheets import beside
+
+LEAST_BAR, MOST_BAR = 10, 40
+_DATED = 120  # columns from which the time of the record is shown, too
+
+
+class ReplayLine(Static):
+    """It stands above the hints, and never goes away."""
+
+    DEFAULT_CSS = beside(__file__, "replay_line")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: object = None
+
+    def show(self, playback: Playback, keymap: Mapping[str, str]) -> None:
+        """Show how it stands with the replay."""
+        found = line(playback.state(), playback.note, keymap, self.size.width)
+        if found.plain != self._shown:
+            self._shown = found.plain
+            self.update(found, layout=False)
+
+
+def line(state: PlaybackState, note: str, keymap: Mapping[str, str], width: int) -> Content:
+    """`` REPLAY ▶ x4  1:07/2:30  ━━━━●──✗──  p pause  , . 10 s …``; a note and keys take what room is left."""
+    parts: list[tuple[str, str]] = [
+        (" REPLAY ", "bold $text-warning"),
+        (_doing(state), "$text-success" if state.playing else "$text-warning"),
+        (
+            f" x{state.speed:g}  {duration(state.now - state.start)}/{duration(state.end - state.start)}",
+            "bold",
+        ),
+    ]
+    if width >= _DATED:
+        parts.append((f"  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(state.now))}", "$muted"))
+    left = width - sum(len(text) for text, _ in parts)
+    if note:
+        said = clip(f"  {note}", max(0, left - LEAST_BAR - 4))
+        parts.append((said, "$text-warning"))
+        left -= len(said)
+    keys = list(_keys(state, keymap))
+    fitting: list[tuple[str, str]] = []
+    for key, label in keys:
+        if sum(len(text) for text, _ in fitting) + len(key) + len(label) + 3 > left - LEAST_BAR - 4:
+            break
+        fitting += [(f" {key} ", "bold $text-accent"), (f"{label} ", "$muted")]
+    bar = min(MOST_BAR, left - sum(len(text) for text, _ in fitting) - 4)
+    return Content.assemble(*parts, "  ", *_bar(state, bar), "  ", *fitting)
+
+
+def _doing(state: PlaybackState) -> str:
+    if state.behind:
+        return "… seeking"
+    if state.playing:
+        return "▶"
+    return "■ its end" if state.now >= state.end else "‖ paused"
+
+
+def _bar(state: PlaybackState, width: int) -> Iterable[tuple[str, str]]:
+    """How much of it is behind us, and where the first failure is."""
+    if width < 3:
+        return
+    length = max(state.end - state.start, 1e-9)
+
+    def place(at: float) -> int:
+        return min(width - 1, max(0, int((at - state.start) / length * width)))
+
+    here = place(state.now)
+    failure = None if state.failure is None else place(state.failure)
+    for cell in range(width):
+        if cell == here:
+            yield "●", "bold $text-accent"
+        elif cell == failure:
+            yield "✗", "bold $text-error"
+        else:
+            yield ("━", "$text-accent") if cell < here else ("─", "$muted")
+
+
+def _keys(state: PlaybackState, keymap: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    """The most wanted first."""
+    for action in of("replay"):
+        if not action.label or (action.id == "replay.failure" and state.failure is None):
+            continue
+        beside = f" {first_key(action.partner, keymap)}" if action.partner else ""
+        label = "pause" if state.playing and action.id == "replay.pause" else action.label
+        yield action.shown_keys(keymap)[0] + beside, label

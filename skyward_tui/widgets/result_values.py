@@ -1,0 +1,248 @@
+"""What the ranks of a run gave back: the aggregate on top, a row per rank or task below."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rich.cells import cell_len
+from textual.content import Content
+
+from skyward_core.model.outcomes import Summary, WrittenFile, signal_name
+from skyward_core.util.byte_sizes import size_in_words
+from skyward_core.util.terminal_safe_text import field
+from skyward_core.views.pool_view import RunView, TaskView
+from skyward_core.views.result_agreement import disagreements
+from skyward_tui.text.number_format import ago, clip, count, failure, fit, number, one_line, took
+from skyward_tui.ui.themes import look
+from skyward_tui.widgets.virtual_list import Roll
+
+MOST_ALIGNED = 256  # results that are looked at for what their parts are called
+MOST_PARTS, MOST_WIDE = 8, 24  # of a result, and cells of one
+_BEFORE = 29  # cells of a row before what was given back
+
+
+def task_note(task: TaskView) -> str:
+    """What a task gave back or died of, or the newest item it yielded, in one line."""
+    outcome = task.outcome
+    if outcome is None:
+        return f"#{task.items} {value_note(task.last_item)}" if task.last_item else ""
+    if outcome.error is not None:
+        return failure(outcome.kind, outcome.error.type, one_line(outcome.error.message))
+    if outcome.kind == "exited":
+        return signal_name(outcome.signal) if outcome.signal else f"exit status {outcome.exit_code}"
+    if task.items:
+        last = f", last {value_note(task.last_item)}" if task.last_item else ""
+        return f"yielded {task.items:,}{last}"
+    return value_note(outcome.summary)
+
+
+def value_note(summary: Summary | None) -> str:
+    """A value in short: small JSON objects as ``loss 0.21  acc 0.9``."""
+    if summary is None:
+        return ""
+    if summary.is_json and isinstance(summary.json, dict) and len(summary.json) <= 8:
+        return "  ".join(f"{key} {_scalar(item)}" for key, item in summary.json.items())
+    return _scalar(summary.json) if summary.is_json else summary.text
+
+
+def _scalar(item: object) -> str:
+    return number(item) if isinstance(item, float) else str(item)
+
+
+def _parts(task: TaskView) -> dict[str, object] | None:
+    """What it gave back, where that is a small JSON object of plain values."""
+    outcome = task.outcome
+    if outcome is None or outcome.kind != "returned" or task.items or outcome.summary is None:
+        return None
+    value = outcome.summary.json if outcome.summary.is_json else None
+    if not isinstance(value, dict) or not 0 < len(value) <= MOST_PARTS:
+        return None
+    return None if any(isinstance(each, dict | list) for each in value.values()) else value
+
+
+def _columns(ended: list[TaskView]) -> dict[str, int]:
+    """Of results whose parts have the same names: these, and how wide each is; else none."""
+    values = [value for task in ended if (value := _parts(task)) is not None]
+    if not values or any(value.keys() != values[0].keys() for value in values[1:]):
+        return {}
+    return {
+        name: min(MOST_WIDE, max(cell_len(name), *(cell_len(_scalar(value[name])) for value in values)))
+        for name in values[0]
+    }
+
+
+class TrialRoll(Protocol):
+    """Rows that take the place of the tasks, in an order that can be chosen."""
+
+    def __len__(self) -> int: ...
+    def head(self, width: int) -> Content: ...
+    def row(self, index: int, width: int) -> Content: ...
+    def below(self, width: int, height: int) -> list[Content]: ...
+    def choose(self, steps: int) -> None: ...
+    def turn(self) -> None: ...
+
+
+class ResultsPane(Roll):
+    """The results of one run as they come."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.run: RunView | None = None
+        self._tasks: list[TaskView] = []
+        self._head: list[tuple[str, str, str]] = []
+        self._state: object = None
+        self._columns: dict[str, int] = {}  # of results that have the same keys: how wide each is
+        self._files: list[WrittenFile] = []
+        self._trouble = self._files_of = self._key = ""
+        self.trials: TrialRoll | None = None  # in the place of the tasks, of a sweep
+
+    def update(self, run: RunView | None) -> bool:
+        """Look at a run; returns whether anything is new."""
+        state = None if run is None else (run.id, run.version, run.state)
+        if state == self._state:
+            return False
+        if self.run is not None and (run is None or run.id != self.run.id):
+            self.trials = None
+        self.run, self._state = run, state
+        self._tasks = [] if run is None else [task for _, task in sorted(run.tasks.items())]
+        self._columns = _columns([task for task in self._tasks[:MOST_ALIGNED] if task.outcome is not None])
+        self._head = [] if run is None else [*_cause_row(run), *_odd_rows(run), *_aggregate_rows(run)]
+        if run is None or run.id != self._files_of:
+            self._files, self._trouble = [], ""
+        self.refresh()
+        return True
+
+    def turn(self, trials: TrialRoll | None) -> None:
+        """Show the rows of trials, or with None those of the run itself."""
+        self.trials, self._state = trials, None
+        self.refresh()
+
+    def show_files(self, run: str, files: list[WrittenFile], trouble: str, key: str) -> bool:
+        """What the ranks of a run wrote on their nodes, or why nobody can tell; says whether that is new.
+
+        Args:
+            key: that fetches them.
+        """
+        self._key = key
+        if self.run is None or self.run.id != run:
+            return False
+        is_new = (files, trouble, run) != (self._files, self._trouble, self._files_of)
+        self._files, self._trouble, self._files_of = files, trouble, run
+        self.refresh()  # ages are, in any case
+        return is_new
+
+    @property
+    def has_files(self) -> bool:
+        """Whether ranks wrote some, as far as anybody was told."""
+        return bool(self._files)
+
+    def head(self, width: int) -> list[Content]:
+        lines = [
+            Content.assemble((f" {name:<11}", "bold"), (clip(text, max(0, width - 12)), style))
+            for name, text, style in self._head
+        ]
+        if self.trials is not None:
+            return [*lines, self.trials.head(width)]
+        if self._columns and len(self._tasks) > 1:
+            names = "  ".join(fit(name, -room) for name, room in self._columns.items())
+            before = _BEFORE if self.run is None or self.run.kind == "broadcast" else _BEFORE + 1
+            lines.append(Content.styled(f"{'':{before}}{clip(names, max(0, width - before))}", "$muted"))
+        return lines
+
+    def shown(self) -> list[Content]:
+        """Of a sweep, what its trials come to stands in the room below them."""
+        rows = super().shown()
+        if self.trials is None or (room := self.size.height - len(rows) - 1) < 1:
+            return rows
+        below = self.trials.below(self.size.width, room)
+        return [*rows, Content(""), *below] if below else rows
+
+    @property
+    def _count(self) -> int:
+        return len(self._tasks if self.trials is None else self.trials)
+
+    def action_sideways(self, steps: int) -> None:
+        if self.trials is not None:
+            self.trials.choose(steps)
+            self.refresh()
+
+    def action_open(self) -> None:
+        if self.trials is not None:
+            self.trials.turn()
+            self.refresh()
+
+    def row_count(self, width: int) -> int:
+        return self._count + (1 + len(self._files) if self._files or self._trouble else 0)
+
+    def row(self, index: int, width: int) -> Content:
+        if index >= self._count:
+            return self._file_row(index - self._count, width)
+        if self.trials is not None:
+            return self.trials.row(index, width)
+        task = self._tasks[index]
+        mark = look(task.state)
+        seconds = took(task.outcome.seconds) if task.outcome else ""
+        name = (
+            f" r{task.rank:<4}" if self.run is None or self.run.kind == "broadcast" else f" #{task.index:<5}"
+        )
+        head = f"{mark.text:<13}{seconds:>8}  "
+        note = clip(self._note(task), max(0, width - len(name) - len(head)))
+        dim = "$muted" if task.state in ("collateral", "waiting") else ""
+        return Content.assemble((name, "bold"), (head, mark.style), (note, dim))
+
+    def _note(self, task: TaskView) -> str:
+        """What it gave back, below the names of its parts where all have the same."""
+        value = _parts(task)
+        if not self._columns or len(self._tasks) < 2 or value is None or value.keys() != self._columns.keys():
+            return task_note(task)
+        return "  ".join(fit(_scalar(value[name]), -room) for name, room in self._columns.items())
+
+    def _file_row(self, index: int, width: int) -> Content:
+        if index == 0:
+            size = size_in_words(sum(file.size for file in self._files))
+            said = (
+                self._trouble
+                or f"{count(len(self._files), 'file')} on its nodes, {size}; {self._key} fetches"
+            )
+            return Content.assemble((" files ", "bold"), (clip(field(said), max(0, width - 7)), "$muted"))
+        file = self._files[index - 1]
+        head = f" n{file.node:<4}{size_in_words(file.size):>9}  {ago(file.age):>8}  "
+        return Content.assemble((head, "$muted"), clip(field(file.path), max(0, width - len(head))))
+
+
+def _cause_row(run: RunView) -> list[tuple[str, str, str]]:
+    cause = run.root_cause
+    if cause is None:
+        return []
+    said = failure(cause.outcome, cause.type, one_line(cause.message))
+    rows = [("root cause", f"{cause.who.replace('rank ', 'r')}{cause.outcome}: {said}", "$text-error")]
+    if (figures := run.cause_figures) is not None and (words := figures.words()):
+        rows.append(("before it", f"n{figures.node} {', '.join(words)}", "$text-warning"))
+    return rows
+
+
+def _odd_rows(run: RunView) -> list[tuple[str, str, str]]:
+    """Ranks that gave another number or array than most."""
+    return [
+        (
+            "disagree" if not at else "",
+            f"{field(each.name)}: "
+            + ", ".join(f"r{rank} {one_line(text)}" for rank, text in each.ranks.items())
+            + f"; most have {one_line(each.usual)}",
+            "$text-warning",
+        )
+        for at, each in enumerate(disagreements(run)[:4])
+    ]
+
+
+def _aggregate_rows(run: RunView) -> list[tuple[str, str, str]]:
+    rows = run.aggregate() or {}
+    return [
+        (
+            clip(name, 10),
+            f"mean {number(row['mean'])} ± {number(row['std'])}"
+            f"   min {number(row['min'])}   max {number(row['max'])}",
+            "$text-accent",
+        )
+        for name, row in list(rows.items())[:6]
+    ]

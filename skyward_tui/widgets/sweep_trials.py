@@ -1,0 +1,312 @@
+"""Trials of a sweep as a table and a chart."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from math import inf
+from statistics import fmean
+from typing import NamedTuple
+
+from rich.cells import cell_len
+from textual.content import Content
+
+from skyward_core.client.chart_points import COUNTERS
+from skyward_core.views.rank_metrics import MetricBook
+from skyward_core.views.sweep_trials import RESULT, TrialRow, TrialTable
+from skyward_tui.text.number_format import clip, count, fit, number, took
+from skyward_tui.text.run_rows import ranks_cell
+from skyward_tui.ui.themes import look
+from skyward_tui.widgets.braille_chart import Points, scaled
+from skyward_tui.widgets.result_values import task_note
+
+MOST_VALUES = 8  # of an argument that are shown
+MOST_CURVES = 32
+LEAST_CURVES = 6  # rows of a chart
+_BESIDE = 56  # cells of what stands beside another one
+_VALUE, _MEAN = 12, 10  # cells
+
+
+class _Against(NamedTuple):
+    """What trials with one value of an argument came to."""
+
+    value: str
+    mean: float
+    low: float
+    high: float
+
+
+class TrialPicture:
+    """Made of a table and of what its trials logged; drawn in what room rows leave."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._against: list[tuple[str, list[_Against]]] = []
+        self._title, self._front, self._curves = "", "", list[Points]()
+
+    def update(
+        self, table: TrialTable, rows: Sequence[TrialRow], by: str, book: MetricBook, default_run: str
+    ) -> None:
+        """Take a table as it is now.
+
+        Args:
+            rows: in the order in which they are shown: the first one's curve is in front.
+            by: the column that they are sorted by, and compared by if it is a number that trials brought about.
+            default_run: whose ranks sent the numbers, where a row does not say.
+        """
+        telling = [name for name in table.numbers if name.lower() not in COUNTERS]
+        self._name, found = table.measured(by, telling)
+        self._against = [
+            (name, groups)
+            for at, name in enumerate(table.names)
+            if len(groups := _grouped(at, table.rows, found)) > 1
+        ]
+        self._title, self._front, self._curves = "", "", []
+        for name in dict.fromkeys((self._name, *telling)):
+            if name in telling and self._take(name, table, rows, book, default_run):
+                break
+
+    def _take(
+        self, name: str, table: TrialTable, rows: Sequence[TrialRow], book: MetricBook, default_run: str
+    ) -> bool:
+        """Take the curves of a number; whether there are any."""
+        drawn = [
+            (row, curve)
+            for row in rows[:MOST_CURVES]
+            if len(curve := _curve(row, name, book, row.run or default_run)) > 1
+        ]
+        if not drawn:
+            return False
+        first = drawn[0][0]
+        pairs = " ".join(map("=".join, zip(table.names, first.arguments, strict=True)))
+        self._title, self._front = f"{name} of {count(len(drawn), 'trial')}", f"#{first.place} {pairs}"
+        self._curves = [curve for _, curve in reversed(drawn)]
+        return True
+
+    def rows(self, width: int, height: int) -> list[Content]:
+        """As much of it as there is room for."""
+        drawn = self._blocks(width)[: max(0, height)]
+        drawn += [Content("")] if drawn else []
+        room = height - len(drawn) - 1
+        if self._curves and room >= LEAST_CURVES:
+            styles = ["$muted"] * (len(self._curves) - 1) + ["$text-accent"]
+            if chart := scaled(self._curves, styles, width - 1, room):
+                head = (f" {self._title} ", "bold"), (clip(self._front, width // 2), "$text-accent")
+                drawn += [Content.assemble(*head), *chart]
+        return drawn
+
+    def _blocks(self, width: int) -> list[Content]:
+        """Each argument's values against the number, side by side where there is room."""
+        across = max(1, min(len(self._against), width // _BESIDE))
+        cells = width // across
+        means = [each for _, groups in self._against for each in groups]
+        span = min((each.low for each in means), default=0.0), max((each.high for each in means), default=0.0)
+        rows: list[Content] = []
+        for at in range(0, len(self._against), across):
+            blocks = [
+                _block(self._name, name, groups, span, cells - 2)
+                for name, groups in self._against[at : at + across]
+            ]
+            rows += [Content("")] if rows else []
+            for line in range(max(map(len, blocks))):
+                there = [block[line] if line < len(block) else Content("") for block in blocks]
+                rows.append(Content.assemble(*(cell.pad_right(cells - cell.cell_length) for cell in there)))
+        return rows
+
+
+def _grouped(at: int, rows: Sequence[TrialRow], found: Mapping[int, float]) -> list[_Against]:
+    """What came of each value of an argument, in the order of the combinations."""
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        if row.place in found:
+            values.setdefault(row.arguments[at], []).append(found[row.place])
+    return [_Against(value, fmean(each), min(each), max(each)) for value, each in values.items()]
+
+
+def _curve(row: TrialRow, name: str, book: MetricBook, run: str) -> list[tuple[float, float]]:
+    """What a trial logged, over the seconds since it began."""
+    task = row.task
+    if task is None or task.began_at is None:
+        return []
+    until = inf if row.seconds is None else task.began_at + row.seconds
+    at, values = book.trace(run, task.rank, name)
+    first, end = bisect_left(at, task.began_at), bisect_right(at, until)
+    return [
+        (when - task.began_at, value) for when, value in zip(at[first:end], values[first:end], strict=True)
+    ]
+
+
+def _block(
+    measured: str, name: str, groups: Sequence[_Against], span: tuple[float, float], width: int
+) -> list[Content]:
+    """An argument's values: the mean of each, and from the least to the greatest on a scale that all share."""
+    room = max(0, width - _VALUE - _MEAN - 3)
+    low, high = map(number, span)
+    scale = f"{low}{high:>{room - len(low)}}" if room > len(low) + len(high) else ""
+    title = fit(f" {measured} by {name}", _VALUE + _MEAN + 1)
+    head = (f"{title}  ", "bold"), (scale, "$muted")
+    rows = [Content.assemble(*head)]
+    for each in groups[:MOST_VALUES]:
+        line = _strip(each, span, room)
+        rows.append(
+            Content.assemble(
+                (f" {fit(each.value, -_VALUE)}", ""),
+                (f"{number(each.mean):>{_MEAN}}  ", "bold"),
+                *line,
+            )
+        )
+    if hidden := len(groups) - MOST_VALUES:
+        rows += [Content.styled(f" +{hidden:,} more values", "$muted")] if hidden > 0 else []
+    return rows
+
+
+def _strip(each: _Against, span: tuple[float, float], room: int) -> list[tuple[str, str]]:
+    if room < 1:
+        return []
+    low, wide = span[0], span[1] - span[0]
+    first, middle, last = (
+        min(room - 1, max(0, round((value - low) / wide * (room - 1)))) if wide > 0 else 0
+        for value in (each.low, each.mean, each.high)
+    )
+    return [
+        (" " * first + "─" * (middle - first), "$muted"), ("●", "$text-accent"), ("─" * (last - middle), "$muted")
+    ]  # fmt: skip
+
+
+WIDEST = 24  # cells of a column but the last
+GAP = 2  # cells between two
+_UP, _DOWN = "▲", "▼"
+
+
+class TrialLines:
+    """A window's worth at a time of what may be thousands of rows."""
+
+    def __init__(self) -> None:
+        self._table = TrialTable((), (), ())
+        self._here = ""
+        self._by, self._falling = "", False
+        self._rows: list[TrialRow] = []
+        self._cells: list[list[str]] = []
+        self._widths: list[int] = []
+        self._right: set[int] = set()  # columns of figures, which end below each other
+        self._book, self._run, self._picture = MetricBook(), "", TrialPicture()
+
+    def update(self, table: TrialTable, book: MetricBook, run: str, here: str = "") -> None:
+        """Take the table as it is now.
+
+        Args:
+            book, run: what the trials logged, and the run that did where a row does not say.
+            here: a run whose rows are marked.
+        """
+        self._table, self._here, self._book, self._run = table, here, book, run
+        self._sort()
+
+    def below(self, width: int, height: int) -> list[Content]:
+        """What they come to, in so many rows below them."""
+        return self._picture.rows(width, height)
+
+    @property
+    def ended(self) -> tuple[int, int]:
+        """How many trials have ended, of how many."""
+        return sum(row.state not in ("waiting", "running") for row in self._rows), len(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def choose(self, steps: int) -> None:
+        """Sort by the column so many to the right."""
+        columns = self._table.columns
+        at = columns.index(self._by) if self._by in columns else 0
+        self._by = columns[(at + steps) % len(columns)]
+        self._falling = False
+        self._sort()
+
+    def turn(self) -> None:
+        """The greatest first, or the least again."""
+        self._falling = not self._falling
+        self._sort()
+
+    def _sort(self) -> None:
+        columns = self._table.columns
+        if self._by not in columns:
+            self._by = columns[0]
+        self._rows = self._table.sorted(self._by, falling=self._falling)
+        self._picture.update(self._table, self._rows, self._by, self._book, self._run)
+        self._cells = [self._texts(row) for row in self._rows]
+        heads = [self._head_of(column) for column in columns]
+        everything = [heads, *self._cells]
+        self._widths = [min(WIDEST, max(map(cell_len, column))) for column in zip(*everything, strict=True)]
+
+        cells = list(zip(*self._cells, strict=True))
+        self._right = {
+            at for at, column in enumerate(cells) if at and all(map(_is_figure, filter(None, column)))
+        }
+
+    def _head_of(self, column: str) -> str:
+        return f"{column}{_DOWN if self._falling else _UP}" if column == self._by else column
+
+    def _texts(self, row: TrialRow) -> list[str]:
+        numbers = (row.numbers.get(name) for name in self._table.numbers)
+        return [
+            str(row.place), *row.arguments, *((ranks_cell(row.ranks),) if self._table.by_ranks else ()),
+            look(row.state).text, "" if row.seconds is None else took(row.seconds),
+            *("" if each is None else number(each) for each in numbers),
+            "" if row.task is None else task_note(row.task),
+        ]  # fmt: skip
+
+    def _shown(self, width: int) -> list[int]:
+        """The columns that fit: the first, and of the others so many that the chosen one is among them."""
+        columns = self._table.columns
+        chosen, rest, room = (
+            columns.index(self._by),
+            list(range(1, len(columns))),
+            width - 1 - self._widths[0],
+        )
+        while chosen in rest[1:] and sum(self._room(at) for at in rest[: rest.index(chosen) + 1]) > room:
+            del rest[0]
+        return [0, *rest]
+
+    def _room(self, at: int) -> int:
+        return GAP + (self._widths[at] if at < len(self._widths) - 1 else len(RESULT) + 1)
+
+    def head(self, width: int) -> Content:
+        """The columns' names; the one that the rows are sorted by is marked."""
+        parts = []
+        for at in self._shown(width):
+            column = self._table.columns[at]
+            style = "bold $text-accent" if column == self._by else "$muted"
+            parts.append((self._cell(self._head_of(column), at), style))
+        return _cut([(" ", ""), *parts], width)
+
+    def row(self, index: int, width: int) -> Content:
+        """The row that stands there in this order."""
+        texts, found = self._cells[index], self._rows[index]
+        state = found.state
+        dim = "$muted" if state in ("collateral", "waiting") else ""
+        styles = {0: "bold", self._table.before: look(state).style}  # its place, its outcome
+        parts = [(self._cell(texts[at], at), styles.get(at, dim)) for at in self._shown(width)]
+        mark = ("▸", "$text-accent") if self._here and found.run == self._here else (" ", "")
+        return _cut([mark, *parts], width)
+
+    def _cell(self, text: str, at: int) -> str:
+        if at == len(self._widths) - 1:  # the result has what is left
+            return text
+        room = self._widths[at]
+        blank = " " * (room - min(room, cell_len(text)))
+        return (blank + clip(text, room) if at in self._right else clip(text, room) + blank) + " " * GAP
+
+
+def _is_figure(text: str) -> bool:
+    """Whether it is a number, or a time."""
+    return text[0] in "+-.0123456789" and not text.strip("+-.,:0123456789einf ms")
+
+
+def _cut(parts: list[tuple[str, str]], width: int) -> Content:
+    """What fits into a line."""
+    kept = []
+    for text, style in parts:
+        if width <= 0:
+            break
+        kept.append((clip(text, width), style))
+        width -= cell_len(text)
+    return Content.assemble(*kept)
