@@ -41,9 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         import_hooks.install_gc_pause()
         script = of_module(arguments.module) if arguments.module else of_path(Path(arguments.script))
         if arguments.dry_run and not commands_of(Path(script.file)):
-            raise UsageError(
-                f"--dry-run is for scripts with commands of sky.app, and {arguments.script} has none"
-            )
+            raise UsageError(f"--dry-run is for scripts with commands of sky.app, and {arguments.script} has none")
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return errors.USAGE
@@ -66,9 +64,7 @@ def main(argv: list[str] | None = None) -> int:
         if (commands := sys.modules.get(f"{__package__}.api.older_api_names")) and commands.is_asked():
             return _told_of(lambda: commands.run(arguments.args, dry_run=arguments.dry_run))
     except script_loader.PoolInScript:
-        said = (
-            f"{arguments.script} brings a pool up by itself, and --dry-run tells of commands of sky.app alone"
-        )
+        said = f"{arguments.script} brings a pool up by itself, and --dry-run tells of commands of sky.app alone"
         print(f"error: {said}", file=sys.stderr)  # noqa: T201
         return errors.USAGE
     except SystemExit:
@@ -77,9 +73,7 @@ def main(argv: list[str] | None = None) -> int:
         raise
     except BaseException as error:  # noqa: BLE001  shown as Python shows it, then turned into a status
         if script.spec is None and isinstance(error, ImportError) and "no known parent package" in str(error):
-            error.add_note(
-                f"{arguments.script} is part of a package: run it as a module, with -m PACKAGE.MODULE"
-            )
+            error.add_note(f"{arguments.script} is part of a package: run it as a module, with -m PACKAGE.MODULE")
         return _shown(error)
     return errors.OK
 
@@ -107,9 +101,7 @@ def _override(arguments: argparse.Namespace) -> None:
         arguments.provider = provider.name
     nodes = arguments.nodes
     if arguments.provider is not None or nodes is not None:
-        state_folder.override(
-            arguments.provider, settings, int(nodes) if nodes and nodes.isdecimal() else nodes
-        )
+        state_folder.override(arguments.provider, settings, int(nodes) if nodes and nodes.isdecimal() else nodes)
 
 
 def _told_of(work: Callable[[], None]) -> int:
@@ -152,9 +144,7 @@ def _parser() -> argparse.ArgumentParser:
         "--set", dest="settings", metavar="KEY=VALUE", action="append", default=[],
         help="a setting of that provider; repeatable",
     )  # fmt: skip
-    parser.add_argument(
-        "--nodes", metavar="N|MIN:MAX", help="have so many machines in place of as many as it says"
-    )
+    parser.add_argument("--nodes", metavar="N|MIN:MAX", help="have so many machines in place of as many as it says")
     parser.add_argument(
         "--dry-run",
         action="store_true",

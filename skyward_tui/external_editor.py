@@ -158,9 +158,7 @@ async def edit_named(app: AppFace, run: RunView | None, lines: Sequence[str]) ->
     folders = await folders_of(app, run)
     found = await asyncio.to_thread(here, lines, folders)
     if found is None:
-        return app.flash(
-            "no line here names a file of this machine: a traceback's last lines have to be in view"
-        )
+        return app.flash("no line here names a file of this machine: a traceback's last lines have to be in view")
     path, line = found
     try:
         words = command(os.environ, path, line)

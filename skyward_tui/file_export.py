@@ -39,9 +39,7 @@ def unsaved(error: OSError, folder: Path) -> str:
     """Why something could not be saved there, in words."""
     if not is_dir(folder):
         return f"could not save: {folder}, which the app was started in, is not there any more"
-    return "; ".join(
-        [f"could not save in {folder}: {error.strerror or error}", *getattr(error, "__notes__", ())]
-    )
+    return "; ".join([f"could not save in {folder}: {error.strerror or error}", *getattr(error, "__notes__", ())])
 
 
 def save(path: Path, pieces: Iterable[str]) -> Path:
@@ -110,9 +108,7 @@ def log_lines(logs: RunLogs, rank: int | None) -> Iterator[str]:
         for line in logs.lines(rank):
             yield f"{line.text}\n"
         return
-    for _, each, text in heapq.merge(
-        *(_timed(logs, each) for each in sorted(logs.parts)), key=lambda line: line[0]
-    ):
+    for _, each, text in heapq.merge(*(_timed(logs, each) for each in sorted(logs.parts)), key=lambda line: line[0]):
         yield f"{prefix_of(each)}{text}\n"
 
 
@@ -168,9 +164,7 @@ def rows_of(run: RunView) -> list[Mapping[str, Any]]:
 
 
 def _sheet(run: RunView, outcome: Callable[[TaskView], Outcome | None], delimiter: str) -> str:
-    return _written(
-        [_row(task, outcome(task), _cell) for _, task in sorted(run.tasks.items())], _FIXED, delimiter
-    )
+    return _written([_row(task, outcome(task), _cell) for _, task in sorted(run.tasks.items())], _FIXED, delimiter)
 
 
 def _written(rows: Sequence[Mapping[str, Any]], first: Sequence[str], delimiter: str) -> str:
@@ -232,9 +226,7 @@ def check(output: str) -> None:
         UsageError: it has another ending, or is there already; or pyarrow is to write it, and is not installed.
     """
     if not output.endswith(ENDINGS):
-        raise UsageError(
-            f"{output} says no kind of file: end it with {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
-        )
+        raise UsageError(f"{output} says no kind of file: end it with {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
     if exists(output):
         raise UsageError(f"{output} is there already")
     if output.endswith(".parquet"):
@@ -301,9 +293,7 @@ def _parquet(rows: list[Mapping[str, Any]]) -> bytes:
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [_column([row.get(name) for row in rows]) for name in names]
     sink = arrow.BufferOutputStream()
-    arrow.parquet.write_table(
-        arrow.Table.from_arrays([arrow.array(each) for each in columns], names=names), sink
-    )
+    arrow.parquet.write_table(arrow.Table.from_arrays([arrow.array(each) for each in columns], names=names), sink)
     return bytes(sink.getvalue())
 
 

@@ -50,9 +50,7 @@ def _function(entry: Entry) -> str:
     parameters.append("form_factor: str | None = None")
     line = f"def {entry.identifier}({', '.join(parameters)}) -> Accelerator:"
     if len(line) > WIDTH or "\n" in line:
-        line = "\n".join(
-            [f"def {entry.identifier}(", *(f"    {p}," for p in parameters), ") -> Accelerator:"]
-        )
+        line = "\n".join([f"def {entry.identifier}(", *(f"    {p}," for p in parameters), ") -> Accelerator:"])
     return f'{line}\n    """{describe(entry)}"""\n'
 
 
@@ -69,9 +67,7 @@ def describe(entry: Entry) -> str:
     """One line on an entry, for the editor: maker, architecture, sizes, peak arithmetic."""
     sizes = " or ".join(f"{variant.memory_gb:g} GB" for variant in entry.variants)
     figures = [variant.bf16_tflops or variant.fp16_tflops for variant in entry.variants]
-    peak = (
-        f", {max(known):g} dense 16-bit TFLOP/s" if (known := [f for f in figures if f is not None]) else ""
-    )
+    peak = f", {max(known):g} dense 16-bit TFLOP/s" if (known := [f for f in figures if f is not None]) else ""
     return f"{entry.maker} {entry.name} ({entry.architecture}): {sizes}{peak}."
 
 

@@ -28,9 +28,7 @@ def page() -> str:
         if said := _said_by(folder / "__init__.py"):
             parts.append(f"\n{said}\n")
         rows = [
-            f"- `{path.name}`: {_said_by(path)}\n"
-            for path in sorted(folder.glob("*.py"))
-            if path.name != "__init__.py"
+            f"- `{path.name}`: {_said_by(path)}\n" for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"
         ]
         parts += ["\n", *rows] if rows else []
     return "".join(parts)

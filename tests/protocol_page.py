@@ -58,9 +58,7 @@ def page() -> str:
         parts.append(f"\n## {title}\n")
         for kind in sorted(forms):
             parts.append(_kind(kind, forms[kind]))
-    parts.append(
-        "\n## Answers\n\nWhat is under `id` in a request is in its answer, too, and these keys beside it.\n\n"
-    )
+    parts.append("\n## Answers\n\nWhat is under `id` in a request is in its answer, too, and these keys beside it.\n\n")
     parts += [f"- `{asked}`: {_keys(checks, {})}\n" for asked, checks in sorted(frame_schema.ANSWERS.items())]
     return "".join(parts)
 
@@ -73,9 +71,7 @@ def _kind(kind: str, form: FrameForm) -> str:
 
 def _keys(needs: Checks, may: Checks) -> str:
     shown = [f"`{key}` {_words(check)}" for key, check in sorted(needs.items())]
-    return ", ".join(
-        shown + [f"`{key}?` {_words(check)}" for key, check in sorted(may.items()) if key not in needs]
-    )
+    return ", ".join(shown + [f"`{key}?` {_words(check)}" for key, check in sorted(may.items()) if key not in needs])
 
 
 def _words(check: Check) -> str:

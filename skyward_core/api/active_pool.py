@@ -29,9 +29,7 @@ class RightSide:
 
 def _refuse(left: Any, operator: str) -> NoReturn:
     if isinstance(left, PendingFunction):
-        raise TypeError(
-            f"{left.name} gave NotImplemented, which no operator can give: have it give something else"
-        )
+        raise TypeError(f"{left.name} gave NotImplemented, which no operator can give: have it give something else")
     if isinstance(left, PendingGroup):  # that has the other two
         raise TypeError("a group runs with >>, or with group.on(pool), which waits for nothing")
     if isinstance(left, list | tuple) and left and all(isinstance(each, PendingFunction) for each in left):
@@ -68,12 +66,8 @@ def _wants(given: Any, verb: str, what: str) -> str:
     if isinstance(given, Function) and what == "a call":
         return f"{verb} takes a call: call it, {verb}({name_of(given.fn)}(...))"
     if isinstance(given, PendingGroup):
-        return (
-            f"{verb} takes a call, and a group of {len(given.items)} runs with >>, or by compute.run(group)"
-        )
-    how = (
-        "f(...) of a @sky.function" if what == "a call" else "sky.gather(f(...), g(...)), or f(...) & g(...)"
-    )
+        return f"{verb} takes a call, and a group of {len(given.items)} runs with >>, or by compute.run(group)"
+    how = "f(...) of a @sky.function" if what == "a call" else "sky.gather(f(...), g(...)), or f(...) & g(...)"
     return f"{verb} takes {what}, {how}, not {given!r:.80}"
 
 
@@ -169,9 +163,7 @@ class ActivePool(RightSide):
         """
         return active().submit_group(group)
 
-    if (
-        not TYPE_CHECKING
-    ):  # it is called as the library mostly is: `from skyward import *` may put it in its place
+    if not TYPE_CHECKING:  # it is called as the library mostly is: `from skyward import *` may put it in its place
 
         def __getattr__(self, name):
             if name.startswith("_"):

@@ -199,9 +199,7 @@ def results(run: str) -> list[Any]:
     pool = ledger.pool(row.token)
     if pool.ended_at is None and not is_here(ledger, run):
         if submit(_is_there(pool, run, ledger)).result():
-            raise PoolError(
-                f"pool {pool.name} is up: sky.attach({pool.name!r}).wait({run!r}) gives the results"
-            )
+            raise PoolError(f"pool {pool.name} is up: sky.attach({pool.name!r}).wait({run!r}) gives the results")
         pool, row = ledger.pool(row.token), ledger.run(run) or row
     if any(run in kept.runs for kept in ledger.kept(row.token)):
         submit(fetch(pool, ledger)).result()
@@ -271,7 +269,5 @@ def _failure(
         said = f"{row.function} failed: {cause.message}"
     else:
         said = describe(row.function, row.kind, outcomes.values(), culprit)
-    failure = RunError(
-        said, run=row.run, function=row.function, outcomes=outcomes, root_cause=cause, results=returned
-    )
+    failure = RunError(said, run=row.run, function=row.function, outcomes=outcomes, root_cause=cause, results=returned)
     return caused(failure, culprit, files.get(culprit.index, raised))

@@ -184,9 +184,7 @@ class Compute(OverItems):
         has = any(each.name == shared.name for each in self.spec.plugins)
         if self.spec.options.cluster and not has and shares_by_older_name():
             self.spec = replace(self.spec, plugins=(*self.spec.plugins, shared()))
-            self._said.append(
-                "plugins=[sky.plugins.shared()] is added, for the script has sky.dict or its like"
-            )
+            self._said.append("plugins=[sky.plugins.shared()] is added, for the script has sky.dict or its like")
 
     @classmethod
     def attached(cls, ref: str, **older: Any) -> Attached:
@@ -256,9 +254,7 @@ class Compute(OverItems):
     def _refuse_twice(self) -> None:
         """Whose block is open stays as it is."""
         if self._pool is not None:
-            raise PoolError(
-                f"pool {self.name} is up already: use it in the block that is open, or make another"
-            )
+            raise PoolError(f"pool {self.name} is up already: use it in the block that is open, or make another")
 
     def _bring_up(self) -> None:
         if script_loader.loading:
@@ -378,9 +374,7 @@ class Compute(OverItems):
         if receipt.unaccounted:
             failure = TeardownError(said, hint=Hint("down", self.name))
         else:
-            failure = TeardownError(
-                f"{said}; a look at the pools writes it down once that works", hint=Hint("list")
-            )
+            failure = TeardownError(f"{said}; a look at the pools writes it down once that works", hint=Hint("list"))
         if error is None:
             raise failure
         self._tell_receipt(pool, str(failure))
@@ -430,9 +424,7 @@ def tell_rental(spec: PoolSpec, pool: Pool) -> Callable[[], None]:
     number = f"{most:,}" if least == most else f"{least:,} to {most:,}"
     price = price_of(spec.provider)
     each = "" if price is None else f", ${price:,.2f}/h each"
-    tell(
-        f"pool {spec.name}: is about to rent {number} machine{'s' * (most != 1)} of {spec.provider.name}{each}"
-    )
+    tell(f"pool {spec.name}: is about to rent {number} machine{'s' * (most != 1)} of {spec.provider.name}{each}")
 
     def hear(event: Event) -> None:
         # What made it fail is told by the error.

@@ -118,9 +118,7 @@ class DaskWork:
             PoolError: there is no way to it.
         """
         if not self.plugin.dashboard:
-            raise UsageError(
-                "this pool's Dask has no dashboard: make it with sky.plugins.dask(dashboard=True)"
-            )
+            raise UsageError("this pool's Dask has no dashboard: make it with sky.plugins.dask(dashboard=True)")
         with self._lock:
             if self._web is None:
                 self._web = self._way_to("127.0.0.1", self._port + 1)

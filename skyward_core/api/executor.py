@@ -69,11 +69,7 @@ class Executor(_Executor):
             said = {"type": pool, **words}
             refuse_unknown("sky.Executor", said, ("type", "concurrency", "reuse", "buffer"))
             return Worker(
-                **{
-                    name: value
-                    for name, value in heeded("sky.Executor", rules, said).items()
-                    if value is not None
-                }
+                **{name: value for name, value in heeded("sky.Executor", rules, said).items() if value is not None}
             )
 
     def __init__(self, pool: Dispatching) -> None:
@@ -98,15 +94,11 @@ class Executor(_Executor):
             PoolError: the pool is not up, or this process was forked from the one that it belongs to.
         """
         if isinstance(fn, PendingFunction):
-            raise TypeError(
-                f"submit takes a function and its arguments: submit({fn.name}, ...), not a call of it"
-            )
+            raise TypeError(f"submit takes a function and its arguments: submit({fn.name}, ...), not a call of it")
         timeout = fn.timeout if isinstance(fn, Function) else None
         call = PendingFunction(fn.fn if isinstance(fn, Function) else fn, args, kwargs, timeout)
         if call.streams:
-            raise UsageError(
-                f"{call.name} is a generator function, and a future has one value; use >> with the pool"
-            )
+            raise UsageError(f"{call.name} is a generator function, and a future has one value; use >> with the pool")
         check_call(call, call.fn)
         return self._work.take(call)
 
@@ -132,12 +124,8 @@ class Executor(_Executor):
         if chunksize < 1:
             raise ValueError("chunksize must be 1 or more")
         if buffersize is not None:
-            raise UsageError(
-                "an executor's map reads all its items; compute.map reads them as they are needed"
-            )
-        if chunksize == 1 or (
-            isinstance(fn, Function) and fn.timeout is not None
-        ):  # a limit is each call's own
+            raise UsageError("an executor's map reads all its items; compute.map reads them as they are needed")
+        if chunksize == 1 or (isinstance(fn, Function) and fn.timeout is not None):  # a limit is each call's own
             return super().map(fn, *iterables, timeout=timeout)
         whole = plain(fn.fn if isinstance(fn, Function) else fn)
         chunks = super().map(partial(_each, whole), _chunks(chunksize, *iterables), timeout=timeout)
@@ -155,9 +143,7 @@ class Executor(_Executor):
         if wait:
             self._work.wait()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if isinstance(error, (KeyboardInterrupt, CancelledError)):
             self._work.cancel()  # processes of this machine get a ctrl-c, too
         self.shutdown()
@@ -205,9 +191,7 @@ class _Work:
             _ = self._pool.pool  # a forked child has no thread that would hand it out
             if self._run is None:
                 self._run = self._pool._start_map(self._shared)
-                self._thread = threading.Thread(
-                    target=self._serve, args=(self._run,), name="executor", daemon=True
-                )
+                self._thread = threading.Thread(target=self._serve, args=(self._run,), name="executor", daemon=True)
                 self._thread.start()
             self._waiting.append(call)
         self._run.arrivals.put(("taken",))

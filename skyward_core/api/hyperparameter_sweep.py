@@ -168,15 +168,11 @@ def sweep(fn: Function[..., Any], /, **arguments: Any) -> PendingTrials:
     for values in lists.values():
         many *= len(values)
     if many > MOST:
-        raise UsageError(
-            f"these are {many:,} combinations of arguments, of {MOST:,} at most: give fewer values"
-        )
+        raise UsageError(f"these are {many:,} combinations of arguments, of {MOST:,} at most: give fewer values")
     combined = [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
     calls = [fn(**each) for each in combined]
     if calls[0].streams:
-        raise UsageError(
-            f"{calls[0].name} is a generator function, and a sweep wants one result of each call"
-        )
+        raise UsageError(f"{calls[0].name} is a generator function, and a sweep wants one result of each call")
     return PendingTrials(calls, combined)
 
 
@@ -308,9 +304,7 @@ class Trials(Sequence[Trial]):
 
 def _begun(pending: PendingTrials, pool: Any, operator: str) -> Trials:
     if not isinstance(pool, Dispatching):
-        raise TypeError(
-            f"right of {operator} stands a pool (with sky.Compute(...) as pool), not {pool!r:.80}"
-        )
+        raise TypeError(f"right of {operator} stands a pool (with sky.Compute(...) as pool), not {pool!r:.80}")
     if (pending.nodes is not None or pending.ranks is not None) and operator != "@":
         what = "nodes" if pending.ranks is None else "ranks"
         raise UsageError(

@@ -105,9 +105,7 @@ def coming_line(view: PoolView, seconds: float) -> str:
     Args:
         seconds: since when it comes up.
     """
-    said = (
-        f"pool {view.name} {view.state}: {view.nodes_ready} of {len(view.nodes)} nodes ready, {seconds:.0f} s"
-    )
+    said = f"pool {view.name} {view.state}: {view.nodes_ready} of {len(view.nodes)} nodes ready, {seconds:.0f} s"
     behind = [node for node in view.nodes if node.phase != "ready"]
     if behind and view.state == "starting":
         slowest = behind[0]

@@ -27,9 +27,7 @@ def of_pool(view: PoolView) -> str:
     if view.price_hourly:
         what.append(f"${view.price_hourly:,.2f} an hour, ${view.spent(time.time()):,.2f} so far")
     head = _head("pool", view.name, view.state, what)
-    nodes = [
-        (f"n{node.index}", node.phase, node.address, _first(node.detail)) for node in list(view.nodes)[:ROWS]
-    ]
+    nodes = [(f"n{node.index}", node.phase, node.address, _first(node.detail)) for node in list(view.nodes)[:ROWS]]
     runs = sorted(list(view.runs.values()), key=lambda run: run.opened_at)[-5:]
     rows = [(run.id, run.function, run.state, _tally(run)) for run in reversed(runs)]
     return _box(

@@ -79,9 +79,7 @@ ATTACHED: Rules = {
     "database": refused(_NO_DAEMON),
     "console": unheeded("its lines are printed as whoever made the pool has said", True),
     "callbacks": RULES["callbacks"],
-    "delete_on_exit": refused(
-        "a pool that is come to outlives the block: compute.down() takes it down", False
-    ),
+    "delete_on_exit": refused("a pool that is come to outlives the block: compute.down() takes it down", False),
 }
 """What ``Compute.attached`` takes besides a name."""
 

@@ -396,9 +396,7 @@ def _given(name: str, fn: Callable[..., Any], words: list[str]) -> tuple[dict[st
             raise UsageError(str(error)) from None
     if where not in ("any", "all"):
         raise UsageError(f"--node {where!r:.60} is not to be had: any of them runs it, or all do")
-    missing = [
-        each.name for each in parameters.values() if each.default is each.empty and each.name not in given
-    ]
+    missing = [each.name for each in parameters.values() if each.default is each.empty and each.name not in given]
     if missing:
         raise UsageError(f"{name} wants --{', --'.join(each.replace('_', '-') for each in missing)}, too")
     return given, where == "all"

@@ -86,9 +86,7 @@ class GroupValues(tuple[Any, ...]):
 
     def __getattr__(self, name: str) -> Any:
         if name in OF_LISTS:
-            raise AttributeError(
-                f"a group's values are a tuple, which has no {name}: make it a list, list(values)"
-            )
+            raise AttributeError(f"a group's values are a tuple, which has no {name}: make it a list, list(values)")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -124,9 +122,7 @@ class PoolFace(OlderVerbs):
         self._shared: SharedState | None = None
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a pool stays with the process that made it: functions that run on ranks do without it"
-        )
+        raise TypeError("a pool stays with the process that made it: functions that run on ranks do without it")
 
     @property
     def pool(self) -> Pool:
@@ -171,9 +167,7 @@ class PoolFace(OlderVerbs):
     def is_active(self) -> bool:
         """Whether calls can be sent to it: it is up, and this process has not left it."""
         pool = self._pool
-        return (
-            pool is not None and not self._forked and pool.context.ending is None and not pool.context.leaving
-        )
+        return pool is not None and not self._forked and pool.context.ending is None and not pool.context.leaving
 
     @property
     def concurrency(self) -> int:
@@ -239,9 +233,7 @@ class PoolFace(OlderVerbs):
             )
         return found.files
 
-    def fetch(
-        self, *patterns: str, to: str | os.PathLike[str] | None = None, run: str | None = None
-    ) -> list[Path]:
+    def fetch(self, *patterns: str, to: str | os.PathLike[str] | None = None, run: str | None = None) -> list[Path]:
         """Bring files that ranks wrote here: each once, whole, and over nothing that did not come from there. What was
         cut off is gone on with. On this machine there is nothing to bring.
 
@@ -506,9 +498,7 @@ class Dispatching(PoolFace, RightSide):
         if streams or not group.items:
             what = "a group that streams gives no single value" if streams else "the group is empty"
             raise UsageError(f"{what}; run it with >>")
-        return self._future(
-            self._dispatch("gather", self._tasks(group)), lambda run: GroupValues(run.results())
-        )
+        return self._future(self._dispatch("gather", self._tasks(group)), lambda run: GroupValues(run.results()))
 
     def _future(self, run: Run, values: Callable[[Run], Any]) -> RunFuture[Any]:
         """A run as a future of what it gives."""
@@ -883,9 +873,7 @@ class OverItems(Dispatching):
         )
 
         if more:
-            raise TypeError(
-                "compute.map takes one series of items: compute.map(lambda each: f(*each), zip(a, b))"
-            )
+            raise TypeError("compute.map takes one series of items: compute.map(lambda each: f(*each), zip(a, b))")
         call = function_of(fn, timeout)
         way: ShareWay
         if (engine := self._engine()) is not None and call.timeout is None:

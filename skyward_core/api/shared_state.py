@@ -131,13 +131,9 @@ def shared_of(pool: Pool, plugin: Shared) -> SharedState:
         if not at:
             head = pool.context.links[0]
             try:
-                at.append(
-                    submit(head.transport.way_to(head.welcome["address"], plugin.port_of(pool.name))).result()
-                )
+                at.append(submit(head.transport.way_to(head.welcome["address"], plugin.port_of(pool.name))).result())
             except OSError as error:
-                raise PoolError(
-                    f"there is no way to the shared state of pool {pool.name}: {error}"
-                ) from error
+                raise PoolError(f"there is no way to the shared state of pool {pool.name}: {error}") from error
         return at[0]
 
     return SharedState(SharedWay(pool.name, plugin.token, plugin.papers[0], find))

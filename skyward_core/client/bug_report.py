@@ -88,9 +88,7 @@ def versions(distribution: str) -> dict[str, Any]:
 
 def logs(clean: Clean) -> dict[str, str]:
     """The files of the log, by name, older ones first."""
-    return {
-        file.name: clean(file.read_text(encoding="utf-8", errors="replace")) for file in debug_log.files()
-    }
+    return {file.name: clean(file.read_text(encoding="utf-8", errors="replace")) for file in debug_log.files()}
 
 
 def ledger() -> dict[str, Any]:
@@ -103,9 +101,7 @@ def ledger() -> dict[str, Any]:
                 "pools": [without_env(asdict(row)) for row in pools],
                 "runs": [asdict(run) for row in pools for run in opened.runs(row.token)],
                 "replacements": [
-                    asdict(each) | {"token": row.token}
-                    for row in pools
-                    for each in opened.replacements(row.token)
+                    asdict(each) | {"token": row.token} for row in pools for each in opened.replacements(row.token)
                 ],
             }
         finally:

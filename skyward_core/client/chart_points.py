@@ -67,9 +67,7 @@ def names_in_order(book: MetricBook, run: str) -> tuple[list[str], list[str]]:
     """A run's names whose curves tell something, and those that only count; where all do, all are the former."""
     names = book.names(run)
     counts = [name for name in names if only_counts(name, book.first_trace(run, name))]
-    return (
-        ([name for name in names if name not in counts], counts) if len(counts) < len(names) else (names, [])
-    )
+    return ([name for name in names if name not in counts], counts) if len(counts) < len(names) else (names, [])
 
 
 def chart_of(
@@ -125,9 +123,7 @@ def _values(
     """Of the rank, or the median; the least and the greatest."""
     then = {each: value for each, trace in traces.items() if (value := value_at(trace, at)) is not None}
     finite = [value for value in then.values() if isfinite(value)]
-    value = (
-        then.get(rank) if rank is not None else median(finite) if finite else next(iter(then.values()), None)
-    )
+    value = then.get(rank) if rank is not None else median(finite) if finite else next(iter(then.values()), None)
     return (value, min(finite), max(finite)) if len(traces) > 1 and finite else (value, None, None)
 
 

@@ -32,18 +32,14 @@ def examine(*more: Check) -> Iterator[Check]:
 
 
 def _python() -> Check:
-    said = (
-        f"{platform.python_version()} at {sys.executable}; nodes need the minor version that loads the script"
-    )
+    said = f"{platform.python_version()} at {sys.executable}; nodes need the minor version that loads the script"
     return Check("python", "ok", said)
 
 
 def _files() -> Check:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < FILES_WANTED:
-        return Check(
-            "open files", "warn", f"limit {soft}: raise it with ulimit -n {FILES_WANTED} (hard limit {hard})"
-        )
+        return Check("open files", "warn", f"limit {soft}: raise it with ulimit -n {FILES_WANTED} (hard limit {hard})")
     return Check("open files", "ok", f"limit {soft}")
 
 

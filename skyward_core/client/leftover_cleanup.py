@@ -130,10 +130,7 @@ async def _looked_at(ledger: Ledger, found: Sequence[Found]) -> list[Found]:
     for key in {each.pool for each in found if each.verdict == "expired"}:
         row = ledger.find(key)
         alive[key] = row is not None and await _is_alive(ledger, row)
-    return [
-        replace(each, verdict="up") if each.verdict == "expired" and alive[each.pool] else each
-        for each in found
-    ]
+    return [replace(each, verdict="up") if each.verdict == "expired" and alive[each.pool] else each for each in found]
 
 
 async def _is_alive(ledger: Ledger, row: PoolRow) -> bool:
@@ -163,9 +160,7 @@ async def end(
     for key in sorted({each.pool for each in sweep.left if each.verdict == "expired"}):
         row = ledger.find(key)
         if row is not None and await _is_alive(ledger, row):
-            remains.append(
-                f"pool {row.name}: an agent lives there again, or may; tear the pool down if you want that"
-            )
+            remains.append(f"pool {row.name}: an agent lives there again, or may; tear the pool down if you want that")
             continue
         try:
             receipt = await down(key)

@@ -73,9 +73,7 @@ class Packing:
             OSError: it cannot be read or written; no half file is left.
         """
         if not (self._folder / "events.jsonl").is_file():
-            raise UsageError(
-                f"of pool {self._row.name} nothing is kept here (any more) that could be recorded"
-            )
+            raise UsageError(f"of pool {self._row.name} nothing is kept here (any more) that could be recorded")
         _have_files(self._folder / "logs")
         sources = [self._sheets(), self._events(), self._figures(), *self._logs(), *self._numbers()]
         writer = RecordWriter(target, each_text(self._about, self._clean) | {"left_out": self._left_out})

@@ -97,9 +97,7 @@ class Playback:
         self._changed = threading.Condition()
         self._speed, self._playing = 1.0, True
         self._from, self._since = self._start, wall()  # a time of the record, and when that was ours
-        self._jumps = self._came = (
-            0  # how often somebody went elsewhere, and how often the view has come there
-        )
+        self._jumps = self._came = 0  # how often somebody went elsewhere, and how often the view has come there
         self._left_at = self._start
         self._ours = threading.Lock()  # who feeds
         self._rewind()
@@ -257,9 +255,7 @@ def _fails(entry: Entry) -> bool:
         return False
     outcome = told.get("outcome")
     kind = outcome.get("kind") if told.get("event") == "RankEnded" and isinstance(outcome, dict) else ""
-    return kind in ("raised", "exited", "lost") or (
-        told.get("event") == "RunEnded" and told.get("state") == "failed"
-    )
+    return kind in ("raised", "exited", "lost") or (told.get("event") == "RunEnded" and told.get("state") == "failed")
 
 
 REFUSAL = "this is a replay of a record: there is no pool behind it, and nothing is changed"

@@ -64,9 +64,7 @@ def run_view(ledger: Ledger, row: RunRow) -> RunView:
     view.nodes = row.nodes or ()
     view.state, view.ended_at, view.root_cause = row.state, row.ended_at, row.root_cause
     for outcome, _ in ledger.outcomes(row.run):
-        view.tasks[outcome.index] = TaskView(
-            outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome
-        )
+        view.tasks[outcome.index] = TaskView(outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome)
         view.counts[outcome.kind] = view.counts.get(outcome.kind, 0) + 1
     with suppress(OSError):  # they are beside what the run is
         fill(view, pool_path(ledger.pool(row.token).key))
@@ -235,9 +233,7 @@ def _add_up(ledger: Ledger, since: float) -> Spending:
                 days[day] += dollars
         total = sum(days.values()) if bills else None
         provider = row.spec.get("provider", "")
-        told.pools.append(
-            PoolCost(row.name, row.key, provider, names, row.created_at, total, row.ended_at is None)
-        )
+        told.pools.append(PoolCost(row.name, row.key, provider, names, row.created_at, total, row.ended_at is None))
         told.by_function[", ".join(names)] += total or 0.0
         for day, dollars in days.items():
             told.by_day[day] += dollars
@@ -510,11 +506,7 @@ class _Pools:
             self.rows[row.token] = pool, list(bills_of_pool(self.ledger, pool))
         pool, bills = self.rows[row.token]
         cause = row.root_cause
-        error = (
-            ""
-            if cause is None
-            else f"{cause.who.replace('rank ', 'r')}{cause.type}: {cause.message}".rstrip(": ")
-        )
+        error = "" if cause is None else f"{cause.who.replace('rank ', 'r')}{cause.type}: {cause.message}".rstrip(": ")
         told = self.launches.get(row.run) or _launched(pool.key, row.run)
         if told.script:  # what nobody kept may be on its way
             self.launches[row.run] = told
@@ -836,9 +828,7 @@ def in_run(
         given = []
         for outcome, _ in ledger.each_outcome(run):
             check()
-            given += [
-                _found(outcome.rank, None, text, words) for text in _told(outcome) if having([text], words)
-            ]
+            given += [_found(outcome.rank, None, text, words) for text in _told(outcome) if having([text], words)]
         found = replace(given[0], lines=len(given)) if given else None
     yield None if found is None else replace(found, whole=read < MOST)
 

@@ -149,9 +149,7 @@ async def checked(
         return [_silent(name, patience)]
 
 
-async def _lines(
-    name: str, settings: Mapping[str, str], patience: float, python: Interpreter | None
-) -> list[Check]:
+async def _lines(name: str, settings: Mapping[str, str], patience: float, python: Interpreter | None) -> list[Check]:
     try:
         provider: Any = make(by_name(name), settings)
         async with asyncio.timeout(patience):
@@ -204,9 +202,7 @@ class Insides(SessionPart):
 
         return self._submit(work())
 
-    def debug(
-        self, pool: str, rank: int, who: str, *, text: str = "", eof: bool = False
-    ) -> Future[tuple[bytes, bool]]:
+    def debug(self, pool: str, rank: int, who: str, *, text: str = "", eof: bool = False) -> Future[tuple[bytes, bool]]:
         """What the debugger of a rank that waits at a breakpoint prints, and whether that is over; see
         ``rank_inspection.debug``.
 
@@ -418,9 +414,7 @@ class Session(CheckUps, Comparing, Insides, Launching, OutputFiles, TrialRuns):
         self._back_off = BackOff()
         self._over: dict[str, PoolView] = {}  # ended, and not by us; most as outlines
         self._read_over = 0.0  # the end of the last of them
-        self._rows: tuple[tuple[int, ...], list[PoolRow]] | None = (
-            None  # those that are not over, and when that was so
-        )
+        self._rows: tuple[tuple[int, ...], list[PoolRow]] | None = None  # those that are not over, and when that was so
         self._over_as_of: tuple[int, ...] = ()  # the same of what was read of those that are
         self._recalled = ""  # token of the one of them that is whole
         self._questions = Questions()
@@ -1006,9 +1000,7 @@ class LookingOnly(Session):
         # A signal can interrupt what a rank waits in.
         return _refused() if signal else super().stacks(pool, run, ranks)
 
-    def debug(
-        self, pool: str, rank: int, who: str, *, text: str = "", eof: bool = False
-    ) -> Future[tuple[bytes, bool]]:
+    def debug(self, pool: str, rank: int, who: str, *, text: str = "", eof: bool = False) -> Future[tuple[bytes, bool]]:
         # Who debugs a rank has it do what they type.
         return _refused()
 

@@ -71,13 +71,9 @@ def install(python: str | None = None) -> Shim:
     if _is_ours(path):
         return Shim(path, python, changed=False)
     if not found["ours"]:
-        raise UsageError(
-            f"{python} has no skyward_core, which the alias stands for: install this package there first"
-        )
+        raise UsageError(f"{python} has no skyward_core, which the alias stands for: install this package there first")
     if found["managed"]:
-        raise UsageError(
-            f"{python} is the system's, whose packages its own tools manage: name another by --python"
-        )
+        raise UsageError(f"{python} is the system's, whose packages its own tools manage: name another by --python")
     try:
         _clear(site)
         with tempfile.NamedTemporaryFile("w", dir=site, prefix=_PREFIX, delete=False) as file:

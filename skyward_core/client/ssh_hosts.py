@@ -158,9 +158,7 @@ class HostGroup:
     def exchanged(self, host: str, other: str) -> None:
         """Have another host in a host's place; raises as :meth:`added`."""
         new = self._new(other)
-        settings_editing.save_host_groups(
-            self.file, self.name, [new if each == host else each for each in self.hosts]
-        )
+        settings_editing.save_host_groups(self.file, self.name, [new if each == host else each for each in self.hosts])
 
     def removed(self, host: str) -> None:
         """Have it without a host; raises as :meth:`added`, and where it would be empty."""
@@ -189,9 +187,7 @@ def groups() -> list[HostGroup]:
     Raises:
         UsageError: a ``skyward.toml`` cannot be used.
     """
-    return [
-        HostGroup(name, path, hosts) for name, (path, hosts) in settings_editing.read_host_groups().items()
-    ]
+    return [HostGroup(name, path, hosts) for name, (path, hosts) in settings_editing.read_host_groups().items()]
 
 
 def new_group(name: str, host: str, file: Path | None = None) -> None:
@@ -365,9 +361,7 @@ def _target_of(ledger: Ledger, pool: PoolRow, node: int) -> Any:
     machines = ledger.machines(pool.token)
     provider = providers.from_json(pool.provider)
     if not isinstance(provider, ReachedOverSSH):
-        raise UsageError(
-            f"pool {pool.name} is on {provider.name}: its files are here already, so cp copies them"
-        )
+        raise UsageError(f"pool {pool.name} is on {provider.name}: its files are here already, so cp copies them")
     return provider.target(machines[node].address)
 
 
@@ -461,9 +455,7 @@ async def _from_node(target: Any, wanted: str, own: Path, far: Far) -> Copied:
                     place.mkdir(mode=0o700)
                     continue
                 there = str(PurePosixPath(source, *each.parts))
-                await sftp.get(
-                    there, os.fsencode(place), follow_symlinks=False, progress_handler=progress.of_file
-                )
+                await sftp.get(there, os.fsencode(place), follow_symlinks=False, progress_handler=progress.of_file)
                 if place.is_symlink() or not place.is_file():
                     raise PoolError(f"{field(there)} became a link, or a folder, while it was copied")
                 place.chmod(each.mode & 0o777 | stat.S_IRUSR | stat.S_IWUSR)
@@ -536,9 +528,7 @@ def _entries_here(source: Path) -> list[_Entry]:
     return found
 
 
-async def _entries_there(
-    sftp: Any, path: str, parts: tuple[str, ...], limit: _AnswerLimit
-) -> AsyncIterator[_Entry]:
+async def _entries_there(sftp: Any, path: str, parts: tuple[str, ...], limit: _AnswerLimit) -> AsyncIterator[_Entry]:
     limit.extend()
     facts = await sftp.lstat(path)
     mode = facts.permissions or 0
@@ -644,9 +634,7 @@ async def _sftp(target: Any) -> AsyncIterator[tuple[Any, _AnswerLimit]]:
         except asyncssh.SFTPError as error:
             raise PoolError(f"{target.host} refuses: {field(error.reason)}") from error
         except asyncssh.ChannelOpenError as error:
-            raise PoolError(
-                f"{target.host} serves no SFTP, which copies go by: {field(str(error))}"
-            ) from error
+            raise PoolError(f"{target.host} serves no SFTP, which copies go by: {field(str(error))}") from error
         except (asyncssh.Error, OSError) as error:
             raise PoolError(f"the copy was broken off: {field(str(error))}") from error
         except SkywardError:

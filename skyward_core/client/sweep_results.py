@@ -225,13 +225,9 @@ def going_on(ledger: Ledger, row: RunRow, look: Callable[[str], None]) -> Iterat
                 held.enter_context(pool_folder.claimed(key, name))
                 place = pool_folder.gone_on_by(key, name)
             except pool_folder.Claimed as error:
-                raise UsageError(
-                    f"{error} goes on with what is missing of run {row.run}: it may still come"
-                ) from error
+                raise UsageError(f"{error} goes on with what is missing of run {row.run}: it may still come") from error
             except (OSError, ValueError) as error:
-                raise UsageError(
-                    f"it cannot be told whether anybody goes on with run {row.run}: {error}"
-                ) from error
+                raise UsageError(f"it cannot be told whether anybody goes on with run {row.run}: {error}") from error
             later = None if place is None else _begun(ledger, *place, look)
             if later is None:
                 yield row
@@ -261,9 +257,7 @@ def gangs_of(ledger: Ledger, row: RunRow) -> tuple[list[RunRow], bool]:
     sheet = _sheet_of(key, row.run)
     if sheet is None or not sheet.gang:
         return [row], False
-    return [found for run in sheet.runs.values() if (found := ledger.run(run))], pool_folder.goes_on(
-        key, sheet
-    )
+    return [found for run in sheet.runs.values() if (found := ledger.run(run))], pool_folder.goes_on(key, sheet)
 
 
 def _sheet_of(pool: str, run: str) -> TrialSheet | None:

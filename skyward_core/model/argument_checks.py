@@ -79,9 +79,7 @@ def sent_pattern(value: Any) -> str:
             "as in 'data' or '*.bin'"
         )
     if set(parts) <= {"", "."} or any("**" in part != "**" for part in parts):
-        raise ValueError(
-            f"{value!r:.80} names no files: write a path, or a pattern such as 'data/**' or '*.bin'"
-        )
+        raise ValueError(f"{value!r:.80} names no files: write a path, or a pattern such as 'data/**' or '*.bin'")
     return plain
 
 
@@ -106,9 +104,7 @@ def whole(least: int, most: int) -> Check:
 
 def seconds(*, least: float | None = None, most: float | None = None) -> Check:
     """A time of at least ``least``; of more than nothing where that is None."""
-    words = (
-        "more than 0" if least is None else f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
-    )
+    words = "more than 0" if least is None else f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
 
     def check(value: Any) -> float:
         number = _number(value)
@@ -128,9 +124,7 @@ def dollars(value: Any) -> float:
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_DURATION = re.compile(
-    r"(\d+(?:\.\d+)?)\s*(s|sec|second|m|min|minute|h|hour|d|day|w|week)s?", re.IGNORECASE | re.ASCII
-)
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|sec|second|m|min|minute|h|hour|d|day|w|week)s?", re.IGNORECASE | re.ASCII)
 
 
 def duration(value: Any) -> float:

@@ -274,9 +274,7 @@ class RunError(SkywardError, RuntimeError):
         self.results = dict(results or {})
 
 
-Action = Literal[
-    "list", "list-all", "attach", "down", "results", "trust-host-key", "upgrade", "blocks", "purchases"
-]
+Action = Literal["list", "list-all", "attach", "down", "results", "trust-host-key", "upgrade", "blocks", "purchases"]
 
 
 @value
@@ -302,9 +300,7 @@ def in_python(hint: Hint) -> str:
     name = hint.subject
     match hint.action:
         case "attach":
-            return (
-                f"use it (sky.attach({name!r})), end it (sky.attach({name!r}).down()), or choose another name"
-            )
+            return f"use it (sky.attach({name!r})), end it (sky.attach({name!r}).down()), or choose another name"
         case "trust-host-key":
             more = f", known_hosts={hint.path!r}" if hint.path else ""
             return f"accept it with: sky.SSH([{name!r}]{more}, host_keys='accept-new')"

@@ -232,9 +232,7 @@ class Function(Uncalled, Generic[P, T_co]):
         """
         return self.fn(*args, **kwargs)
 
-    def __skyward_wrap__(
-        self, decorator: Callable[[Callable[P, T_co]], Callable[P, T_co]]
-    ) -> Function[P, T_co]:
+    def __skyward_wrap__(self, decorator: Callable[[Callable[P, T_co]], Callable[P, T_co]]) -> Function[P, T_co]:
         """The same function with its body decorated; lets decorators of ours stand above ``@function`` too."""
         return Function(decorator(self.fn), self.timeout)
 
@@ -452,9 +450,7 @@ def _nodes(nodes: int | Iterable[int] | None) -> int | tuple[int, ...] | None:
     if nodes is None or (isinstance(nodes, int) and not isinstance(nodes, bool) and nodes > 0):
         return nodes
     if isinstance(nodes, int | str | bytes):
-        raise ValueError(
-            f"nodes must be a number of them, 1 at least, or a list of such as [0, 2], not {nodes!r}"
-        )
+        raise ValueError(f"nodes must be a number of them, 1 at least, or a list of such as [0, 2], not {nodes!r}")
     named = tuple(sorted(nodes))
     if not named or any(isinstance(each, bool) or not isinstance(each, int) or each < 0 for each in named):
         raise ValueError(f"nodes must be a list of indices such as [0, 2], not {list(named)!r:.80}")
@@ -477,9 +473,7 @@ class PendingGroup(_Value, Generic[R]):
     stream: bool
     ordered: bool
 
-    def __init__(
-        self, items: tuple[PendingFunction[Any], ...], stream: bool = False, ordered: bool = True
-    ) -> None:
+    def __init__(self, items: tuple[PendingFunction[Any], ...], stream: bool = False, ordered: bool = True) -> None:
         _set(self, "items", items)
         _set(self, "stream", stream)
         _set(self, "ordered", ordered)
@@ -507,9 +501,7 @@ class PendingGroup(_Value, Generic[R]):
         Raises:
             ValueError: ``seconds`` is not more than 0.
         """
-        return PendingGroup(
-            tuple(item.with_timeout(seconds) for item in self.items), self.stream, self.ordered
-        )
+        return PendingGroup(tuple(item.with_timeout(seconds) for item in self.items), self.stream, self.ordered)
 
     def __rshift__(self, pool: Dispatcher) -> R:
         result: R = _dispatcher(pool, ">>").run_group(self)

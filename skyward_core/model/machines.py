@@ -132,9 +132,7 @@ def lie(bought: Bought, arrived: Arrived) -> str:
         if (least := min(memory for _, memory in arrived.gpus)) < ENOUGH * bought.memory_gb:
             return f"a GPU of it has {least:.1f} GB, and {wanted} were bought"
     if arrived.disk is not None and arrived.disk < SLOWEST_DISK:
-        return (
-            f"its disk takes {arrived.disk:.1f} MB/s, and {SLOWEST_DISK:g} MB/s is the least that is of use"
-        )
+        return f"its disk takes {arrived.disk:.1f} MB/s, and {SLOWEST_DISK:g} MB/s is the least that is of use"
     return ""
 
 

@@ -281,10 +281,7 @@ def _lacks_accelerator(offer: Offer, wish: Wish) -> str:
         return f"has {offer.count} {offer.accelerator}" if offer.accelerator and not named else ""
     if offer.accelerator != wanted.name or offer.count != wanted.count:
         return f"has {offer.count} {offer.accelerator}" if offer.count else "has no accelerator"
-    if (
-        wanted.memory_gb is not None
-        and abs(offer.memory_each_gb - wanted.memory_gb) > SLACK * wanted.memory_gb
-    ):
+    if wanted.memory_gb is not None and abs(offer.memory_each_gb - wanted.memory_gb) > SLACK * wanted.memory_gb:
         return f"has {offer.accelerator} of {offer.memory_each_gb:g} GB"
     return ""
 

@@ -50,9 +50,7 @@ def unheeded(why: str, *meaningless: Any) -> Rule:
 
     def rule(kind: str, name: str, value: Any) -> dict[str, Any]:
         if not any(value is each or value == each for each in (None, *meaningless)):
-            warnings.warn(
-                f"{kind}({name}=...) goes unheeded: {why}", FutureWarning, stacklevel=_to_the_script()
-            )
+            warnings.warn(f"{kind}({name}=...) goes unheeded: {why}", FutureWarning, stacklevel=_to_the_script())
         return {}
 
     return rule
@@ -153,9 +151,7 @@ def takes(rules: Rules) -> Callable[[type[T]], type[T]]:
 
 NO_RETRY = "no call is made again by itself: catch sky.RunError, and send it again"
 _OF_CALLS: Rules = {
-    "queue_timeout": unheeded(
-        "a call waits for its turn for as long as it takes; timeout= counts from its start", 0
-    ),
+    "queue_timeout": unheeded("a call waits for its turn for as long as it takes; timeout= counts from its start", 0),
     "retry": unheeded(NO_RETRY),
 }
 
@@ -285,11 +281,7 @@ def check_words(cls: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
         refuse_unknown(kind, given, known)
     if len(args) > places:
         takes = (
-            "takes no arguments"
-            if known == []
-            else f"takes {places} by position"
-            if places
-            else "takes all by name"
+            "takes no arguments" if known == [] else f"takes {places} by position" if places else "takes all by name"
         )
         raise TypeError(f"{kind} {takes}, and was given {len(args)}{' by position' * bool(known)}")
 
@@ -326,9 +318,7 @@ def no_call(given: Any, position: int) -> TypeError:
     if isinstance(given, Uncalled):
         return not_called(given, "sky.gather({}(...), ...)", None)
     spread = ": spread it, sky.gather(*calls)" if isinstance(given, Iterable) else ""
-    return TypeError(
-        f"gather takes calls of @function functions; number {position} is {type(given).__name__}{spread}"
-    )
+    return TypeError(f"gather takes calls of @function functions; number {position} is {type(given).__name__}{spread}")
 
 
 def not_called(function: Any, right: str, other: Any) -> TypeError:
@@ -341,9 +331,7 @@ def not_called(function: Any, right: str, other: Any) -> TypeError:
     """
     name = _name(function)
     beside = f"{_name(other)}(...)" if isinstance(other, Uncalled | Unrun) else "..."
-    return TypeError(
-        f"{name} is a function, and what runs is a call of it: call it, {right.format(name, beside)}"
-    )
+    return TypeError(f"{name} is a function, and what runs is a call of it: call it, {right.format(name, beside)}")
 
 
 def not_run(call: Any) -> str:

@@ -181,9 +181,7 @@ def made_up_name(script: str) -> str:
 
 def _secret(value: Any) -> str:
     if not isinstance(value, str) or len(value) < SHORTEST:  # and no word of what it is
-        raise ValueError(
-            f"should be texts of {SHORTEST} characters or more: shorter ones stand in other words, too"
-        )
+        raise ValueError(f"should be texts of {SHORTEST} characters or more: shorter ones stand in other words, too")
     return value
 
 
@@ -280,9 +278,7 @@ class Image(CheckedValue):
         super().__post_init__()
         said = self._files
         if len(said) > 1:
-            raise SpecError(
-                f"{' and '.join(said)} each say what is installed: leave all but one out", said[0]
-            )
+            raise SpecError(f"{' and '.join(said)} each say what is installed: leave all but one out", said[0])
 
     @property
     def packages_by(self) -> str:
@@ -291,9 +287,7 @@ class Image(CheckedValue):
 
     @property
     def _files(self) -> list[str]:
-        return [
-            each for each in ("lock", "requirements", "project") if getattr(self, each) not in (None, False)
-        ]
+        return [each for each in ("lock", "requirements", "project") if getattr(self, each) not in (None, False)]
 
     def describe(self) -> dict[str, Any]:
         """The image as JSON, without its variables; URLs may hold credentials."""
@@ -334,9 +328,7 @@ class Worker(CheckedValue):
 _CALLS_LIMIT = "a call takes as long as its function says, @sky.function(timeout=...), or as it takes"
 _TRIES_AGAIN = "a start tries again by itself, within start_timeout="
 _IS_FIXED = "a pool has as many machines as it was started with"
-_IS_HEALTHY = (
-    "a machine is taken as lost where it does not answer for lost_after= seconds, and no command is asked"
-)
+_IS_HEALTHY = "a machine is taken as lost where it does not answer for lost_after= seconds, and no command is asked"
 _PARTS_OF_START = ("provision_timeout", "ssh_timeout", "bootstrap_timeout", "worker_timeout")
 
 
@@ -466,17 +458,11 @@ class Options(CheckedValue):
         if given.get("ready_timeout") is None and any(each is not None for each in parts):
             # Together they are a start; one that is asked to wait longer than ours for one part waits so long.
             given.setdefault("start_timeout", max(300.0, sum(each for each in parts if each is not None)))
-        return super()._today(
-            args, {name: value for name, value in given.items() if name not in _PARTS_OF_START}
-        )
+        return super()._today(args, {name: value for name, value in given.items() if name not in _PARTS_OF_START})
 
     def describe(self) -> dict[str, Any]:
         """The options as JSON, without secrets, and without what is the pool's."""
-        return {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in ("secrets", "worker", "selection")
-        }
+        return {name: value for name, value in asdict(self).items() if name not in ("secrets", "worker", "selection")}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Options:

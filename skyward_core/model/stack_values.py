@@ -82,8 +82,4 @@ class Stacks:
     @property
     def unknown(self) -> list[RankStack]:
         """Processes whose stack is not known, and would tell something: others have none, or nothing left to do."""
-        return [
-            each
-            for each in self.ranks
-            if not each.how and each.at != "gone" and each.rank not in self.returned
-        ]
+        return [each for each in self.ranks if not each.how and each.at != "gone" and each.rank not in self.returned]

@@ -15,9 +15,7 @@ T = TypeVar("T")
 @overload
 def stream(fn: Callable[P, Iterator[T]], /) -> Function[P, Iterator[T]]: ...
 @overload
-def stream(
-    *, timeout: float | None = None
-) -> Callable[[Callable[P, Iterator[T]]], Function[P, Iterator[T]]]: ...
+def stream(*, timeout: float | None = None) -> Callable[[Callable[P, Iterator[T]]], Function[P, Iterator[T]]]: ...
 def stream(
     fn: Callable[P, Iterator[T]] | None = None, /, *, timeout: float | None = None
 ) -> Function[P, Iterator[T]] | Callable[[Callable[P, Iterator[T]]], Function[P, Iterator[T]]]:
@@ -34,9 +32,7 @@ def stream(
 
     def decorate(inner: Callable[P, Iterator[T]]) -> Function[P, Iterator[T]]:
         if not isgeneratorfunction(inner):
-            raise TypeError(
-                f"@stream is for generator functions, and {name_of(inner)} has no yield: write @function"
-            )
+            raise TypeError(f"@stream is for generator functions, and {name_of(inner)} has no yield: write @function")
         return Function(inner, timeout)
 
     return decorate if fn is None else decorate(fn)

@@ -54,9 +54,7 @@ class Places(NamedTuple):
         return re.sub(r"(?<= \()[^;()]+(?=:\d+\))", lambda file: self.known(file[0]), text).encode()
 
 
-_THREAD = re.compile(
-    r"(?:Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[([^\n]*)\])? \(most recent call first\):"
-)
+_THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[([^\n]*)\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 
 
@@ -99,9 +97,7 @@ def of_faulthandler(said: str) -> list[Thread]:
             threads.append({"name": _text(head[2]), "frames": [], "gil": False})
         elif threads and (frame := _FRAME.fullmatch(line)):
             file, number, name = frame.groups()
-            threads[-1]["frames"].append(
-                [_text(name), _text(file), _line(int(number) if number.isdecimal() else 0)]
-            )
+            threads[-1]["frames"].append([_text(name), _text(file), _line(int(number) if number.isdecimal() else 0)])
     threads.reverse()
     for thread in threads:
         thread["frames"] = _bounded(thread["frames"])
@@ -290,9 +286,7 @@ def run(command: list[str], patience: float) -> tuple[bytes, bytes]:
     timer = threading.Timer(patience, end)
     timer.start()
     errors: list[bytes] = []
-    aside = threading.Thread(
-        target=lambda: errors.append(child.stderr.read(1 << 16) if child.stderr else b"")
-    )
+    aside = threading.Thread(target=lambda: errors.append(child.stderr.read(1 << 16) if child.stderr else b""))
     aside.start()
     try:
         said = child.stdout.read(MOST_PY_SPY_BYTES + 1) if child.stdout else b""

@@ -183,9 +183,7 @@ def _parameters(made: Any) -> dict[str, str]:
 def _needed(made: Any, given: Mapping[str, Any]) -> str:
     """The parameters that a plugin cannot do without and is not given, as it declares them."""
     told = _parameters(made)
-    required = (
-        each.name for each in (fields(made) if told else ()) if _is_required(each) and each.name not in given
-    )
+    required = (each.name for each in (fields(made) if told else ()) if _is_required(each) and each.name not in given)
     return ", ".join(f"{name}: {told[name]}" for name in required)
 
 

@@ -162,9 +162,7 @@ def check_plugins(plugins: Iterable[object]) -> tuple[Plugin, ...]:
             raise UsageError(f"plugin {plugin.name} is given twice; keep one")
         for other in plugin.requires:
             if other not in seen:
-                raise UsageError(
-                    f"plugin {plugin.name} needs plugin {other} before it: plugins=[{other}, ...]"
-                )
+                raise UsageError(f"plugin {plugin.name} needs plugin {other} before it: plugins=[{other}, ...]")
         seen[plugin.name] = plugin
     for plugin in seen.values():
         for other in plugin.conflicts:
@@ -235,9 +233,7 @@ def has_app(plugins: Iterable[Plugin]) -> bool:
     return any(getattr(plugin.around_app, "__func__", None) is not Plugin.around_app for plugin in plugins)
 
 
-def enter_process(
-    plugins: Iterable[Plugin], info: InstanceInfo, own: InstanceInfo | None = None
-) -> ExitStack:
+def enter_process(plugins: Iterable[Plugin], info: InstanceInfo, own: InstanceInfo | None = None) -> ExitStack:
     """Enter every plugin's ``around_process``, in order.
 
     Args:
@@ -321,9 +317,7 @@ def _entered(
 
 
 @contextmanager
-def _around(
-    plugin: Plugin, hook: str, make: Callable[[Plugin], AbstractContextManager[object]]
-) -> Iterator[None]:
+def _around(plugin: Plugin, hook: str, make: Callable[[Plugin], AbstractContextManager[object]]) -> Iterator[None]:
     stack = ExitStack()
     with _named(plugin, hook):
         stack.enter_context(make(plugin))

@@ -26,9 +26,7 @@ from skyward_core.util.byte_sizes import size_in_words
 
 SOCKET = "socket"
 PATIENCE = 60.0  # seconds for the server to be there: the head may come up after other nodes
-ON_ITS_HOST = (
-    5.0  # seconds of that where its socket is: there the server comes before all else, and this one is gone
-)
+ON_ITS_HOST = 5.0  # seconds of that where its socket is: there the server comes before all else, and this one is gone
 TIMEOUT = 30.0  # seconds for an answer; longer than a command waits there
 PAUSE = 0.1  # seconds between attempts
 
@@ -90,9 +88,7 @@ class SharedWay:
             except exceptions.RedisError as error:
                 client.close()
                 if time.monotonic() - began > patience:
-                    raise PoolError(
-                        f"the shared state of pool {self.pool} does not answer: {error}"
-                    ) from error
+                    raise PoolError(f"the shared state of pool {self.pool} does not answer: {error}") from error
             time.sleep(PAUSE)
 
     def _client(self) -> Any:
@@ -110,9 +106,7 @@ class SharedWay:
         }
         folder = private_folder(self._token)
         if _is_ours(folder):
-            pool = ConnectionPool(
-                connection_class=UnixDomainSocketConnection, path=str(folder / SOCKET), **common
-            )
+            pool = ConnectionPool(connection_class=UnixDomainSocketConnection, path=str(folder / SOCKET), **common)
         else:
             host, port = self._find()
             kind, context = _by_tls(), _context(self._authority)
@@ -294,9 +288,7 @@ class SharedLock:
         with asked(self._way) as redis:
             freed = redis.eval(RELEASE, 2, self._key, f"{self._key}:free", token, HELD_MS)
         if not freed:
-            raise PoolError(
-                f"{self!r} was lost while it was held: its holder gave no sign for {HELD_MS // 1000} s"
-            )
+            raise PoolError(f"{self!r} was lost while it was held: its holder gave no sign for {HELD_MS // 1000} s")
 
     def locked(self) -> bool:
         """Whether anybody holds it now."""
@@ -395,9 +387,7 @@ def _check_plain(key: object) -> None:
             _check_plain(part)
     elif key is not None and type(key) not in (str, int, float, bytes, bool):
         kind = type(key).__name__
-        raise UsageError(
-            f"keys of a dict and members of a set are texts, numbers, None or tuples of these, not {kind}"
-        )
+        raise UsageError(f"keys of a dict and members of a set are texts, numbers, None or tuples of these, not {kind}")
     elif isinstance(key, float) and not math.isfinite(key):
         raise UsageError(f"{key} is no key: it is not a finite number")
 
@@ -516,9 +506,7 @@ class SharedState:
         if not info.run:
             raise UsageError("ranks meet at a barrier within a call of a run, and this is none")
         if parties is None and not together():
-            raise UsageError(
-                "this call runs on one rank: say how many meet at the barrier, sky.barrier(name, parties)"
-            )
+            raise UsageError("this call runs on one rank: say how many meet at the barrier, sky.barrier(name, parties)")
         count = info.world_size if parties is None else parties
         if count < 1:
             raise UsageError(f"a barrier is of 1 party or more, not {count}")

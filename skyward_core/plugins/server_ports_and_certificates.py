@@ -67,9 +67,7 @@ def papers(name: str) -> tuple[str, str, str]:
     def signed(holder: str, public: ec.EllipticCurvePublicKey, *, is_authority: bool) -> str:
         builder = x509.CertificateBuilder(named(name), named(holder), public, x509.random_serial_number())
         builder = builder.not_valid_before(BEGINNING).not_valid_after(NO_END)
-        builder = builder.add_extension(
-            x509.BasicConstraints(ca=is_authority, path_length=None), critical=True
-        )
+        builder = builder.add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
         made = builder.sign(authority, hashes.SHA256())
         return made.public_bytes(serialization.Encoding.PEM).decode()
 

@@ -84,9 +84,7 @@ def folder_here() -> Path:
         raise PoolError("this process belongs to no node of a pool")
     folder = Path("/", f":{marks}".rpartition(":/")[2], "between-nodes")
     if os.pathsep in str(folder):
-        raise PoolError(
-            f"{folder} cannot be an entry of PATH: it has a colon in its name. Use another home folder."
-        )
+        raise PoolError(f"{folder} cannot be an entry of PATH: it has a colon in its name. Use another home folder.")
     return folder
 
 
@@ -158,9 +156,7 @@ def of_gang(info: InstanceInfo, slots: int) -> dict[str, str]:
         "I_MPI_PERHOST": str(rows[0][1]),  # of its host file it takes the hosts alone, and fills their cores
     }
     if not os.getuid():  # there is nobody else, and Open MPI asks twice
-        told |= {
-            f"{name}_ALLOW_RUN_AS_ROOT{end}": "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")
-        }
+        told |= {f"{name}_ALLOW_RUN_AS_ROOT{end}": "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")}
     if (folder / CONFIG).exists():
         _write_hosts(folder, info)
         told |= _of_ssh(folder, os.environ.get("PATH", os.defpath))
@@ -183,10 +179,7 @@ def _write_hosts(folder: Path, info: InstanceInfo) -> None:
     for peer in info.peers if whole else ():
         names = [f"node{peer.node}", f"{info.pool}-worker{peer.node}" if peer.node else info.pool]
         places[peer.address] += names
-    blocks = [
-        f"Host {' '.join(names)}\n  HostName {address.replace('%', '%%')}\n"
-        for address, names in places.items()
-    ]
+    blocks = [f"Host {' '.join(names)}\n  HostName {address.replace('%', '%%')}\n" for address, names in places.items()]
     every = " ".join(name for names in places.values() for name in names)
     user = pwd.getpwuid(os.getuid()).pw_name
     common = OF_HOSTS.format(user=user, port=about["port"], known_as=KNOWN_AS, folder=folder)
@@ -374,9 +367,7 @@ def _settings(folder: Path, address: str, port: int) -> str:
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError as error:
-        raise PoolError(
-            f"user {os.getuid()} has no name on this node, and sshd admits none without"
-        ) from error
+        raise PoolError(f"user {os.getuid()} has no name on this node, and sshd admits none without") from error
     if not os.getuid():
         with suppress(OSError):
             Path(PRIVILEGED).mkdir(mode=0o755, exist_ok=True)

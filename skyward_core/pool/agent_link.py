@@ -202,9 +202,7 @@ class Link:
         nothing: Heard = {}
         self.welcome: AgentWelcome = nothing  # until it has come
         self.last_sizes: dict[str, int] | None = None  # of the log files, told at the agent's end
-        self.left: dict[str, int] | None = (
-            None  # runs with results that nobody has confirmed, and bytes: the same
-        )
+        self.left: dict[str, int] | None = None  # runs with results that nobody has confirmed, and bytes: the same
         self.loop = asyncio.get_running_loop()
         self._listener = listener
         self._observer = observer
@@ -226,9 +224,7 @@ class Link:
         self._watcher: asyncio.Task[None] | None = None
         self._heard_at = 0.0
         self._welcomed: asyncio.Future[None] | None = None
-        self._early: list[tuple[FromAgent, bytes]] | None = (
-            None  # what came before the listener knew the welcome
-        )
+        self._early: list[tuple[FromAgent, bytes]] | None = None  # what came before the listener knew the welcome
 
     # -- connection --------------------------------------------------------------------------------------
 
@@ -367,9 +363,7 @@ class Link:
     @property
     def silence(self) -> str:
         """How long the agent has said nothing, in words; of one that we never heard there is no such time."""
-        return (
-            f"has said nothing for {self.quiet:.0f} s" if self._heard_at else "has not been reached from here"
-        )
+        return f"has said nothing for {self.quiet:.0f} s" if self._heard_at else "has not been reached from here"
 
     @property
     def load(self) -> int:
@@ -450,9 +444,7 @@ class Link:
 
     def _greet(self, header: AgentWelcome) -> None:
         if header["version"] != VERSION:
-            said = (
-                f"node {self.node} speaks version {header['version']} of the protocol, this client {VERSION}"
-            )
+            said = f"node {self.node} speaks version {header['version']} of the protocol, this client {VERSION}"
             raise WireError(said)
         self.welcome = header
         self.clock.greets(header.get("now", time.time()))
@@ -470,9 +462,7 @@ class Link:
         was_up, self.up, self._pipe = self.up, False, None
         self.silent = False  # that was said of a connection
         error = error or self._amiss
-        failure = ConnectionError(
-            f"the connection to node {self.node} was lost" + (f": {error}" if error else "")
-        )
+        failure = ConnectionError(f"the connection to node {self.node} was lost" + (f": {error}" if error else ""))
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_exception(failure)
         for _, waiting in self._waiting.values():

@@ -142,9 +142,7 @@ class Direct:
             self._threads = ThreadPoolExecutor(THREADS, "bulk")
         if self._kept is None:
             # Beside SSH they are to take a small part only of what may be open.
-            self._kept = direct_transfer.IdleStreams(
-                MOST_IDLE_STREAMS if _room_for(4 * MOST_IDLE_STREAMS) else 0
-            )
+            self._kept = direct_transfer.IdleStreams(MOST_IDLE_STREAMS if _room_for(4 * MOST_IDLE_STREAMS) else 0)
         transfer = Transfer(Endpoint(place, node_name(link.node)), self._own(), self._kept)
         loop = asyncio.get_running_loop()
         try:
@@ -240,9 +238,7 @@ class Spread:
 
         async def give(at: int) -> None:
             above = (at - 1) // 2
-            if not (
-                at and self._cluster and await self._fetch(links[at], links[above], parcel, whole[above])
-            ):
+            if not (at and self._cluster and await self._fetch(links[at], links[above], parcel, whole[above])):
                 await self._bring(links[at], parcel)
             whole[at].set()
 

@@ -104,9 +104,7 @@ class Budget:
         return view.budget
 
     def _tell(self, state: BudgetStatus, budget: float, ends_at: float | None = None) -> None:
-        self._news.emit(
-            events.BudgetNews(pool=self._context.name, budget=budget, state=state, ends_at=ends_at)
-        )
+        self._news.emit(events.BudgetNews(pool=self._context.name, budget=budget, state=state, ends_at=ends_at))
 
     def _warning(self, spent: float, budget: float) -> str:
         view = self._context.view
@@ -153,9 +151,7 @@ class Expiry:
             moving = asyncio.create_task(self._move(LEFT))
             done, _ = await asyncio.wait([moving], timeout=FAREWELL)  # a call under way cannot be broken off
             if not done:
-                _log.warning(
-                    "when its machines end is not told: no answer", extra={"pool": self._context.name}
-                )
+                _log.warning("when its machines end is not told: no answer", extra={"pool": self._context.name})
 
     async def _move(self, seconds: float) -> None:
         context, provider = self._context, self._context.provider
@@ -167,9 +163,7 @@ class Expiry:
             work = provider.date(context.name, context.machines, at)
             await answered("date", context.name, work)
         except (SkywardError, OSError) as error:
-            self._news.complain(
-                f"what tells in the account when its machines end is not up to date: {what_of(error)}"
-            )
+            self._news.complain(f"what tells in the account when its machines end is not up to date: {what_of(error)}")
 
 
 def end_of(now: float, born: float, lease: float, ttl: float | None, seconds: float) -> float:

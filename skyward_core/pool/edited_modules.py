@@ -63,9 +63,7 @@ class FolderWatch:
                 self._file = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
                 if self._file >= 0:
                     self._poll.register(self._file, select.POLLIN)
-            return bool(
-                self._file >= 0 and libc.inotify_add_watch(self._file, os.fsencode(folder), _HAPPENS) >= 0
-            )
+            return bool(self._file >= 0 and libc.inotify_add_watch(self._file, os.fsencode(folder), _HAPPENS) >= 0)
         except AttributeError:
             return False
 
@@ -122,9 +120,7 @@ class EditedModules:
         self._watched: dict[str, set[str]] = {}
         self._read: dict[str, tuple[Stamp, str]] = {}
         self._seen_to: dict[str, str | Stamp | None] = {}
-        self._own: LoadedModules | None = (
-            None  # what this process has loaded itself, where nodes have copies of it
-        )
+        self._own: LoadedModules | None = None  # what this process has loaded itself, where nodes have copies of it
         self._renewing: asyncio.Task[None] | None = None
         self._next_look = 0.0  # at all that was sent
         self._watch, self._watch_of_sent = FolderWatch(), FolderWatch()

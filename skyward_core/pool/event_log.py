@@ -64,9 +64,7 @@ class Records:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_for = 0.0  # seconds that it was set for
 
-    def opened(
-        self, run: str, function: str, kind: str, total: int, at: float, *, ours: bool = False
-    ) -> None:
+    def opened(self, run: str, function: str, kind: str, total: int, at: float, *, ours: bool = False) -> None:
         """A run was dispatched; ``ours``: by this process."""
         if ours:
             self._ours.add(run)

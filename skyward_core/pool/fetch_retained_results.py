@@ -209,9 +209,7 @@ class Visit:
 
     def _link(self, transport: Transport, *, observer: bool = False) -> Link:
         machine = self._machine
-        return Link(
-            machine.node, transport, self, observer=observer, logs_from=machine.logs_from, pool=self._row.name
-        )
+        return Link(machine.node, transport, self, observer=observer, logs_from=machine.logs_from, pool=self._row.name)
 
     def _config(self) -> dict[str, Any]:
         """The agent's: it has no ranks, and only hands out what is there."""
@@ -333,11 +331,7 @@ class Visit:
     def cursors(self, node: int) -> dict[str, int]:
         """How much of its logs is here."""
         first = node * self._ranks
-        return {
-            name: at
-            for name, at in self._archive.cursors.items()
-            if first <= rank_of(name) < first + self._ranks
-        }
+        return {name: at for name, at in self._archive.cursors.items() if first <= rank_of(name) < first + self._ranks}
 
     @property
     def _ranks(self) -> int:
@@ -395,9 +389,7 @@ async def rescue(
     for now in seen:
         if now.state in ("unreachable", "lost"):
             why = safe(str(now.extra.get("why") or "it does not answer"))
-            lost.append(
-                f"{_where(now)} could not be asked for results, logs and files that nobody has fetched ({why})"
-            )
+            lost.append(f"{_where(now)} could not be asked for results, logs and files that nobody has fetched ({why})")
         elif left := Kept.of(context.token, now):
             kept.append(left)
         else:

@@ -133,9 +133,7 @@ class Keeper(ABC):
         """
 
     @abstractmethod
-    async def start_on(
-        self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = ""
-    ) -> bool:
+    async def start_on(self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = "") -> bool:
         """Start a broadcast on some of the nodes: ``send(epoch, nodes)`` hands its calls to their links. False where
         not enough of them are free yet.
 
@@ -273,9 +271,7 @@ class GangKeeper(Keeper):
     def whole(self) -> bool:
         """Whether all ranks live in one unbroken epoch."""
         epoch = self.head.epoch
-        return epoch > 0 and all(
-            link.epoch == epoch and not link.broken and not link.members for link in self._links
-        )
+        return epoch > 0 and all(link.epoch == epoch and not link.broken and not link.members for link in self._links)
 
     @property
     def ready(self) -> bool:
@@ -324,9 +320,7 @@ class GangKeeper(Keeper):
                 await self._release()
             return started
 
-    async def start_on(
-        self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = ""
-    ) -> bool:
+    async def start_on(self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = "") -> bool:
         async with self._busy:
             await self._hold()
             nodes = choose(wanted, await self._look(), job)
@@ -359,11 +353,7 @@ class GangKeeper(Keeper):
 
     async def _look(self) -> list[NodeHolds]:
         """What the nodes have, as they tell it; another client may have formed gangs there."""
-        links = [
-            link
-            for link in self._links
-            if link.up and not link.gone and "queue" in link.welcome.get("knows", ())
-        ]
+        links = [link for link in self._links if link.up and not link.gone and "queue" in link.welcome.get("knows", ())]
         answers: list[tuple[HoldsAnswer, bytes] | BaseException]
         answers = await asyncio.gather(*(link.ask({"t": "holds"}) for link in links), return_exceptions=True)
         told: dict[int, Mapping[str, HereOfGang]] = {}
@@ -419,9 +409,7 @@ class GangKeeper(Keeper):
         def tell() -> None:
             nonlocal told
             told = True
-            self._tell(
-                f"runs wait since {since} for their turn after those of {self._holder or 'another client'}"
-            )
+            self._tell(f"runs wait since {since} for their turn after those of {self._holder or 'another client'}")
 
         timer = asyncio.get_running_loop().call_later(PATIENCE, tell)
         try:
@@ -561,9 +549,7 @@ class Standalone(Keeper):
         send(FIRST)
         return True
 
-    async def start_on(
-        self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = ""
-    ) -> bool:
+    async def start_on(self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = "") -> bool:
         """The nodes with the least to do for this client; where all have some, its calls wait there."""
         await self.ensure()
         if isinstance(wanted, int):

@@ -67,9 +67,7 @@ def _made_again(kind: Any, row: dict[str, Any]) -> Any:
         return None  # of another version of this library, which knows its accounts by itself
 
 
-def accounts_of(
-    rows: Iterable[dict[str, Any]], named: Mapping[str, Sequence[Any]] = MappingProxyType({})
-) -> list[Any]:
+def accounts_of(rows: Iterable[dict[str, Any]], named: Mapping[str, Sequence[Any]] = MappingProxyType({})) -> list[Any]:
     """The accounts of providers, by what they wrote of themselves, and of those that are named, by their names."""
     used: dict[str, list[dict[str, Any]]] = {}
     for data in rows:
@@ -93,10 +91,7 @@ async def notes_after(row: PoolRow, ledger: Ledger) -> list[str]:
     looks = (_looked(row.name, each) for each in accounts)
     inventories = await asyncio.gather(*looks)
     found = [
-        judged(thing, row_of(thing, ledger), 0)
-        for inventory in inventories
-        for thing in inventory.things
-        if thing.ours
+        judged(thing, row_of(thing, ledger), 0) for inventory in inventories for thing in inventory.things if thing.ours
     ]
     notes = [_left([each for each in found if each.verdict != "up"])]
     unknown = {place: why for each in inventories for place, why in each.unknown.items()}
@@ -130,6 +125,4 @@ def _left(found: list[Found]) -> str:
     ids = ", ".join(f"{each.thing.id} in {each.thing.place}" for each in first)
     more = ", …" if len(found) > _NAMED else ""
     is_are = "is" if len(found) == 1 else "are"
-    return (
-        f"{' and '.join(parts)} of pools that are over {is_are} still there ({ids}{more}): sweep the account"
-    )
+    return f"{' and '.join(parts)} of pools that are over {is_are} still there ({ids}{more}): sweep the account"

@@ -68,17 +68,13 @@ class Measures:
     async def wait(self, patience: float = PATIENCE) -> None:
         """Wait until each node that can be asked has told something of now, or why it does not; so long at most."""
         since, deadline = time.time(), asyncio.get_running_loop().time() + patience
-        while asyncio.get_running_loop().time() < deadline and any(
-            map(self._lacks(since), self._context.links)
-        ):
+        while asyncio.get_running_loop().time() < deadline and any(map(self._lacks(since), self._context.links)):
             await asyncio.sleep(PAUSE)
 
     def _lacks(self, since: float) -> Callable[[Link], bool]:
         def lacks(link: Link) -> bool:
             machine = self._book.machine(link.node)
-            known = machine.why or (
-                machine.host.latest_at >= since and machine.host.seen > 1
-            )  # rates need two
+            known = machine.why or (machine.host.latest_at >= since and machine.host.seen > 1)  # rates need two
             return link.up and not link.silent and not known
 
         return lacks
@@ -140,11 +136,7 @@ class Recording:
     def work(self, link: Link, header: AgentPong) -> None:
         """An agent tells what its ranks have taken of the processor."""
         ranks = self._context.ranks_of(link.node)
-        told = {
-            rank: seconds
-            for rank in ranks
-            if (seconds := header.get("processor", {}).get(str(rank))) is not None
-        }
+        told = {rank: seconds for rank in ranks if (seconds := header.get("processor", {}).get(str(rank))) is not None}
         if told and self._records:
             from skyward_core.views import recorded_events
 

@@ -258,9 +258,7 @@ class Replacements:
         self._news.emit(
             events.NodePhase(pool=pool.name, node=node, phase="requested", detail=detail, retry_at=retry_at)
         )
-        self._news.emit(
-            events.PoolState(pool=pool.name, state="degraded", detail=f"node {node} is gone: {detail}")
-        )
+        self._news.emit(events.PoolState(pool=pool.name, state="degraded", detail=f"node {node} is gone: {detail}"))
 
     def _give_up(self, node: int, why: str, *, late: bool = False) -> None:
         """A node gets no other machine. ``late``: the time for that is over."""
@@ -296,9 +294,7 @@ class Revivals:
         failed = self._failed.get(node, [])
         if len(failed) >= FAILURES:
             return f"{len(failed)} attempts to start a new agent failed; the last: {failed[-1][1]}"
-        recent = self._started[node] = [
-            at for at in self._started.get(node, ()) if self._clock() - at < WINDOW
-        ]
+        recent = self._started[node] = [at for at in self._started.get(node, ()) if self._clock() - at < WINDOW]
         if len(recent) >= STARTS:
             return f"its agent died {len(recent) + 1} times within {WINDOW:.0f} s"
         return ""
@@ -474,9 +470,7 @@ class Watch:
             return ""
         try:
             async with asyncio.timeout(GLANCE):
-                (seen,) = await answered(
-                    "describe", context.name, context.provider.describe(context.name, [machine])
-                )
+                (seen,) = await answered("describe", context.name, context.provider.describe(context.name, [machine]))
         except (SkywardError, OSError):  # the log tells of it; that it is gone is known
             return ""
         return self._taken_back(link.node, seen)

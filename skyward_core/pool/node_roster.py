@@ -195,9 +195,7 @@ def taken_back(node: int, machine: Machine, *, noticed: bool = False) -> str:
 def in_words(node: int, told: NoticeKeys) -> str:
     """What a notice says."""
     if told["kind"] == "rebalance":
-        return (
-            f"the provider says that node {node}'s machine may soon be taken back; nothing is done about it"
-        )
+        return f"the provider says that node {node}'s machine may soon be taken back; nothing is done about it"
     left = told["left"]
     when = "now" if left is None else f"in {left:.0f} s"
     return (

@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 SLACK = 2.0  # seconds between two clocks that count as showing the same time
 PATIENCE = 60.0  # seconds that a node may take to look through its disk
 MOST = 200_000  # files of one node that are asked for, answer by answer
-FROZEN = (
-    6.0  # seconds without a word, though it was asked for one every 2 s, after which it is not waited for
-)
+FROZEN = 6.0  # seconds without a word, though it was asked for one every 2 s, after which it is not waited for
 
 
 class Listing(NamedTuple):
@@ -85,11 +83,7 @@ async def listing(
     links = [link for link in context.links if nodes is None or link.node in nodes]
     told = await asyncio.gather(*(_ask_all(link, context, patterns, run, whole=whole) for link in links))
     view = context.view.runs.get(run or "")
-    if (
-        view is not None
-        and (view.kind != "broadcast" or view.nodes)
-        and not all(each.forgotten for each in told)
-    ):
+    if view is not None and (view.kind != "broadcast" or view.nodes) and not all(each.forgotten for each in told):
         # Its calls went to some nodes only.
         told = [each._replace(why="") if each.forgotten else each for each in told]
     found = Listing([], sum(each.more for each in told), {}, {})
@@ -134,9 +128,7 @@ async def _ask_all(
     return told
 
 
-async def _ask(
-    link: Link, context: PoolContext, patterns: Sequence[str], run: str | None, after: str
-) -> _NodesFiles:
+async def _ask(link: Link, context: PoolContext, patterns: Sequence[str], run: str | None, after: str) -> _NodesFiles:
     # A machine of the pool's own has nobody else's, whatever the clock said when the pool was made.
     since = 0.0 if context.ends_machines else link.by_its_clock(context.row.created_at) - SLACK
     when: dict[str, object] = {"run": run} if run else {"since": since}
@@ -279,9 +271,7 @@ PAUSE = 1.0  # seconds before a file that was just being written is looked at ag
 TICK = 0.2  # seconds between two words on how far it is
 STUCK = 60.0  # seconds without a byte after which a node is given up for now
 HURRIED = 5.0  # the same where the pool is being torn down, and its agent says nothing at all
-SLOWEST = (
-    20e6  # bytes a second that a node reads at least of what it has sent before: it looks through that again
-)
+SLOWEST = 20e6  # bytes a second that a node reads at least of what it has sent before: it looks through that again
 
 Progress = Callable[[int, int], None]
 """Told how many bytes have come, and of how many."""
@@ -536,9 +526,7 @@ def _make_way(target: Path, folder: Path) -> None:
         OSError: they cannot be made, somebody else has made them, a link leads out of the folder, or it is ours.
     """
     if PARTS in target.relative_to(folder).parts:
-        raise OSError(
-            f"{PARTS} is where files are that are on their way: give that folder another name there"
-        )
+        raise OSError(f"{PARTS} is where files are that are on their way: give that folder another name there")
     folder.mkdir(parents=True, exist_ok=True)
     if not target.parent.resolve().is_relative_to(folder.resolve()):
         raise OSError(f"a link on the way to {target} leads out of {folder}")
@@ -553,9 +541,7 @@ def _make_way(target: Path, folder: Path) -> None:
 FOLDER = "outputs"  # of the client, in its working folder
 SETTLED = 3.0  # seconds without a change after which nobody is likely to be writing a file
 LOOK = (2.0, 15.0)  # seconds before the first and between later looks during a run
-BEHIND = (
-    32  # runs that wait to be looked at when they are over; of more, the pool's end sees to the older ones
-)
+BEHIND = 32  # runs that wait to be looked at when they are over; of more, the pool's end sees to the older ones
 NAMED = 5  # files that a receipt names, of each node's
 
 
@@ -600,9 +586,7 @@ class Outputs:
         self._stir = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
 
-    async def files(
-        self, patterns: Sequence[str] = (), run: str | None = None, *, whole: bool = True
-    ) -> Listing:
+    async def files(self, patterns: Sequence[str] = (), run: str | None = None, *, whole: bool = True) -> Listing:
         """What there is; nothing where ranks work in this machine's own folders.
 
         Args:
@@ -654,9 +638,7 @@ class Outputs:
         if notes and not found.folders:
             raise PoolError(f"of pool {self._context.name}: {'; '.join(notes)}")
         if found.untold:
-            notes.append(
-                f"{found.untold:,} more files are there than nodes name at once: say which, by patterns"
-            )
+            notes.append(f"{found.untold:,} more files are there than nodes name at once: say which, by patterns")
         return Haul(await self._take(found, found.files, run, to, progress), notes)
 
     async def _take(
@@ -795,8 +777,7 @@ class Outputs:
         whose = {node: [file for file in left if file.node == node] for node in found.folders}
         said = [self._words(node, found.folders[node], files) for node, files in whose.items() if files]
         unasked = [
-            f"node {node} could not be asked what its ranks wrote ({why})"
-            for node, why in found.failures.items()
+            f"node {node} could not be asked what its ranks wrote ({why})" for node, why in found.failures.items()
         ]
         notes = [trouble] if trouble else []
         if found.untold:

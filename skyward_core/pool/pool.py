@@ -207,9 +207,7 @@ class Pool:
         self._still = StandingStill(context, background)
         self._endings = Endings(context, news, background, book)
         self._expiry = Expiry(context, news)
-        self.watch = Watch(
-            context, news, background, roster, book, self._endings, startup, self._replacements
-        )
+        self.watch = Watch(context, news, background, roster, book, self._endings, startup, self._replacements)
         self._starting = starting = Starting(context, news, self._start, self.down)
         self._own_end = OwnEnd(
             context, news, background, book, self._replacements, startup.locks, starting.stop,
@@ -458,9 +456,7 @@ class Pool:
 
     # -- going down --------------------------------------------------------------------------------------
 
-    async def down(
-        self, *, give_up: bool = False, keep_outputs: int | None = None, now: bool = False
-    ) -> Receipt:
+    async def down(self, *, give_up: bool = False, keep_outputs: int | None = None, now: bool = False) -> Receipt:
         """Tear the pool down; a second call waits for the first.
 
         Args:

@@ -56,9 +56,7 @@ def _of_run(found: list[RankStack], view: RunView) -> tuple[list[RankStack], lis
     return [each for each in found if view.id in each.runs or (not each.threads and each.at != "idle")], idle
 
 
-async def _ask(
-    context: PoolContext, link: Link, ranks: Sequence[int] | None, *, signal: bool
-) -> list[RankStack]:
+async def _ask(context: PoolContext, link: Link, ranks: Sequence[int] | None, *, signal: bool) -> list[RankStack]:
     mine = context.ranks_of(link.node)
     wanted = [rank for rank in mine if ranks is None or rank in ranks]
     if not wanted:
@@ -133,9 +131,7 @@ async def profile(context: PoolContext, rank: int, seconds: float) -> str:
         PoolError: the node cannot be asked, or cannot tell; says why.
     """
     if not 0 <= rank < context.view.world_size:
-        raise UsageError(
-            f"pool {context.name} has ranks 0 to {context.view.world_size - 1}, and no rank {rank}"
-        )
+        raise UsageError(f"pool {context.name} has ranks 0 to {context.view.world_size - 1}, and no rank {rank}")
     if not 1 <= seconds <= LONGEST:
         raise UsageError(f"a rank is looked at for 1 to {LONGEST:g} seconds, not for {seconds:g}")
     link = context.link_of(rank)
@@ -161,9 +157,7 @@ async def profile(context: PoolContext, rank: int, seconds: float) -> str:
 DEBUGGER_TIMEOUT = 15.0  # seconds for a node's answer, which comes within one
 
 
-async def debug(
-    context: PoolContext, rank: int, who: str, *, text: str = "", eof: bool = False
-) -> tuple[bytes, bool]:
+async def debug(context: PoolContext, rank: int, who: str, *, text: str = "", eof: bool = False) -> tuple[bytes, bool]:
     """Type something to a rank's debugger, or hear what it has printed; whether it is over comes with that.
 
     Args:
@@ -176,9 +170,7 @@ async def debug(
         PoolError: the node cannot be asked, or the rank waits at no breakpoint.
     """
     if not 0 <= rank < context.view.world_size:
-        raise UsageError(
-            f"pool {context.name} has ranks 0 to {context.view.world_size - 1}, and no rank {rank}"
-        )
+        raise UsageError(f"pool {context.name} has ranks 0 to {context.view.world_size - 1}, and no rank {rank}")
     link = context.link_of(rank)
     if not link.up:
         raise PoolError(f"there is no connection to node {link.node}, which rank {rank} is on")

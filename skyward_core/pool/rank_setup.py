@@ -49,9 +49,7 @@ class SetupKnowledge:
         self.cwd: str = context.row.spec.get("cwd", "")
         self.keeper: Keeper | None = None
 
-    def know(
-        self, image: Image, interpreter: Interpreter | None = None, packages: Packages | None = None
-    ) -> None:
+    def know(self, image: Image, interpreter: Interpreter | None = None, packages: Packages | None = None) -> None:
         """The image as it was asked for, the interpreter, and what the project says of its packages."""
         self._know_env(image.env)
         self.image = image.describe() if packages is None else packages.added_to(image.describe())
@@ -207,7 +205,5 @@ def _pickled(plugins: Sequence[Any]) -> bytes:
 
     data, error = tried(lambda: dumps(tuple(plugins)))
     if error is not None:
-        raise NotPicklableError(
-            f"the plugins cannot travel to the nodes: {': '.join(words_of(error))}"
-        ) from error
+        raise NotPicklableError(f"the plugins cannot travel to the nodes: {': '.join(words_of(error))}") from error
     return data or b""

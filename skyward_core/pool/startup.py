@@ -116,9 +116,7 @@ class Starting:
             if context.leaving and isinstance(error, asyncio.CancelledError):
                 await self._give_up()
                 raise Cancelled(f"pool {context.name} was torn down while it was starting") from error
-            told = events.PoolState(
-                pool=context.name, state="starting", detail=what_of(error), hint=hint_of(error)
-            )
+            told = events.PoolState(pool=context.name, state="starting", detail=what_of(error), hint=hint_of(error))
             self._news.emit(told)
             await self._give_up()
             raise
@@ -126,9 +124,7 @@ class Starting:
     async def _give_up(self) -> None:
         receipt = await asyncio.shield(self._down())
         if not receipt.ok:
-            raise PoolError(
-                f"the pool {self._context.name} did not start, and its teardown is not complete: {receipt}"
-            )
+            raise PoolError(f"the pool {self._context.name} did not start, and its teardown is not complete: {receipt}")
 
     @property
     def goes_on(self) -> bool:
@@ -162,9 +158,7 @@ class Arrivals:
     def bought(self, node: int) -> Bought | None:
         """What was bought of a node's machine; None where that is not to be looked at."""
         context = self._context
-        return (
-            context.provider.paid_for(context.machines[node]) if isinstance(context.provider, Sells) else None
-        )
+        return context.provider.paid_for(context.machines[node]) if isinstance(context.provider, Sells) else None
 
     async def see(self, nodes: Iterable[int], take_over: TakeOver) -> None:
         """Look at machines that were bought, exchange those that are not what was paid for, and call them ready.
@@ -213,9 +207,7 @@ class Arrivals:
         lies = {}
         for node, arrived in found.items():
             why = lie(bought[node], arrived) or cut_off.get(node, "")
-            _log.debug(
-                "node %d: %s%s", node, arrived, f"; {why}" if why else "", extra={"pool": self._context.name}
-            )
+            _log.debug("node %d: %s%s", node, arrived, f"; {why}" if why else "", extra={"pool": self._context.name})
             if abs(arrived.offset or 0.0) > CLOCK:
                 self._news.complain(f"{self._named(node)}: its clock is off by {arrived.offset:.0f} s")
             if why:
@@ -263,9 +255,7 @@ class Arrivals:
             found[node] = replace(found[node], neighbour=neighbour, rate=rate, notes=notes)
         return found
 
-    async def _alone(
-        self, node: int, bought: Bought, word: str, channels: dict[int, Errands]
-    ) -> tuple[Arrived, int]:
+    async def _alone(self, node: int, bought: Bought, word: str, channels: dict[int, Errands]) -> tuple[Arrived, int]:
         """What a node finds of itself, and the port at which it listens for its neighbour."""
         transport = self._context.links[node].transport
         if not isinstance(transport, TakesErrands):
@@ -289,9 +279,7 @@ class Arrivals:
     ) -> tuple[float | None, str]:
         try:
             async with asyncio.timeout(left):
-                told: SendDone = await channel.ask(
-                    "send", address=self._address(neighbour), port=port, word=word
-                )
+                told: SendDone = await channel.ask("send", address=self._address(neighbour), port=port, word=word)
         except (SkywardError, OSError, TimeoutError) as error:
             return None, f"not measured: {what_of(error) or 'there was no time'}"
         return told["rate"], safe(told["why"])
@@ -306,9 +294,7 @@ class Arrivals:
         context, ledger, token = self._context, self._context.ledger, self._context.token
         liar = context.machines[node]
         self._news.complain(f"{self._named(node)} is not what was bought: {why}; another one is asked for")
-        self._phase(
-            node, "requested", f"{liar.id} is not what was bought: {why}; another machine is asked for"
-        )
+        self._phase(node, "requested", f"{liar.id} is not what was bought: {why}; another machine is asked for")
         entry = ledger.intend_replacement(token, node, secrets.token_hex(8), self._owner)
         if entry is None:
             raise PoolError(f"another client has taken over pool {context.name} while it was starting")
@@ -319,9 +305,7 @@ class Arrivals:
             with hearing(lambda text: self._phase(node, "requested", text)):
                 machine = await told("replace", context.name, asked)
         except NoCapacity as error:
-            raise NoCapacity(
-                f"{self._named(node)} is not what was bought: {why}; and {what_of(error)}"
-            ) from error
+            raise NoCapacity(f"{self._named(node)} is not what was bought: {why}; and {what_of(error)}") from error
         machine = with_python(machine, context.row)
         if not ledger.replaced(token, machine):
             await answered("terminate", context.name, context.provider.terminate(context.name, [machine]))
@@ -347,18 +331,14 @@ class Arrivals:
     def _phase(self, node: int, phase: Any, detail: str) -> None:
         context = self._context
         address = context.machines[node].address
-        self._news.emit(
-            events.NodePhase(pool=context.name, node=node, phase=phase, detail=detail, address=address)
-        )
+        self._news.emit(events.NodePhase(pool=context.name, node=node, phase=phase, detail=detail, address=address))
 
 
 def _arrived(told: ProbeDone, begun: float, bought: Bought) -> Arrived:
     whys = told["whys"]
     clock = told["time"]
     return Arrived(
-        gpus=None
-        if "gpus" in whys or not bought.count
-        else [(safe(n), mib / 1024) for n, mib in told["gpus"]],
+        gpus=None if "gpus" in whys or not bought.count else [(safe(n), mib / 1024) for n, mib in told["gpus"]],
         disk=None if "disk" in whys else told["disk"],
         tflops=told["tflops"] or None,
         # It was asked some time between the two: only beyond them it is off, however slow the answer.
@@ -443,9 +423,7 @@ class Locks:
         except OSError as error:
             self._complain(error)
 
-    def _write_all(
-        self, left: Mapping[int, tuple[Link, Mapping[str, Any]]], installed: Mapping[str, str]
-    ) -> None:
+    def _write_all(self, left: Mapping[int, tuple[Link, Mapping[str, Any]]], installed: Mapping[str, str]) -> None:
         for node, (_, config) in left.items():
             self._write(node, config, installed, was_installed=False)
 
@@ -532,9 +510,7 @@ class Startup:
         """
         row = self._context.ledger.pool(self._context.token)
         if row.state == "stopping" or row.ended_at is not None:
-            raise PoolError(
-                f"pool {self._context.name} was torn down by another client while it was starting"
-            )
+            raise PoolError(f"pool {self._context.name} was torn down by another client while it was starting")
 
     async def attach(self) -> None:
         """Connect to the nodes that are there.
@@ -548,9 +524,7 @@ class Startup:
         pool.machines[:] = pool.ledger.machines(pool.token)
         self._news.learn_price()
         replaced = {each.node: each for each in pool.ledger.replacements(pool.token)}
-        if pool.row.state == "starting" and await write_down(
-            pool.name, pool.token, pool.provider, pool.ledger
-        ):
+        if pool.row.state == "starting" and await write_down(pool.name, pool.token, pool.provider, pool.ledger):
             pool.machines[:] = pool.ledger.machines(pool.token)
             self._learn_nodes()
             self._news.learn_price()
@@ -588,9 +562,7 @@ class Startup:
             raise _no_answer(pool.name, failures[0][1]) from failures[0][1]
         for link, error in failures:
             if pool.observer:  # it looks again by itself
-                self._news.emit(
-                    events.NodeLink(pool=pool.name, node=link.node, up=False, detail=what_of(error))
-                )
+                self._news.emit(events.NodeLink(pool=pool.name, node=link.node, up=False, detail=what_of(error)))
             else:
                 link.come_back(what_of(error))
         up = [link for link in pool.links if link.up]
@@ -728,9 +700,7 @@ class Startup:
         """
         machine = self._context.machines[link.node]
 
-        def report(
-            phase: NodePhase, detail: str = "", retry_at: float | None = None, address: str = ""
-        ) -> None:
+        def report(phase: NodePhase, detail: str = "", retry_at: float | None = None, address: str = "") -> None:
             self._phase(link, phase, detail, retry_at, address or machine.address)
 
         config = self._config(link.node)

@@ -312,9 +312,7 @@ async def _verify(
             kept += filter(None, (Kept.of(pool.token, now) for now in seen if now.state == "gone"))
             left = [machine for machine, now in zip(left, seen, strict=True) if now.state != "gone"]
             ending = {now.id for now in seen if now.state == "ending" and pool.ends_machines}
-            silent = all(
-                machine.state in ("lost", "unreachable") for machine in seen if machine.state != "gone"
-            )
+            silent = all(machine.state in ("lost", "unreachable") for machine in seen if machine.state != "gone")
         if not left or time.monotonic() > (patience if silent else deadline):
             return left, kept, trouble
         stubborn = [machine for machine in left if machine.id not in ending]

@@ -115,15 +115,11 @@ class Decoder:
 
     __slots__ = ("_admit", "_buffer", "_most", "_pending")
 
-    def __init__(
-        self, admit: Callable[[Header, int, int], None] | None = None, most: int = _HEADER_LIMIT
-    ) -> None:
+    def __init__(self, admit: Callable[[Header, int, int], None] | None = None, most: int = _HEADER_LIMIT) -> None:
         self._admit = admit
         self._most = most
         self._buffer = bytearray()
-        self._pending: tuple[Header, int] | None = (
-            None  # a header, and the length of the body that is to come
-        )
+        self._pending: tuple[Header, int] | None = None  # a header, and the length of the body that is to come
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[Heard, bytes]]:
         """Take bytes as they come; yield the frames they complete.

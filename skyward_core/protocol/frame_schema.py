@@ -70,9 +70,7 @@ _IS_SUMMARY = made_of(
     only=True,
 )
 _IS_ERROR = made_of({"type": is_text, "message": is_text}, {"traceback": is_text}, only=True)
-_IS_PLUGIN_ERROR = made_of(
-    {"type": is_text, "message": is_text}, {"traceback": is_text, "plugin": is_text}, only=True
-)
+_IS_PLUGIN_ERROR = made_of({"type": is_text, "message": is_text}, {"traceback": is_text, "plugin": is_text}, only=True)
 _OF_PLUGINS: Checks = {
     "hooks": is_flag, "apps": is_flag, "joins": is_flag, "alone": is_flag, "secrets": all_of(is_text),
 }  # fmt: skip
@@ -162,9 +160,7 @@ _NOTICE: Checks = {"kind": one_of(*NOTICES), "left": or_none(is_number)}
 _OUTPUT: Checks = {"path": is_below, "version": is_file}
 _WRITTEN = made_of(_OUTPUT | {"size": is_count, "at": is_number}, only=True)
 _MODULES = each_of(is_text, is_text)
-_THREAD = made_of(
-    {"name": is_text, "frames": all_of(is_stack_frame), "gil": is_flag}, {"child": is_count}, only=True
-)
+_THREAD = made_of({"name": is_text, "frames": all_of(is_stack_frame), "gil": is_flag}, {"child": is_count}, only=True)
 _RANK_STACKS = made_of(
     {
         "rank": is_rank,
@@ -268,9 +264,7 @@ FROM_AGENT: Forms = {
         "The files of a script's own modules that its workers have loaded, and the hash of each as it was then.",
         {"files": _MODULES},
     ),
-    "phase": FrameForm(
-        "What a rank's process does that takes long: it imports, or waits for the other ranks.", _PHASE
-    ),
+    "phase": FrameForm("What a rank's process does that takes long: it imports, or waits for the other ranks.", _PHASE),
     "granted": FrameForm(
         "The client holds the lock on the gang now; `unclean` where the one before it went without a word.",
         {"unclean": is_flag},
@@ -346,9 +340,7 @@ ANSWERS: Mapping[str, Checks] = {
         "broken": is_text,
         "spent": is_flag,
         "members": _NODES,
-        "runs": each_of(
-            is_run, made_of({"active": is_call, "ended": is_call, "total": is_call, "kept": is_text})
-        ),
+        "runs": each_of(is_run, made_of({"active": is_call, "ended": is_call, "total": is_call, "kept": is_text})),
     },
 }
 FAILS = {
@@ -388,9 +380,7 @@ FROM_CLIENT: Forms = {
         "These outcomes have been taken, and need not be kept; all of a run where it names no calls.",
         {"calls": each_of(is_run, or_none(all_of(is_call)))},
     ),
-    "credit": FrameForm(
-        "A generator may go on until it has yielded so many values.", _CALL | {"next": is_count}
-    ),
+    "credit": FrameForm("A generator may go on until it has yielded so many values.", _CALL | {"next": is_count}),
     "fed": FrameForm(
         "The `seq`-th value of an argument that is fed, or a part of it, behind which `more` come. Where it `ends`, "
         'there are no more values; with "error" the body is the exception that stands for them.',
@@ -448,9 +438,7 @@ FROM_CLIENT: Forms = {
     "peers": FrameForm(
         "Listen for other nodes and for large results, as the holder of this certificate.", _ASKED | _PAPERS
     ),
-    "pull": FrameForm(
-        "Fetch a blob from another node.", _ASKED | {"hash": is_file, "size": is_count, "from": is_any}
-    ),
+    "pull": FrameForm("Fetch a blob from another node.", _ASKED | {"hash": is_file, "size": is_count, "from": is_any}),
     "drop": FrameForm("Remove these blobs: their calls have ended.", _ASKED | {"blobs": all_of(is_file)}),
     "ports": FrameForm(
         "Name ports that are free on the node, one for each rank, and the one (`line`) at which it hears the gang's "
@@ -459,9 +447,7 @@ FROM_CLIENT: Forms = {
     ),
     "setup": FrameForm("Tell what the pool was made with, for a client that brings another node up.", _ASKED),
     "where": FrameForm("Tell how many calls of each gang run came here.", _ASKED),
-    "holds": FrameForm(
-        "Tell which gang is here, and what becomes of the calls that it has been given.", _ASKED
-    ),
+    "holds": FrameForm("Tell which gang is here, and what becomes of the calls that it has been given.", _ASKED),
     "enqueue": FrameForm(
         "On the head: have a run wait for its turn to get nodes; `since` where it has waited before.",
         _QUEUED,
@@ -497,9 +483,7 @@ FROM_CLIENT: Forms = {
     ),
     "ping": FrameForm("Keep the lease, and say how long it is.", {}, _ASKED),
     "lock": FrameForm("Have the lock on the gang, as soon as nobody else has it."),
-    "unlock": FrameForm(
-        "Give it back; `unclean` where agents may have been left half told.", {}, {"unclean": is_flag}
-    ),
+    "unlock": FrameForm("Give it back; `unclean` where agents may have been left half told.", {}, {"unclean": is_flag}),
     "heard": FrameForm(
         "The client knows that the gang of this epoch takes no other broadcast, as the agent asked: it sends none.",
         {"epoch": is_count},
@@ -551,9 +535,7 @@ FROM_WORKER: Forms = {
     "failed": FrameForm(
         "It could not be entered; the body is the exception, pickled.", {"error": _IS_ERROR}, body=FAILURE
     ),
-    "ready": FrameForm(
-        "The ranks' contexts are entered (or failed to be) for this epoch.", {"epoch": is_count}
-    ),
+    "ready": FrameForm("The ranks' contexts are entered (or failed to be) for this epoch.", {"epoch": is_count}),
     "entered": FrameForm("All contexts around the app are entered."),
 }
 
@@ -580,12 +562,8 @@ TO_WORKER: Forms = {
         "Which rank the process is, where the gang has not been formed; `own` as in a set-up.",
         {"info": is_place, "own": is_place},
     ),
-    "call": FrameForm(
-        "Run a function, as a client asked for it.", _ASKED_TO_RUN, _HOW_TO_RUN, body=2 * INLINE
-    ),
-    "credit": FrameForm(
-        "The generator may go on until it has yielded so many values.", _CALL | {"next": is_count}
-    ),
+    "call": FrameForm("Run a function, as a client asked for it.", _ASKED_TO_RUN, _HOW_TO_RUN, body=2 * INLINE),
+    "credit": FrameForm("The generator may go on until it has yielded so many values.", _CALL | {"next": is_count}),
     "fed": FrameForm(
         "A value of an argument that is fed; as from a client to an agent.", _FEED, _FEED_MORE, body=INLINE
     ),

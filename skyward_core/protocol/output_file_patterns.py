@@ -33,9 +33,7 @@ def pattern(text: Any) -> str:
             f"{text!r:.80} leads out of the working folder: ranks' files are named from there, such as 'out/**'"
         )
     if not is_below(plain):
-        raise ValueError(
-            f"{text!r:.80} names no files: write a path, or a pattern such as 'out/**' or '*.pt'"
-        )
+        raise ValueError(f"{text!r:.80} names no files: write a path, or a pattern such as 'out/**' or '*.pt'")
     return plain
 
 
@@ -74,11 +72,7 @@ def _ways_on(names: Sequence[str], wanted: Sequence[str]) -> set[int]:
         reached = _across(reached, wanted)
         if len(wanted) in reached:
             break
-        reached = {
-            at + (wanted[at] != "**")
-            for at in reached
-            if wanted[at] == "**" or _regex(wanted[at]).match(name)
-        }
+        reached = {at + (wanted[at] != "**") for at in reached if wanted[at] == "**" or _regex(wanted[at]).match(name)}
     return reached
 
 

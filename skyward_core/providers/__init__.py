@@ -67,9 +67,7 @@ def from_json(data: dict[str, Any]) -> Any:
     try:
         found = by_name(name)
     except UsageError as error:
-        raise UsageError(
-            f"it needs provider {name!r}, whose package must be installed here, too: {error}"
-        ) from error
+        raise UsageError(f"it needs provider {name!r}, whose package must be installed here, too: {error}") from error
     return found.from_json(data)
 
 

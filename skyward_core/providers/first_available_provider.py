@@ -57,9 +57,7 @@ class Several:
         payers: dict[str, str] = {}
         for each in self._providers:
             if not isinstance(each, Offers):
-                raise UsageError(
-                    f"provider {each.name} tells no offers, and cannot be one of several: have it alone"
-                )
+                raise UsageError(f"provider {each.name} tells no offers, and cannot be one of several: have it alone")
             if payers.setdefault(each.name, each.payer) != each.payer:
                 raise UsageError(
                     f"the machines of a pool are of one account of {each.name}: {payers[each.name]}, or {each.payer}"
@@ -97,11 +95,7 @@ class Several:
         Args:
             spec: all that was asked for.
         """
-        told = [
-            await each.provider.warnings(each)
-            for each in self._ways(spec)
-            if isinstance(each.provider, Warns)
-        ]
+        told = [await each.provider.warnings(each) for each in self._ways(spec) if isinstance(each.provider, Warns)]
         return list(dict.fromkeys(said for some in told for said in some))
 
     async def _plan(self, spec: PoolSpec) -> tuple[
@@ -257,9 +251,7 @@ class Several:
         Raises:
             SkywardError: one of them was not told; the others were.
         """
-        await _all(
-            self._providers[index].terminate(pool, mine) for index, mine in self._by_provider(machines)
-        )
+        await _all(self._providers[index].terminate(pool, mine) for index, mine in self._by_provider(machines))
 
     def paid_for(self, machine: Machine) -> Bought | None:
         """What was bought of a machine, by its own provider's word.

@@ -134,9 +134,7 @@ def _once(name: str, *said: Any) -> Any:
     """
     values = [each for each in said if each is not None]
     if any(each != values[0] for each in values[1:]):
-        raise SpecError(
-            f"is said twice, and differs: {' and '.join(f'{each!r:.60}' for each in values)}", name
-        )
+        raise SpecError(f"is said twice, and differs: {' and '.join(f'{each!r:.60}' for each in values)}", name)
     return values[0] if values else None
 
 

@@ -73,9 +73,7 @@ class YieldsInOwnLoop:
 
 def plain(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A function that a rank can call: the function itself unless it is ``async def``."""
-    if type(fn) is FunctionType and not fn.__code__.co_flags & (
-        inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-    ):
+    if type(fn) is FunctionType and not fn.__code__.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         return fn  # nearly always
     if inspect.iscoroutinefunction(fn):
         return InOwnLoop(fn)
@@ -139,9 +137,7 @@ class FedItems(Iterator[Any]):
             if self._ended:
                 raise StopIteration
             if self._over or self._ask is None or self._wait is None:
-                raise RuntimeError(
-                    f"{self._name!r} has no more values: the call that it was an argument of has ended"
-                )
+                raise RuntimeError(f"{self._name!r} has no more values: the call that it was an argument of has ended")
             self._ask_for_more()
             self._wait(self._is_news)
         if self._asked is not None and self.wants[1] - self._asked[1] >= AHEAD // 2 and not self._ended:
@@ -158,9 +154,7 @@ class FedItems(Iterator[Any]):
             return None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError(
-            f"{self._name!r} gives each value once, in the process that has the call: send on its values"
-        )
+        raise TypeError(f"{self._name!r} gives each value once, in the process that has the call: send on its values")
 
     def _is_news(self) -> bool:
         return bool(self._ready) or self._ended or self._over or self._error is not None

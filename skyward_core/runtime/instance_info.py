@@ -23,9 +23,7 @@ else:
 
 
 VARIABLE = "COMPUTE_POOL"  # holds a rank's place, as JSON, for what it starts
-LONGEST = (
-    64 * 1024
-)  # characters of it with everybody's ports; programs start with at most 128 KB in a variable
+LONGEST = 64 * 1024  # characters of it with everybody's ports; programs start with at most 128 KB in a variable
 
 
 _OF_HOST: Any = object()  # stands for what this host calls itself

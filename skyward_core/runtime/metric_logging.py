@@ -53,9 +53,7 @@ def yielded(run: str, seq: int, value: Any, call: int = -1) -> None:
     """
     if _writer is None or type(value) is not dict:
         return
-    numbers = {
-        name: number for name, number in value.items() if type(name) is str and type(number) in (int, float)
-    }
+    numbers = {name: number for name, number in value.items() if type(name) is str and type(number) in (int, float)}
     if numbers:
         _writer.put(run, numbers, seq, call)
 
@@ -131,9 +129,7 @@ class _Writer:
                 return
             at = time()
             lines = [
-                json.dumps(
-                    {"at": at, "run": key[0], "values": values} | ({"seq": seqs[key]} if key in seqs else {})
-                )
+                json.dumps({"at": at, "run": key[0], "values": values} | ({"seq": seqs[key]} if key in seqs else {}))
                 for key, values in latest.items()
             ]
             try:

@@ -92,9 +92,7 @@ def _checked(only: Only) -> Only:
 
 def _rank(index: object) -> int:
     if isinstance(index, bool) or not isinstance(index, int):
-        raise TypeError(
-            f'only= must be "head", the index of a rank or several, or a predicate; got {index!r}'
-        )
+        raise TypeError(f'only= must be "head", the index of a rank or several, or a predicate; got {index!r}')
     if index < 0:
         raise ValueError(f"only= must be the index of a rank, 0 or more; got {index}")
     return index

@@ -109,9 +109,7 @@ def _required(callback: Callable[..., object]) -> int:
         raise TypeError("a callback of on_preempt is given nothing by name")
     count = sum(each.kind in places for each in required)
     if count > ALL:
-        raise TypeError(
-            f"a callback of on_preempt is given the seconds left and the node; this one requires {count}"
-        )
+        raise TypeError(f"a callback of on_preempt is given the seconds left and the node; this one requires {count}")
     return count
 
 
@@ -172,9 +170,7 @@ def is_awaited() -> bool:
 
 
 def _to_come() -> list[Notice]:
-    return [
-        each for each in _notices() if os.getpid() in each.pids and (each.node, each.ends) not in _signalled
-    ]
+    return [each for each in _notices() if os.getpid() in each.pids and (each.node, each.ends) not in _signalled]
 
 
 def begin(in_gang: bool) -> None:

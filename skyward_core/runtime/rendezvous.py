@@ -255,9 +255,7 @@ ADVICE = (
 )
 
 _by_plugin: dict[str, str] = {}
-of_task: dict[
-    str, str
-] = {}  # as functions and scripts find them in tasks; commands, which may be launchers, do not
+of_task: dict[str, str] = {}  # as functions and scripts find them in tasks; commands, which may be launchers, do not
 _together = True  # whether all ranks run the call in progress; so it is where nobody has said
 
 
@@ -433,9 +431,7 @@ def mentions(fn: Any, package: str) -> bool:
         code = left.pop()
         left += [each for each in code.co_consts if isinstance(each, CodeType)]
         names = set(code.co_names)
-        if names.issuperset(package.split(".")) or any(
-            _is_of(each, space.get(each), package) for each in names
-        ):
+        if names.issuperset(package.split(".")) or any(_is_of(each, space.get(each), package) for each in names):
             return True
     return False
 

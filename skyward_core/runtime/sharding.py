@@ -101,9 +101,7 @@ def shard(
     info = instance_info()
     rank, parts = info.rank if node is None else node, total_nodes or info.world_size
     if not 0 <= rank < parts:
-        raise ValueError(
-            f"shard() cuts into {parts} parts, and none has number {rank}: say node= and total_nodes="
-        )
+        raise ValueError(f"shard() cuts into {parts} parts, and none has number {rank}: say node= and total_nodes=")
     part = _part(lengths[0], rank, parts, drop_last)
     if not shuffle:
         taken = tuple(_cut(item, part) for item in data)

@@ -132,9 +132,7 @@ def _of_python(programs: str) -> dict[str, str]:
     found = {"PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")}
     own = os.path.dirname(sys.executable)  # noqa: PTH120
     if os.pathsep in own:
-        raise OSError(
-            f"{own} cannot be an entry of PATH: it has a colon in its name. Make the environment elsewhere."
-        )
+        raise OSError(f"{own} cannot be an entry of PATH: it has a colon in its name. Make the environment elsewhere.")
     first = [programs] if programs and own and _is_named_otherwise(own) and _have_names(programs) else []
     first += [own] if own else []
     path = os.environ.get("PATH", os.defpath)

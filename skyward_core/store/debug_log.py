@@ -45,9 +45,7 @@ def timed(log: logging.Logger, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        log.info(
-            "%s: failed after %.3f s: %s: %s", what, time.monotonic() - begun, type(error).__name__, error
-        )
+        log.info("%s: failed after %.3f s: %s: %s", what, time.monotonic() - begun, type(error).__name__, error)
         raise
     log.debug("%s: %.3f s", what, time.monotonic() - begun)
 
@@ -132,9 +130,7 @@ def begin() -> str:
         ours.addHandler(_handler)
         # Whoever asks for the file does not ask for every frame on the terminal, where a script's root logger writes.
         ours.propagate = False
-    _handler.handle(
-        logging.LogRecord("skyward", logging.INFO, "", 0, f"the log begins: {asked.lower()}", None, None)
-    )
+    _handler.handle(logging.LogRecord("skyward", logging.INFO, "", 0, f"the log begins: {asked.lower()}", None, None))
     return f"the log cannot be written: {_handler.trouble}" if _handler.trouble else ""
 
 

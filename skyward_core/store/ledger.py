@@ -390,8 +390,7 @@ class Ledger:
             return
         known = dict(zip(columns.split(", "), rows[0], strict=True))
         tables = {
-            table: self._read(f"SELECT * FROM {table} WHERE token=? ORDER BY rowid", (token,))
-            for table in WIDTHS
+            table: self._read(f"SELECT * FROM {table} WHERE token=? ORDER BY rowid", (token,)) for table in WIDTHS
         }
         folder = self.path.parent / "pools" / f"{known['name']}.{token}"
         if known["ended_at"] is None or tables["kept"]:
@@ -476,8 +475,7 @@ class Ledger:
         columns = "token, provider, block, asked_at, state, told"
         rows = self._read(f"SELECT {columns} FROM purchases ORDER BY asked_at DESC")
         return [
-            Purchase(token, json.loads(provider), json.loads(block), *rest)
-            for token, provider, block, *rest in rows
+            Purchase(token, json.loads(provider), json.loads(block), *rest) for token, provider, block, *rest in rows
         ]
 
     def left(self, token: str) -> None:
@@ -495,9 +493,7 @@ class Ledger:
         end = (time.time() if at is None else at) if receipt.ok else None
         state = "gone" if receipt.ok else "failed"
         sql = "UPDATE pools SET state=?, ended_at=COALESCE(ended_at, ?), receipt=? WHERE token=?"
-        statements: list[tuple[str, tuple[Any, ...]]] = [
-            (sql, (state, end, json.dumps(receipt.to_json()), token))
-        ]
+        statements: list[tuple[str, tuple[Any, ...]]] = [(sql, (state, end, json.dumps(receipt.to_json()), token))]
         if receipt.ok:
             statements.append(("DELETE FROM kept WHERE token=?", (token,)))
             statements += [(_KEEP, (token, *_kept_row(each))) for each in kept]
@@ -560,9 +556,7 @@ class Ledger:
         ended = "(SELECT token FROM pools WHERE token=? AND ended_at IS NOT NULL)"
         outcomes = f"DELETE FROM outcomes WHERE run IN (SELECT run FROM runs WHERE token IN {ended})"
         tables = ("runs", "machines", "former", "replacements", "kept", "pools")
-        self._write(
-            [(outcomes, (token,)), *((f"DELETE FROM {t} WHERE token IN {ended}", (token,)) for t in tables)]
-        )
+        self._write([(outcomes, (token,)), *((f"DELETE FROM {t} WHERE token IN {ended}", (token,)) for t in tables)])
 
     def pool(self, token: str) -> PoolRow:
         return self._pools("WHERE token=?", (token,))[0]
@@ -674,10 +668,7 @@ class Ledger:
     def replacements(self, token: str) -> list[Replacement]:
         """Those of a pool that are not over."""
         sql = "SELECT node, intent, owner, made FROM replacements WHERE token=? ORDER BY node"
-        return [
-            Replacement(node, intent, owner, bool(made))
-            for node, intent, owner, made in self._read(sql, (token,))
-        ]
+        return [Replacement(node, intent, owner, bool(made)) for node, intent, owner, made in self._read(sql, (token,))]
 
     def former(self, token: str) -> list[Machine]:
         """Machines of a pool in whose place others were put, in that order. They may still cost money."""
@@ -715,9 +706,7 @@ class Ledger:
         )
         put = "INSERT OR REPLACE INTO outcomes (run, idx, outcome, log) VALUES (?,?,?,?)"
         # A client whose pool ends under its run only knows that it has lost it: another one may have seen its end.
-        end = (
-            "UPDATE runs SET state=?, ended_at=?, root_cause=? WHERE run=? AND (state='running' OR ?!='lost')"
-        )
+        end = "UPDATE runs SET state=?, ended_at=?, root_cause=? WHERE run=? AND (state='running' OR ?!='lost')"
         # Most are over before they are written: those take one statement.
         both = (
             "INSERT INTO runs (run, token, function, kind, total, state, opened_at, ended_at, root_cause) "
@@ -725,9 +714,7 @@ class Ledger:
             "SET state=excluded.state, ended_at=excluded.ended_at, root_cause=excluded.root_cause "
             "WHERE state='running' OR excluded.state!='lost'"
         )
-        ended = {
-            run: (state, at, json.dumps(cause.to_json()) if cause else None) for run, state, at, cause in ends
-        }
+        ended = {run: (state, at, json.dumps(cause.to_json()) if cause else None) for run, state, at, cause in ends}
         statements: list[tuple[str, tuple[Any, ...]]] = []
         for token, run, function, kind, total, when in opened:
             row = run, token, function, kind, total
@@ -738,12 +725,9 @@ class Ledger:
                 statements.append((begin, (*row, when)))
         statements += [("UPDATE runs SET pid=? WHERE run=?", (os.getpid(), run)) for run in ours]
         statements += [
-            ("UPDATE runs SET nodes=? WHERE run=?", (json.dumps(list(nodes)), run))
-            for run, nodes in places.items()
+            ("UPDATE runs SET nodes=? WHERE run=?", (json.dumps(list(nodes)), run)) for run, nodes in places.items()
         ]
-        statements += [
-            (put, (run, out.index, _json(out.to_json()), _json(log))) for run, out, log in outcomes
-        ]
+        statements += [(put, (run, out.index, _json(out.to_json()), _json(log))) for run, out, log in outcomes]
         statements += [(end, (*how, run, how[0])) for run, how in ended.items()]
         self._write(statements, patience=patience)
 
@@ -771,9 +755,7 @@ class Ledger:
     def pools_without_runs(self, since: float, limit: int) -> list[PoolRow]:
         """Pools that had no run, made at a time or after it, newest first; no more than ``limit``."""
         no_run = "NOT EXISTS (SELECT 1 FROM runs WHERE runs.token=pools.token)"
-        return self._pools(
-            f"WHERE created_at>=? AND {no_run} ORDER BY created_at DESC LIMIT ?", (since, limit)
-        )
+        return self._pools(f"WHERE created_at>=? AND {no_run} ORDER BY created_at DESC LIMIT ?", (since, limit))
 
     def runs_beginning(self, letters: str) -> list[RunRow]:
         """Runs whose ids begin so, newest first."""

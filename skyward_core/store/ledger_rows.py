@@ -50,9 +50,7 @@ def end_of(gone: Machine, machines: Iterable[Machine]) -> float:
     told, made = gone.extra.get("ended"), gone.extra.get("launched")
     if told is not None:
         return float(told)
-    later = [
-        each.extra.get("launched", 0.0) for each in machines if each.node == gone.node and made is not None
-    ]
+    later = [each.extra.get("launched", 0.0) for each in machines if each.node == gone.node and made is not None]
     return float(min((at for at in later if at > made), default=time.time()))
 
 

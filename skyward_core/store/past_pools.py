@@ -118,9 +118,7 @@ def _add_run(view: PoolView, row: RunRow) -> None:
     apply(view, opened)
     if row.state != "running":
         at = row.opened_at if row.ended_at is None else row.ended_at
-        ended = events.RunEnded(
-            pool=view.name, run=row.run, state=row.state, root_cause=row.root_cause, at=at
-        )
+        ended = events.RunEnded(pool=view.name, run=row.run, state=row.state, root_cause=row.root_cause, at=at)
         apply(view, ended)
 
 

@@ -634,13 +634,8 @@ def fill(run: RunView, folder: Path) -> None:
     """
     if run.root_cause is None or run.figures:
         return
-    task = next(
-        (task for task in run.tasks.values() if task.rank == run.root_cause.rank and task.outcome), None
-    )
-    if (
-        task is not None
-        and (found := _before(folder, run, task.node, _failed_at(run, task.index))) is not None
-    ):
+    task = next((task for task in run.tasks.values() if task.rank == run.root_cause.rank and task.outcome), None)
+    if task is not None and (found := _before(folder, run, task.node, _failed_at(run, task.index))) is not None:
         run.figures = {task.node: found}
 
 
@@ -679,11 +674,7 @@ def dismissed() -> list[str]:
         told = json_of(read_text(_dismissed_alerts_file()))
     except (OSError, ValueError):
         return []
-    return (
-        [run for run in told if isinstance(run, str) and _RUN.fullmatch(run)]
-        if isinstance(told, list)
-        else []
-    )
+    return [run for run in told if isinstance(run, str) and _RUN.fullmatch(run)] if isinstance(told, list) else []
 
 
 def dismiss(runs: Iterable[str]) -> None:

@@ -134,9 +134,7 @@ class RecordFile:
         self._find_blocks(self._begin())
         first = next(self.entries(), None)
         if first is None or first.get("k") != "about":
-            raise UsageError(
-                f"{name} is a record that was cut off at its very beginning: nothing of it can be read"
-            )
+            raise UsageError(f"{name} is a record that was cut off at its very beginning: nothing of it can be read")
         self.about = first
 
     @classmethod
@@ -149,9 +147,7 @@ class RecordFile:
         """
         # A pipe that nobody writes to would be waited for.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as source:
-            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode) or not source.peek(len(NAME)).startswith(
-                NAME
-            ):
+            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode) or not source.peek(len(NAME)).startswith(NAME):
                 raise _foreign(str(path))
             data = source.read(FILE + 1)
         if len(data) > FILE:

@@ -266,9 +266,7 @@ class StoredLines:
         # A ring that holds nothing yet of a run under way will hold it from its first line.
         return max(0, self.count - end) if tail or self._whole else 0
 
-    def _from(
-        self, spot: _Spot, may: Callable[[str], bool] | None = None
-    ) -> Iterator[tuple[list[Line], _Spot]]:
+    def _from(self, spot: _Spot, may: Callable[[str], bool] | None = None) -> Iterator[tuple[list[Line], _Spot]]:
         """Read on from a place, which changes on the way; with every piece the lines that it ended, but for those of
         which ``may`` says no."""
         while spot.part < len(self._parts):

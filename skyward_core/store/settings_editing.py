@@ -70,9 +70,7 @@ _TOKEN = re.compile(
 )
 
 
-def changed_list(
-    statement: str, old: Sequence[str], new: Sequence[str], write: Callable[[str], str]
-) -> str | None:
+def changed_list(statement: str, old: Sequence[str], new: Sequence[str], write: Callable[[str], str]) -> str | None:
     """The statement ``name = [...]`` with another list; None where that has to be written anew.
 
     Args:

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from skyward_core.store.settings_schema import Settings
 
 
-BASE_LIMIT = (
-    55  # bytes of a folder's path below which a socket of ours fits into the 104 that some systems allow
-)
+BASE_LIMIT = 55  # bytes of a folder's path below which a socket of ours fits into the 104 that some systems allow
 
 ENVIRONMENTS = "environments"  # a folder of the home: what images asked for on this machine
 SETTINGS = "skyward.toml"
@@ -337,9 +335,7 @@ def main_script() -> Path | None:
     if file is None or getattr(main, "__spec__", None) is not None or not file.endswith(".py"):
         return None
     path = resolved(file)
-    installed = (
-        resolved(prefix) / part for prefix in (sys.prefix, sys.base_prefix) for part in ("bin", "lib")
-    )
+    installed = (resolved(prefix) / part for prefix in (sys.prefix, sys.base_prefix) for part in ("bin", "lib"))
     return None if any(map(path.is_relative_to, installed)) else path
 
 

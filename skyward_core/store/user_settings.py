@@ -46,25 +46,17 @@ SETTINGS = (
         "The app's colours; what is chosen in the palette holds until this changes",
     ),
     OwnSetting("app.ascii", "flag", False, "Paint plain ASCII, and nothing else"),
-    OwnSetting(
-        "app.motion", "flag", True, "What has just changed stands out for a moment, and lists scroll smoothly"
-    ),
+    OwnSetting("app.motion", "flag", True, "What has just changed stands out for a moment, and lists scroll smoothly"),
     OwnSetting(
         "app.memory_of_logs",
         "megabytes",
         64.0,
         "What lines of a pool's logs may take in memory; files hold all",
     ),
-    OwnSetting(
-        "notify.command", "command", "", "A command of yours that is run when a run has ended, or needs you"
-    ),
+    OwnSetting("notify.command", "command", "", "A command of yours that is run when a run has ended, or needs you"),
     OwnSetting("notify.bell", "flag", True, "Ring the terminal's bell then"),
-    OwnSetting(
-        "notify.terminal", "flag", True, "Have the terminal show a notification then, where it knows that"
-    ),
-    OwnSetting(
-        "notify.after", "seconds", 10.0, "What took no longer is not told to who looks at the terminal"
-    ),
+    OwnSetting("notify.terminal", "flag", True, "Have the terminal show a notification then, where it knows that"),
+    OwnSetting("notify.after", "seconds", 10.0, "What took no longer is not told to who looks at the terminal"),
 )
 
 
@@ -125,9 +117,7 @@ def read_own(own: Path, project: Path) -> OwnSettings:
     reader = _SettingsFile(own)
     tables = {name: reader.table(name) for name in TABLES}
     held = {
-        each.name: reader.taken(
-            tables[each.name.partition(".")[0]], each.name, each.default, _CHECKS[each.kind]
-        )
+        each.name: reader.taken(tables[each.name.partition(".")[0]], each.name, each.default, _CHECKS[each.kind])
         for each in SETTINGS
     }
     settings = OwnSettings(

@@ -84,9 +84,7 @@ def typed(name: str, text: str, kind: Any, function: str) -> Any:
         return convert(text, kind)
     except ValueError as error:
         why = f" ({error})" if isinstance(error, Refused) else ""
-        raise ValueError(
-            f"argument {name} of {function} wants {wanted(kind)}, got {str(text)!r}{why}"
-        ) from error
+        raise ValueError(f"argument {name} of {function} wants {wanted(kind)}, got {str(text)!r}{why}") from error
 
 
 def wanted(kind: Any) -> str:
@@ -151,10 +149,7 @@ def _list(text: str, make: type[Any], inner: Sequence[Any]) -> Any:
 def _dict(text: str, inner: Sequence[Any]) -> dict[Any, Any]:
     if len(inner) != 2:
         return _mapping(text)
-    return {
-        convert(_text(key), inner[0]): convert(_text(value), inner[1])
-        for key, value in _mapping(text).items()
-    }
+    return {convert(_text(key), inner[0]): convert(_text(value), inner[1]) for key, value in _mapping(text).items()}
 
 
 def _of_class(text: str, kind: type[Any]) -> Any:

@@ -65,9 +65,7 @@ finally:
             del sys.modules[_each.__name__]
 
 
-Feeds = tuple[
-    tuple[str, Iterable[Any]], ...
-]  # of each such argument its parameter's name, and what gives the values
+Feeds = tuple[tuple[str, Iterable[Any]], ...]  # of each such argument its parameter's name, and what gives the values
 
 _known: WeakKeyDictionary[FunctionType, frozenset[str]] = WeakKeyDictionary()
 
@@ -79,9 +77,7 @@ def fed_arguments(pending: PendingFunction[Any]) -> tuple[PendingFunction[Any], 
     """
     fn = pending.fn
     wanted = _wanted(fn) if type(fn) is FunctionType and fn.__annotations__ else frozenset()
-    if not wanted and not any(
-        type(each) is GeneratorType for each in (*pending.args, *pending.kwargs.values())
-    ):
+    if not wanted and not any(type(each) is GeneratorType for each in (*pending.args, *pending.kwargs.values())):
         return pending, ()
     feeds: list[tuple[str, Iterable[Any]]] = []
 
@@ -337,9 +333,7 @@ def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | N
     )
 
 
-def make_tasks(
-    pendings: tuple[PendingFunction[Any], ...], plugins: Any, folder: Path | None
-) -> Iterator[Task]:
+def make_tasks(pendings: tuple[PendingFunction[Any], ...], plugins: Any, folder: Path | None) -> Iterator[Task]:
     """Pickle many calls; a function that occurs many times is pickled once.
 
     Raises:
@@ -447,9 +441,7 @@ def _context_var(variable: contextvars.ContextVar[Any]) -> Any:
         held = getattr(module, "__dict__", {})
         if module is not script and any(each is variable for each in list(held.values())):
             attribute = next(key for key, each in held.items() if each is variable)
-            if not any(
-                f"{name}.".startswith(f"{each}.") for each in cloudpickle.list_registry_pickle_by_value()
-            ):
+            if not any(f"{name}.".startswith(f"{each}.") for each in cloudpickle.list_registry_pickle_by_value()):
                 return getattr, (module, attribute)
     try:
         default = {"default": contextvars.Context().run(variable.get)}
@@ -516,9 +508,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
                     made = made[0], (*made[1][:2], (typing.TypedDict,), *made[1][3:]), *made[2:]
                 # cloudpickle 3.1.3 sets them after the class is made, which has none then: its instances would come
                 # back with attributes that the class here has no place for.
-                if (
-                    "__slots__" in made[2][0] and typing.NamedTuple not in bases
-                ):  # which has its own, and says so
+                if "__slots__" in made[2][0] and typing.NamedTuple not in bases:  # which has its own, and says so
                     made[1][3]["__slots__"] = made[2][0].pop("__slots__")
         return made
 
@@ -627,9 +617,7 @@ def _command_line() -> bytes:
     return words + WORDS.pack(len(words), WORDS_SIGN)
 
 
-def _blamed(
-    what: str, error: BaseException | None, blame: Callable[[BaseException], str | None]
-) -> NotPicklableError:
+def _blamed(what: str, error: BaseException | None, blame: Callable[[BaseException], str | None]) -> NotPicklableError:
     """Return the error of a value that cannot be pickled.
 
     Args:

@@ -101,8 +101,7 @@ def read_tasks(folder: Path) -> list[Task]:
     def blob(part: str) -> Blob:
         path, told = folder / part, entries[part]
         sources = tuple(
-            SourceText(**each, data=(folder / f"source-{each['hash']}").read_bytes())
-            for each in told["sources"]
+            SourceText(**each, data=(folder / f"source-{each['hash']}").read_bytes()) for each in told["sources"]
         )
         if told["size"] > INLINE:
             return Blob(told["hash"], told["size"], path=path, sources=sources)

@@ -266,9 +266,7 @@ def find_function(path: Path, name: str | None) -> FunctionInfo:
         if len(functions) == 1:
             return functions[0]
         listing = "".join(f"\n  {function}" for function in functions)
-        raise ScriptError(
-            f"{path} has {len(functions)} functions; name one, as in {path}:{functions[0].name}{listing}"
-        )
+        raise ScriptError(f"{path} has {len(functions)} functions; name one, as in {path}:{functions[0].name}{listing}")
     for function in functions:
         if function.name == name:
             return function
@@ -367,9 +365,7 @@ def build_tasks(
     stop = stop or Stop()
     child = child_of(chosen, tell, stop)
     try:
-        request = request_of(
-            (str(path.absolute()), function, [*map(dict, calls)], tuple(plugins), bool(chosen.base))
-        )
+        request = request_of((str(path.absolute()), function, [*map(dict, calls)], tuple(plugins), bool(chosen.base)))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise NotPicklableError(f"an argument of {function or path.name} cannot be sent: {error}") from error
     folder = _workplace()
@@ -388,9 +384,7 @@ def build_tasks(
         how = f"exit status {status}" if status >= 0 else signal_name(-status)
         report = {"kind": "failed", "message": f"{path} ended the process that loads it ({how})"}
         if _is_full(folder):
-            full = (
-                f"{path} cannot be loaded: no room is left on the disk of {folder.parent}, where that is done"
-            )
+            full = f"{path} cannot be loaded: no room is left on the disk of {folder.parent}, where that is done"
             report = {"kind": "usage", "message": full}
     if report["kind"] == "task":
         client_interpreter.add_script(path)
@@ -434,9 +428,7 @@ def _nowhere(line: str) -> None:
 
 def _run_loader(command: Sequence[str], folder: Path, request: bytes, sink: int, stop: Stop) -> int:
     # The request is in no file, as plugins may hold tokens. The pipe's end tells the child that we are gone.
-    with subprocess.Popen(
-        [*command, str(folder)], stdin=subprocess.PIPE, stdout=sink, stderr=sink, bufsize=0
-    ) as child:
+    with subprocess.Popen([*command, str(folder)], stdin=subprocess.PIPE, stdout=sink, stderr=sink, bufsize=0) as child:
         try:
             assert child.stdin is not None
             rest = memoryview(b"%08x" % len(request) + request)
@@ -549,9 +541,7 @@ def _bindings(tree: ast.Module, wanted: Sequence[str] = DECORATORS) -> tuple[set
     return modules, names
 
 
-def _is_ours(
-    decorator: ast.expr, modules: set[str], names: set[str], wanted: Sequence[str] = DECORATORS
-) -> bool:
+def _is_ours(decorator: ast.expr, modules: set[str], names: set[str], wanted: Sequence[str] = DECORATORS) -> bool:
     target = decorator.func if isinstance(decorator, ast.Call) else decorator
     match target:
         case ast.Name(id=name):

@@ -102,9 +102,7 @@ def read(path: str) -> KnownPython:
     said = config_of(environment) if environment else {}
     implementation = said.get("implementation", OURS).lower()
     real = os.path.realpath(path)
-    known = KnownPython(
-        path, environment or str(Path(real).parent.parent), _version_by_files(path, real, said)
-    )
+    known = KnownPython(path, environment or str(Path(real).parent.parent), _version_by_files(path, real, said))
     return _usable(known, implementation)
 
 
@@ -139,9 +137,7 @@ def _version_by_files(path: str, real: str, config: Mapping[str, str]) -> str:
         names = {each.name for each in found_by(prefix, "lib/python3.*") if _NAMED.fullmatch(each.name)}
         minor = names.pop().removeprefix("python") if len(names) == 1 else ""
     try:
-        header = read_text(
-            prefix / "include" / f"python{minor}" / "patchlevel.h", errors="replace", most=_MOST
-        )
+        header = read_text(prefix / "include" / f"python{minor}" / "patchlevel.h", errors="replace", most=_MOST)
     except OSError:
         return minor
     exact = re.search(r'PY_VERSION\s+"(\d+\.\d+\.\d+)', header)
@@ -166,14 +162,10 @@ def _ask(path: str, unchanged: tuple[int, ...]) -> KnownPython:
         raise NoPython(f"it cannot be run: {error.strerror or error}") from None
     try:
         program, prefix, version, implementation = json.loads(done.stdout)
-        known = KnownPython(
-            str(program or path), _environment_of(str(program or path)) or str(prefix), _text(version)
-        )
+        known = KnownPython(str(program or path), _environment_of(str(program or path)) or str(prefix), _text(version))
     except (ValueError, TypeError):
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise NoPython(
-            f"it is no Python that we can use ({said[0] if said else 'it says nothing'})"
-        ) from None
+        raise NoPython(f"it is no Python that we can use ({said[0] if said else 'it says nothing'})") from None
     return _usable(known, str(implementation))
 
 
@@ -287,9 +279,7 @@ VENV = ".venv"
 SHELLS = ("VIRTUAL_ENV", "CONDA_PREFIX")  # variables
 
 
-def interpreter_of(
-    script: Path, python: str | os.PathLike[str] | None = None, *, ask: Ask = read
-) -> Interpreter:
+def interpreter_of(script: Path, python: str | os.PathLike[str] | None = None, *, ask: Ask = read) -> Interpreter:
     """Choose the interpreter of a script.
 
     Args:
@@ -303,9 +293,7 @@ def interpreter_of(
     return choose(script, python, os.environ, ask)
 
 
-def choose(
-    script: Path, python: str | os.PathLike[str] | None, environ: Mapping[str, str], ask: Ask
-) -> Interpreter:
+def choose(script: Path, python: str | os.PathLike[str] | None, environ: Mapping[str, str], ask: Ask) -> Interpreter:
     """The same, by other variables than the process has (``environ``), and by who else tells what a program is."""
     metadata = inline_metadata(script)
     if python is not None:
@@ -382,9 +370,7 @@ def _said(
         known = ask(str(path.absolute()))
     except NoPython as error:
         raise UsageError(f"--python {python:.200} cannot be used: {error}") from None
-    notes = (
-        (f"the inline metadata of {script.name} is not used, as --python says otherwise",) if metadata else ()
-    )
+    notes = (f"the inline metadata of {script.name} is not used, as --python says otherwise",) if metadata else ()
     return Interpreter(known.path, known.prefix, known.version, "--python", notes=notes)
 
 
@@ -406,9 +392,7 @@ def _inline(script: Path, metadata: InlineMetadata, environ: Mapping[str, str], 
     return made_of(base, metadata.environment, f"inline metadata of {script.name}")
 
 
-def made_of(
-    base: KnownPython, asked: Mapping[str, Any], source: str, notes: tuple[str, ...] = ()
-) -> Interpreter:
+def made_of(base: KnownPython, asked: Mapping[str, Any], source: str, notes: tuple[str, ...] = ()) -> Interpreter:
     """The interpreter of an environment that is made for a script before it is loaded, with what is asked for alone.
 
     Args:
@@ -543,9 +527,7 @@ def own_packages() -> OwnPackages:
     try:
         return _own_packages(_files())
     except OSError as error:
-        raise PoolError(
-            f"What scripts of other interpreters need of this library cannot be kept: {error}"
-        ) from error
+        raise PoolError(f"What scripts of other interpreters need of this library cannot be kept: {error}") from error
 
 
 def _own_packages(files: Files) -> OwnPackages:
@@ -579,9 +561,7 @@ def _files() -> Files:
         ("last", NEEDED),
         ("last", [name for name in WISHED if find_spec(name)]),
     )
-    return tuple(
-        (f"{part}/{name}", path.read_bytes()) for part, packages in parts for name, path in _sources(packages)
-    )
+    return tuple((f"{part}/{name}", path.read_bytes()) for part, packages in parts for name, path in _sources(packages))
 
 
 @cache

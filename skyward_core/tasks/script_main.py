@@ -69,9 +69,7 @@ def of_module(name: str) -> MainModule:
     """
     try:
         spec = importlib.util.find_spec(name)
-        if (
-            spec is not None and spec.submodule_search_locations is not None
-        ):  # a package: what is in it for that
+        if spec is not None and spec.submodule_search_locations is not None:  # a package: what is in it for that
             spec = importlib.util.find_spec(f"{name}.__main__")
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):

@@ -66,9 +66,7 @@ def shell(
         raise UsageError("the command has a zero byte in it, which no shell reads")
     if isinstance(secrets, str):
         raise UsageError("secrets is a list of values, not one text")
-    run = ShellCommand(
-        text, name or _called(text), given, os.fspath(cwd), (*secret_values(given), *map(str, secrets))
-    )
+    run = ShellCommand(text, name or _called(text), given, os.fspath(cwd), (*secret_values(given), *map(str, secrets)))
     return PendingFunction(run, (), None).with_timeout(timeout)
 
 
@@ -110,9 +108,7 @@ def _joined(words: object) -> str:
     found = []
     for number, word in enumerate(words, 1):
         if word is None or isinstance(word, bytes | bytearray):
-            raise UsageError(
-                f"word {number} of the command is {type(word).__name__}, not a text: {word!r:.40}"
-            )
+            raise UsageError(f"word {number} of the command is {type(word).__name__}, not a text: {word!r:.40}")
         found.append(_text(word))
     if found and not found[0].strip():
         raise UsageError("which command? the first word of it, the program, is empty")

@@ -29,9 +29,7 @@ def parsed(source: str | bytes, name: str = "<unknown>") -> ast.Module:
 _ENUMS: dict[str, type[enum.Enum]] = {
     name: getattr(enum, name) for name in ("Enum", "IntEnum", "StrEnum", "Flag", "IntFlag")
 }
-_PLAIN: dict[str, Any] = {
-    kind.__name__: kind for kind in (str, int, float, bool, bytes, Path, date, datetime, object)
-}
+_PLAIN: dict[str, Any] = {kind.__name__: kind for kind in (str, int, float, bool, bytes, Path, date, datetime, object)}
 _PLAIN |= {"Any": Any, "PathLike": Path}
 _CONTAINERS: dict[str, Any] = {
     "list": list,
@@ -161,17 +159,13 @@ def _enum(node: ast.ClassDef) -> type[enum.Enum] | None:
                 members[name] = _member(value)
             case ast.Assign() | ast.AnnAssign():
                 return None
-            case ast.FunctionDef(
-                name="_missing_" | "_generate_next_value_" | "__new__" | "__init__" | "__str__"
-            ):
+            case ast.FunctionDef(name="_missing_" | "_generate_next_value_" | "__new__" | "__init__" | "__str__"):
                 return None  # it may take more, or other values
     if base is None or not members or Unknown in members.values():
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # what Python thinks of the script's enum it says when that is loaded
+            warnings.simplefilter("ignore")  # what Python thinks of the script's enum it says when that is loaded
             make: Any = base
             made: type[enum.Enum] = make(node.name, members)
     except (TypeError, ValueError):

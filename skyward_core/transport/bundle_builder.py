@@ -177,10 +177,7 @@ REST = (
     "skyward_core/plugins/ssh_between_nodes.py",
     "skyward_core/plugins/ssh_forced_command.py",
     "skyward_core/util/user_files.py",
-    *(
-        f"skyward_core/{name}/"
-        for name in ("api", "pool", "providers", "store", "tasks", "transport", "views")
-    ),
+    *(f"skyward_core/{name}/" for name in ("api", "pool", "providers", "store", "tasks", "transport", "views")),
 )
 LEVEL = 2  # of compression: 1 ms more than level 1, once per release, for 2 % fewer bytes on each line
 REST_LEVEL = 9  # nobody waits for that
@@ -399,9 +396,7 @@ def _without_docstrings(code: CodeType) -> CodeType:
     if sys.version_info >= (3, 14):
         is_documented = bool(flags & CO_HAS_DOCSTRING)
     else:  # the first constant of a function is its docstring or None
-        is_documented = (
-            bool(flags & CO_OPTIMIZED) and code.co_name[0] != "<" and isinstance(constants[0], str)
-        )
+        is_documented = bool(flags & CO_OPTIMIZED) and code.co_name[0] != "<" and isinstance(constants[0], str)
     text = code.co_code
     used = any(text[at] in hasconst and not text[at + 1] for at in range(0, len(text), 2))
     if is_documented and not used:  # a literal of the same text shares its place

@@ -61,9 +61,7 @@ class Authority:
         )
         return Papers(_pem(self._certificate), _pem(certificate), private.decode())
 
-    def _sign(
-        self, name: x509.Name, key: ec.EllipticCurvePublicKey, *, is_authority: bool
-    ) -> x509.Certificate:
+    def _sign(self, name: x509.Name, key: ec.EllipticCurvePublicKey, *, is_authority: bool) -> x509.Certificate:
         builder = (
             x509.CertificateBuilder()
             .subject_name(name)
@@ -74,9 +72,7 @@ class Authority:
             .not_valid_after(NO_END)
             .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
         return builder.sign(self._key, hashes.SHA256())
 

@@ -181,9 +181,7 @@ def refuse_others(folder: Path) -> None:
     """
     found = folder.lstat()
     if found.st_uid not in (0, os.getuid()) and folder.parent.stat().st_mode & stat.S_IWOTH:
-        raise OSError(
-            f"{folder} belongs to somebody else, who could change what comes there: choose another folder"
-        )
+        raise OSError(f"{folder} belongs to somebody else, who could change what comes there: choose another folder")
 
 
 def _hash(text: str) -> str:
@@ -304,9 +302,7 @@ class Landing:
         while self.at < self.size:
             yield head[:1]
             code = bytes(head[:1])
-            if (
-                code not in _LENGTHS and code not in _SHORT
-            ):  # none of our pickler's: the file takes the rest as it is
+            if code not in _LENGTHS and code not in _SHORT:  # none of our pickler's: the file takes the rest as it is
                 yield from self._copied(code, self.size - self.at)
                 return
             end = 1 + (_LENGTHS.get(code) or _SHORT[code])

@@ -420,9 +420,7 @@ class LocalTransport:
                     image, config.get("env", {}), cwd, lambda line: report("installed", detail=line), there
                 )
             except OSError as error:
-                raise PoolError(
-                    f"The environment of the image cannot be had on this machine: {error}"
-                ) from error
+                raise PoolError(f"The environment of the image cannot be had on this machine: {error}") from error
 
         if gate is None:
             return await work()
@@ -442,9 +440,7 @@ class LocalTransport:
         ranks = config["nodes"] * (per_node if isinstance(per_node, int) else 1)  # "gpu": told once it runs
         return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, ranks)))}
 
-    async def send_folder(
-        self, cwd: str, image: Mapping[str, Any], gate: Gate, said: Callable[[str], None]
-    ) -> None:
+    async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: Gate, said: Callable[[str], None]) -> None:
         return None
 
     async def way_to(self, address: str, port: int) -> tuple[str, int]:
@@ -456,9 +452,7 @@ class LocalTransport:
     async def open(self, on_data: OnData, on_lost: OnLost) -> SocketPipe:
         loop = asyncio.get_running_loop()
         with timed(_log, f"{self.folder}: connecting to its agent"):
-            _, pipe = await loop.create_unix_connection(
-                lambda: SocketPipe(on_data, on_lost), str(self.socket)
-            )
+            _, pipe = await loop.create_unix_connection(lambda: SocketPipe(on_data, on_lost), str(self.socket))
         return pipe
 
     async def put(self, source: Path, name: str) -> None:
@@ -539,9 +533,7 @@ async def interpreter(
         found = await asyncio.to_thread(image_environment.installed_with, made) if wanted else None
         return made, "the environment is there already", found
     order = {"image": image, "root": str(root), "env": dict(env), "cwd": cwd}
-    made, found = await _make(
-        image_environment.own_command(there.python, "image_environment", there.root), order, said
-    )
+    made, found = await _make(image_environment.own_command(there.python, "image_environment", there.root), order, said)
     return made, f"environment made in {root}", found if wanted else None
 
 
@@ -569,9 +561,7 @@ def _refused(packages: Sequence[str]) -> PoolError:
     )
 
 
-async def _make(
-    command: list[str], wanted: dict[str, Any], said: Callable[[str], None]
-) -> tuple[str, dict[str, str]]:
+async def _make(command: list[str], wanted: dict[str, Any], said: Callable[[str], None]) -> tuple[str, dict[str, str]]:
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,
@@ -588,14 +578,10 @@ async def _make(
         await process.wait()
         if made := str(answer.get("python") or ""):
             return made, dict(answer.get("installed") or {})
-        why = (
-            answer.get("error") or (await errors).decode(errors="replace").strip()[-2000:] or _ended(process)
-        )
+        why = answer.get("error") or (await errors).decode(errors="replace").strip()[-2000:] or _ended(process)
         raise PoolError(f"The environment of the image cannot be made on this machine: {why}")
     finally:
-        if (
-            not made
-        ):  # what it has started may live on where it was killed, and write into the next attempt's folder
+        if not made:  # what it has started may live on where it was killed, and write into the next attempt's folder
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()

@@ -80,13 +80,9 @@ def check_python(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None
     wanted, minor = image.get("python"), chosen.minor if chosen else MINOR
     if not wanted or re.fullmatch(rf"{re.escape(minor)}(\.\d+)?", wanted):
         return
-    asked = (
-        f"Image(python={wanted!r}): functions travel as bytecode, so the nodes' Python must be the one that"
-    )
+    asked = f"Image(python={wanted!r}): functions travel as bytecode, so the nodes' Python must be the one that"
     if chosen is None or is_own(chosen.prefix):
-        raise UsageError(
-            f"{asked} runs here, {minor}. Start skyward from Python {wanted}, or leave python out."
-        )
+        raise UsageError(f"{asked} runs here, {minor}. Start skyward from Python {wanted}, or leave python out.")
     raise UsageError(
         f"{asked} loads the script, {chosen}. Have it loaded with Python {wanted} (--python), or leave python out."
     )
@@ -128,9 +124,7 @@ def with_scripts(image: Mapping[str, Any], chosen: Interpreter) -> dict[str, Any
 def _refuse_folders(links: Sequence[str], source: str) -> None:
     for link in links:
         if link.startswith("file:"):
-            raise UsageError(
-                f"The {source} takes packages from {link}, which other machines do not have: use an index"
-            )
+            raise UsageError(f"The {source} takes packages from {link}, which other machines do not have: use an index")
 
 
 class Pipe(Protocol):
@@ -207,9 +201,7 @@ class Transport(Protocol):
         """The packages of the ranks' interpreter, as ``prepare`` gives them, where its image asked for none; None where
         that cannot be told from here."""
 
-    async def send_folder(
-        self, cwd: str, image: Mapping[str, Any], gate: Gate, said: Callable[[str], None]
-    ) -> None:
+    async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: Gate, said: Callable[[str], None]) -> None:
         """Bring the node's copy of the working folder up to date, where it has one of its own.
 
         Args:

@@ -170,11 +170,7 @@ def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str]
         Unreadable: names what cannot be looked at.
     """
     state = StateInside(folder)
-    listed = [
-        path
-        for path in _listed(folder, excludes)
-        if not _matches(path, BY_PRODUCTS) and not state.holds(path)
-    ]
+    listed = [path for path in _listed(folder, excludes) if not _matches(path, BY_PRODUCTS) and not state.holds(path)]
     wanted = [path for path in listed if not is_secret(path)]
     unmatched = []
     for pattern in includes:

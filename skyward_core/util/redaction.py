@@ -33,9 +33,7 @@ _COMMON = frozenset(
 )  # fmt: skip
 
 # No scheme is that long, and a text that is one long word is looked at once, not from each of its letters to its end.
-_URL = re.compile(
-    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,63})://(?P<user>[^\s/?#:'\"<>]*)(?P<rest>:[^\s/?#'\"<>]*)?@"
-)
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,63})://(?P<user>[^\s/?#:'\"<>]*)(?P<rest>:[^\s/?#'\"<>]*)?@")
 
 
 def secret_values(env: Mapping[str, str]) -> list[str]:
@@ -185,9 +183,7 @@ class Redactor:
     def begun(self, data: bytes) -> int:
         """How many of the last bytes may be the beginning of a secret of which the rest is still to come."""
         last = data[-self.reach :] if self.reach else b""
-        longest = (
-            max((_overlap(last, value) for value in self._values), default=0) if self._may_hold(last) else 0
-        )
+        longest = max((_overlap(last, value) for value in self._values), default=0) if self._may_hold(last) else 0
         short = next((n for n in range(min(TELLING - 1, len(data)), 0, -1) if data[-n:] in self._starts), 0)
         return max(longest, short)
 

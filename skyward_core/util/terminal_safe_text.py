@@ -124,9 +124,7 @@ def _filtered(line: str, *, colors: bool) -> str:
     text, *sequences = re.split("\x1b+", line)
     out = [in_place(text)]
     last = len(sequences) - 1
-    for place, rest in enumerate(
-        sequences
-    ):  # each began with ESC, and ends at the latest before the next one
+    for place, rest in enumerate(sequences):  # each began with ESC, and ends at the latest before the next one
         if colors and (sgr := patterns.sgr.match(rest)):
             out += ("\x1b", sgr[0], in_place(rest[sgr.end() :]))
         else:

@@ -173,7 +173,5 @@ class AlertWatch:
             since = alert.since if alert.kind == "straggler" else min(since, alert.since)
             self._lasting[alert.key] = since, now
             found.append(Alert(alert.kind, alert.rank, alert.node, alert.gpu, alert.name, since, alert.words))
-        self._lasting = {
-            key: (since, seen) for key, (since, seen) in self._lasting.items() if now - seen < AGAIN
-        }
+        self._lasting = {key: (since, seen) for key, (since, seen) in self._lasting.items() if now - seen < AGAIN}
         return ordered(found), new

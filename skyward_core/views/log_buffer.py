@@ -75,9 +75,7 @@ class LineStore:
         if room is not None:
             room.enter()
         self._starts: deque[int] = deque()
-        self._pieces: deque[tuple[str, Sequence[str]]] = (
-            deque()
-        )  # what stands before each line, and the lines
+        self._pieces: deque[tuple[str, Sequence[str]]] = deque()  # what stands before each line, and the lines
         self._gathered: list[str] | None = None  # the last piece, where it is ours to add to
 
     def add(self, lines: Sequence[str], prefix: str = "") -> None:
@@ -514,9 +512,7 @@ class Lines:
         newlines, text, back = drawn.groups()
         depth = len(back) // len(_UP)
         text = text.rstrip().rpartition(b"\r")[2].rstrip()
-        kept = {
-            each: bar for each, bar in self._below.items() if each != depth
-        }  # others may have a copy of us
+        kept = {each: bar for each, bar in self._below.items() if each != depth}  # others may have a copy of us
         if text and depth <= DEEPEST:  # else it was taken away
             kept[depth] = text[:LINE_LIMIT]
         self._below = kept

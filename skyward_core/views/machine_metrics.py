@@ -189,9 +189,7 @@ class MachineBook:
         found = self.nodes.get(node)
         if found is None:
             found = MachineView(Track(), [], [])
-            self.nodes = dict(
-                sorted([*self.nodes.items(), (node, found)])
-            )  # replaced: others iterate over it
+            self.nodes = dict(sorted([*self.nodes.items(), (node, found)]))  # replaced: others iterate over it
         return found
 
     def explain(self, node: int, why: str) -> None:
@@ -312,9 +310,7 @@ class LastFigures:
     def gpus(self) -> Sequence[Mapping[str, float]]:
         found = []
         for figures, track in zip(self._gpus, self._machine.gpus, strict=False):
-            found.append(
-                {name: value for name, value in figures.items() if name != "xid"} | self._signs(track)
-            )
+            found.append({name: value for name, value in figures.items() if name != "xid"} | self._signs(track))
         return found
 
     def _signs(self, track: Track) -> dict[str, float]:

@@ -45,9 +45,7 @@ def curves_of(pool: HasNumbers, run: TimeOfRun | None = None) -> Curves:
     if pool.machines is not None:
         since, until = (0.0, None) if run is None else (run.opened_at, run.ended_at)
         found += _of_machines(pool.machines, since, until)
-        notes = [
-            f"node {node}: {machine.why}" for node, machine in pool.machines.nodes.items() if machine.why
-        ]
+        notes = [f"node {node}: {machine.why}" for node, machine in pool.machines.nodes.items() if machine.why]
     return Curves(found, notes)
 
 

@@ -100,9 +100,7 @@ def _spread(
     for end, lows, middles, highs in zip(ends, *spans, strict=True):
         column += 1
         stop = begin
-        if (
-            begin < many and at[begin] <= end
-        ):  # most parts have one value at most: to look is quicker than to search
+        if begin < many and at[begin] <= end:  # most parts have one value at most: to look is quicker than to search
             stop = begin + 1
             if stop < many and at[stop] <= end:
                 stop = bisect_right(at, end, stop + 1)

@@ -153,8 +153,7 @@ def weave(folder: Path, stem: str, start: Place, end: Place, piece: int = PIECE)
     """
     weaver = Weaver(start)
     streams = {
-        name: _PieceFile(folder / f"{stem}.{name}", at, to)
-        for name, at, to in zip(STREAMS, start, end, strict=True)
+        name: _PieceFile(folder / f"{stem}.{name}", at, to) for name, at, to in zip(STREAMS, start, end, strict=True)
     }
     path = folder / f"{stem}{MARKS}"
     marks = _PieceFile(path, _place_before(path, start))

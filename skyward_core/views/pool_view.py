@@ -74,9 +74,7 @@ class TrialSheet(Value):
     ranks: int = 1
 
     @classmethod
-    def of_texts(
-        cls, combinations: Sequence[Sequence[str]], *, gang: bool = False, nodes: int = 0
-    ) -> TrialSheet:
+    def of_texts(cls, combinations: Sequence[Sequence[str]], *, gang: bool = False, nodes: int = 0) -> TrialSheet:
         """Of combinations of texts ``name=value``, of which none has run."""
         split = [[pair.partition("=")[::2] for pair in each] for each in combinations]
         names = tuple(name.strip() for name, _ in split[0])
@@ -314,9 +312,7 @@ class PoolView(Value):
     spec: dict[str, Any] = field(default_factory=dict)
     nodes: list[NodeView] = field(default_factory=list)
     runs: dict[str, RunView] = field(default_factory=dict)
-    rank_phases: dict[int, tuple[str, float]] = field(
-        default_factory=dict
-    )  # before a function runs, and since
+    rank_phases: dict[int, tuple[str, float]] = field(default_factory=dict)  # before a function runs, and since
     logs: LogBook = field(default_factory=LogBook)
     metrics: MetricBook = field(default_factory=MetricBook)
     rhythms: Rhythms = field(default_factory=Rhythms, compare=False, repr=False)  # of what both have heard
@@ -328,9 +324,7 @@ class PoolView(Value):
     budget_state: BudgetStatus = "within"
     budget_ends_at: float | None = None  # when it is torn down unless somebody says what to do
     ends_at: float | None = None  # by its lease, unless somebody uses it before; see events.LeaseNews
-    unfetched: dict[str, int] = field(
-        default_factory=dict
-    )  # run -> bytes that wait for somebody to fetch them
+    unfetched: dict[str, int] = field(default_factory=dict)  # run -> bytes that wait for somebody to fetch them
     sheets: dict[str, TrialSheet] = field(
         default_factory=dict, compare=False, repr=False
     )  # of a record that is played: what is swept, by the run that is a sweep, or the first of one
@@ -406,11 +400,7 @@ class PoolView(Value):
 
     def lease_left(self, now: float) -> float | None:
         """Seconds until the pool ends itself as things stand; None while a run goes on, or nothing counts down."""
-        if (
-            self.ends_at is None
-            or not self.is_live
-            or any(run.state == "running" for run in self.runs.values())
-        ):
+        if self.ends_at is None or not self.is_live or any(run.state == "running" for run in self.runs.values()):
             return None
         return max(0.0, self.ends_at - now)
 
@@ -621,9 +611,7 @@ def _(event: events.RankBegan, view: PoolView) -> None:
         task = _task(run, event.index, event.rank, event.node)
         if task.outcome is None:
             task.state = "running"
-            if (
-                run.kind != "map" or task.began_at is None
-            ):  # of which a rank has many calls, one after the other
+            if run.kind != "map" or task.began_at is None:  # of which a rank has many calls, one after the other
                 task.began_at = event.at
         run.version += 1
 

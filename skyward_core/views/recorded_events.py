@@ -32,9 +32,7 @@ class MisfitError(ValueError):
 def event_of(data: Any) -> events.Event | None:
     """The event that ``events.to_json`` made this of; None where it is none, or of a kind not known here."""
     kind: Any = (
-        events.Event.kinds.get(data["event"])
-        if isinstance(data, dict) and type(data.get("event")) is str
-        else None
+        events.Event.kinds.get(data["event"]) if isinstance(data, dict) and type(data.get("event")) is str else None
     )
     if kind is None:
         return None
@@ -154,9 +152,7 @@ def _one_of(hint: Any, makers: Sequence[Maker]) -> Maker:
 def _object(kind: Any) -> Maker:
     hints = get_type_hints(kind)
     makers = {field.name: _maker(hints[field.name]) for field in fields(kind)}
-    wanted = {
-        field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING
-    }
+    wanted = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
 
     def make(value: Any) -> Any:
         if type(value) is not dict:

@@ -124,9 +124,7 @@ def own_frames(frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
 
 
 def _is_of_imports(frame: StackFrame) -> bool:
-    return frame.file.startswith("<frozen importlib.") or frame.file.endswith(
-        "skyward_core/runtime/import_hooks.py"
-    )
+    return frame.file.startswith("<frozen importlib.") or frame.file.endswith("skyward_core/runtime/import_hooks.py")
 
 
 def _is_ours(frame: StackFrame) -> bool:
@@ -147,11 +145,7 @@ def collective_of(frames: Sequence[StackFrame]) -> Collective | None:
     if named:
         return named[-1]
     if frames and is_library(frames[0].file) and _NATIVE.search(frames[0].file):
-        inner = [
-            each
-            for each in takewhile(lambda each: is_library(each.file), frames)
-            if _NATIVE.search(each.file)
-        ]
+        inner = [each for each in takewhile(lambda each: is_library(each.file), frames) if _NATIVE.search(each.file)]
         return Collective((inner or frames)[-1].function, "torch")
     waits = [(each, library) for each in frames if (library := _found(each, _WAITS))]
     if not waits:
@@ -249,17 +243,13 @@ def verdict(stacks: Stacks) -> list[str]:
         ranks = in_ranges(inside_it)
         others = []
         for group in every:  # a rank may have further processes, for tasks, which are idle
-            if group not in some and (
-                missing := [each for each in group.stacks if each.rank not in inside_it]
-            ):
+            if group not in some and (missing := [each for each in group.stacks if each.rank not in inside_it]):
                 others.append(replace(group, stacks=tuple(missing)))
         away = "; ".join(f"{_ranks(group.ranks)} not: {where(group)}" for group in others[:SHOWN])
         if len(others) > SHOWN:
             away += f"; {_ranks(in_ranges(s.rank for g in others[SHOWN:] for s in g.stacks))} not either"
         verb = "is" if _one(ranks) else "are"
-        lines.append(
-            f"{_ranks(ranks)} {verb} in {collective}{_where_from(some)}; {away or 'so is every rank'}"
-        )
+        lines.append(f"{_ranks(ranks)} {verb} in {collective}{_where_from(some)}; {away or 'so is every rank'}")
     return lines
 
 
@@ -465,18 +455,14 @@ def table(profile: Profile, most: int = 20) -> list[tuple[str, str, str]]:
 def speedscope(profile: Profile, name: str) -> str:
     """A file for https://www.speedscope.app."""
     places: dict[StackFrame, int] = {}
-    samples = [
-        [places.setdefault(frame, len(places)) for frame in reversed(frames)] for frames, _ in profile.stacks
-    ]
+    samples = [[places.setdefault(frame, len(places)) for frame in reversed(frames)] for frames, _ in profile.stacks]
     weights = [count for _, count in profile.stacks]
     made: dict[str, Any] = {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
         "name": name,
         "exporter": "skyward",
         "shared": {
-            "frames": [
-                {"name": field(each.function), "file": field(each.file), "line": each.line} for each in places
-            ]
+            "frames": [{"name": field(each.function), "file": field(each.file), "line": each.line} for each in places]
         },
         "profiles": [
             {

@@ -57,9 +57,7 @@ class TrialRow:
         outcome = None if self.task is None else self.task.outcome
         if outcome is None:
             return self.live
-        return {
-            name: gist[0] for name, gist in (outcome.numbers if outcome and outcome.numbers else {}).items()
-        }
+        return {name: gist[0] for name, gist in (outcome.numbers if outcome and outcome.numbers else {}).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +190,7 @@ class TrialBoard:
             if found is not None and found.state == "running" and found.began_at is not None:
                 live = book.latest_since(of, found.rank, found.began_at)
             ranks = () if found is None else block_of(self.sheet, found.rank)
-            rows.append(
-                TrialRow(at, tuple(map(safe, texts)), found, of if found is not None else "", live, ranks)
-            )
+            rows.append(TrialRow(at, tuple(map(safe, texts)), found, of if found is not None else "", live, ranks))
         numbers = dict.fromkeys(name for row in rows for name in row.numbers)
         return TrialTable(tuple(map(safe, self.sheet.names)), tuple(numbers), rows, self.sheet.ranks > 1)
 

@@ -417,12 +417,8 @@ class FailingApp(OpeningApp):
         what = field(f"{type(error).__name__}: {error}")
         if (box := _box_of(worker.node)) is not None:
             box.border_subtitle = Content.styled(f"✗ {what}", "$text-error")
-        screen = next(
-            (each for each in worker.node.ancestors_with_self if isinstance(each, BaseScreen)), self
-        )
-        screen.flash(
-            f"this is a defect of skyward-tui: {what} (--debug writes its traceback to the log)", "error"
-        )
+        screen = next((each for each in worker.node.ancestors_with_self if isinstance(each, BaseScreen)), self)
+        screen.flash(f"this is a defect of skyward-tui: {what} (--debug writes its traceback to the log)", "error")
 
     def _fatal_error(self) -> None:  # Textual calls it where nobody handles an error
         if (error := sys.exception()) is not None:
@@ -969,9 +965,7 @@ class SkywardApp(FailingApp):
         while time.monotonic() < deadline and any(p.state in ("starting", "stopping") for p in self.pools()):
             await asyncio.sleep(0.02)
 
-    def get_system_commands(
-        self, screen: Screen[Any]
-    ) -> Iterable[SystemCommand]:  # Textual calls get_system_commands
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:  # Textual calls get_system_commands
         """The palette: every action of this screen, then Textual's theme choice."""
         from skyward_tui.screens.base_screen import commands
 

@@ -65,9 +65,7 @@ def _words(pools: Sequence[PoolView], began: float) -> list[str]:
     up = [pool.name for pool in pools if not pool.is_over]
     words = [UPDATED if _are_newer(began) else DEFECT]
     if up:
-        words.append(
-            f"Nothing was torn down: {', '.join(up)} and what runs there; skyward-tui opens it again."
-        )
+        words.append(f"Nothing was torn down: {', '.join(up)} and what runs there; skyward-tui opens it again.")
     return words
 
 

@@ -156,9 +156,7 @@ class Follower:
         self._asking = False
         self._leaving = False
         self._alone = False  # our reader has left, or the terminal is gone, and that was told
-        self.on_trial: Callable[[str, Outcome], None] | None = (
-            None  # told of each task that ends, after its run
-        )
+        self.on_trial: Callable[[str, Outcome], None] | None = None  # told of each task that ends, after its run
         self.on_run: Callable[[RunOpened | RunEnded], None] | None = None
         self.on_queue: Callable[[], None] | None = None  # told that runs wait for nodes, or do not any more
         # Whether a rank's lines of a run are shown; None where that is not known yet.
@@ -171,9 +169,7 @@ class Follower:
         self._told: dict[int, str] = {}  # by node: what was told last
         self._stopped: set[int] = set()  # ranks whose first breakpoint was told
         self._later: BeforeAnswer | None = None  # what ranks did while it is not known whose it is
-        self._held: PoolState | None = (
-            None  # said of a start that may fail with just that, which is told as the error
-        )
+        self._held: PoolState | None = None  # said of a start that may fail with just that, which is told as the error
 
     def on_event(self, event: Event) -> None:
         """Take an event of a pool; called on the session's thread."""
@@ -285,8 +281,7 @@ class Follower:
         if not outlives_us:
             state, detaching = "is on no node yet, and waits meanwhile", "though that cancels it"
         question = (
-            f"\n{run} {state}. [d]etach {detaching} (default), "
-            "[c]ancel it and keep the pool, [t]ear the pool down? "
+            f"\n{run} {state}. [d]etach {detaching} (default), [c]ancel it and keep the pool, [t]ear the pool down? "
         )
         self._asking = True
         try:
@@ -342,9 +337,7 @@ class Follower:
             case RankPhase(phase="paused") if item.rank not in self._stopped:
                 self._stopped.add(item.rank)
                 self._release()
-                self._console.note(
-                    f"rank {item.rank} is at a breakpoint: skyward-tui debug {item.pool}:{item.rank}"
-                )
+                self._console.note(f"rank {item.rank} is at a breakpoint: skyward-tui debug {item.pool}:{item.rank}")
             case OutputFetched():
                 self._release()
                 what = f"{field(item.path)} of node {item.node}"
@@ -411,9 +404,7 @@ class Follower:
         if self.live is not None:  # no lines are shown
             return
         self._release()
-        whose = f"rank {min(ranks)}" + (
-            f" (and {count(len(ranks) - 1, 'rank')} more)" if len(ranks) > 1 else ""
-        )
+        whose = f"rank {min(ranks)}" + (f" (and {count(len(ranks) - 1, 'rank')} more)" if len(ranks) > 1 else "")
         self._console.note(
             f"{whose} printed more than is held until it is known whose it is: older lines are left out here "
             "(skyward-tui logs has them)"
@@ -524,8 +515,7 @@ class LiveBlock:
             return
         colored = wants_color(sys.stderr)
         drawn = "".join(
-            f"\x1b[{code}m{text}{RESET}\n" if colored and code is not None else f"{text}\n"
-            for text, code in found
+            f"\x1b[{code}m{text}{RESET}\n" if colored and code is not None else f"{text}\n" for text, code in found
         )
         self._write(self._away() + drawn)  # at once: there is no time at which nothing is there
         self._shown = texts

@@ -44,9 +44,7 @@ if TYPE_CHECKING:
 @click.command(context_settings={"allow_interspersed_args": True})
 @click.argument("run", metavar="RUN")
 @click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "-a", "--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="Another argument; repeatable."
-)
+@click.option("-a", "--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="Another argument; repeatable.")
 @click.option("--pool", metavar="NAME", help="Run on this pool, which is up, and not on its own.")
 @click.option("--missing", is_flag=True, help="Of a sweep over arguments: run what has no result yet.")
 @of_variables
@@ -227,9 +225,7 @@ def metrics(run: str, prometheus: bool, output: str | None, as_json: bool) -> in
 
 @click.command()
 @click.argument("file", metavar="TASK.YAML")
-@click.option(
-    "-c", "--pool", "pool", metavar="POOL", help="The pool's name; one that is up is used as it is."
-)
+@click.option("-c", "--pool", "pool", metavar="POOL", help="The pool's name; one that is up is used as it is.")
 @of_place
 @of_variables
 @click.option("--no-setup", is_flag=True, help="Do not run the file's setup.")
@@ -241,15 +237,9 @@ def metrics(run: str, prometheus: bool, output: str | None, as_json: bool) -> in
     type=click.FloatRange(0, min_open=True),
     help="The pool ends so long after its last use.",
 )
-@click.option(
-    "--down", is_flag=True, help="Tear the pool down when the job is over; with -i once it is idle."
-)
-@click.option(
-    "--budget", metavar="$", type=click.FloatRange(0, min_open=True), help="What the pool may cost."
-)
-@click.option(
-    "--wait-for-capacity", metavar="TIME", help="Try for so long where there are no machines, such as 2h."
-)
+@click.option("--down", is_flag=True, help="Tear the pool down when the job is over; with -i once it is idle.")
+@click.option("--budget", metavar="$", type=click.FloatRange(0, min_open=True), help="What the pool may cost.")
+@click.option("--wait-for-capacity", metavar="TIME", help="Try for so long where there are no machines, such as 2h.")
 @click.option(
     "--plugin",
     "plugins",
@@ -292,18 +282,14 @@ def launch(
         from skyward_tui.cli.commands.jobs import launch as execute
 
         if detach and down and idle_minutes is None:
-            raise click.UsageError(
-                "--detach leaves the job running, and --down ends its pool: give -i MIN with both"
-            )
+            raise click.UsageError("--detach leaves the job running, and --down ends its pool: give -i MIN with both")
         job = JobFile.from_yaml(
             Path(file), env=said_variables("--env", env), secrets=said_variables("--secret", secrets)
         )
         idle = None if idle_minutes is None else idle_minutes * 60
         request = request_of(job, idle_timeout=idle, **said)
         ends = down and idle is None
-        return execute(
-            request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run, watch=watch
-        )
+        return execute(request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run, watch=watch)
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -318,9 +304,7 @@ def launch(
 @of_watch
 @of_json
 @click.argument("pool")
-@click.argument(
-    "words", metavar="TASK.YAML | [--] COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED
-)
+@click.argument("words", metavar="TASK.YAML | [--] COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_(
     pool: str,
     words: tuple[str, ...],
@@ -356,9 +340,7 @@ def exec_(
         given, hidden = said_variables("--env", env), said_variables("--secret", secrets)
         if is_file:
             if nodes is not None:
-                raise click.UsageError(
-                    f"{words[0]} says on how many nodes it runs, by num_nodes: leave out --nodes"
-                )
+                raise click.UsageError(f"{words[0]} says on how many nodes it runs, by num_nodes: leave out --nodes")
             from skyward_core.client.launch.job_launch import JobFile
 
             job = JobFile.from_yaml(Path(words[0]), env=given, secrets=hidden)
@@ -480,9 +462,7 @@ def held(provider: str, settings: tuple[str, ...], as_json: bool) -> int:
 
 
 @click.command()
-@click.option(
-    "--since", metavar="TIME", default="30d", show_default=True, help='How far back: "12h", "30d", "4w".'
-)
+@click.option("--since", metavar="TIME", default="30d", show_default=True, help='How far back: "12h", "30d", "4w".')
 @click.option("--by", type=click.Choice(["pool", "function", "day"]), default="pool", show_default=True)
 @of_json
 def costs(since: str, by: str, as_json: bool) -> int:
@@ -506,9 +486,7 @@ def costs(since: str, by: str, as_json: bool) -> int:
 @click.option("--provider", metavar="NAME", help="Look through its account only, such as aws.")
 @of_settings
 @click.option("--all-regions", is_flag=True, help="Look in all regions, not only where pools have been.")
-@click.option(
-    "--ledger", "ledgers", metavar="ID", multiple=True, help="Also what this other ledger made; repeatable."
-)
+@click.option("--ledger", "ledgers", metavar="ID", multiple=True, help="Also what this other ledger made; repeatable.")
 @click.option("-y", "--yes", is_flag=True, help="End what is left without asking.")
 @of_json
 def sweep(
@@ -551,9 +529,7 @@ DEMO = Path(__file__).parents[1].joinpath("demo.skyrec")  # tests/demo_record ma
 
 @click.command()
 @click.argument("run", metavar="RUN|POOL")
-@click.option(
-    "-o", "--output", metavar="FILE", help="The file to write; overwrites nothing.  [default: NAME.skyrec]"
-)
+@click.option("-o", "--output", metavar="FILE", help="The file to write; overwrites nothing.  [default: NAME.skyrec]")
 @of_json
 def record(run: str, output: str | None, as_json: bool) -> int:
     """Pack the record of a pool or a run into one file.
@@ -570,9 +546,7 @@ def record(run: str, output: str | None, as_json: bool) -> int:
 
 @click.command()
 @click.argument("record", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--dump", is_flag=True, help="Print what is in it, a line of JSON for each entry, and open no app."
-)
+@click.option("--dump", is_flag=True, help="Print what is in it, a line of JSON for each entry, and open no app.")
 def replay(record: Path, dump: bool) -> int:
     """Play a record in the app, without any machine.
 
@@ -705,13 +679,9 @@ class _Commands(click.Group):
         super().add_command(_debug(cmd), name)
 
 
-@click.group(
-    cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
-)
+@click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @_debug
-@click.option(
-    "--read-only", is_flag=True, help="Of the app: look at pools, and refuse what would change anything."
-)
+@click.option("--read-only", is_flag=True, help="Of the app: look at pools, and refuse what would change anything.")
 @click.option("--demo", is_flag=True, help="Of the app: play a record of 32 ranks, without any machine.")
 @click.option("--theme", metavar="NAME", help="Of the app: its colours, this time; NO_COLOR or not.")
 @click.option("--ascii", "plain", is_flag=True, help="Of the app: paint nothing but plain ASCII.")
@@ -730,9 +700,7 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
             "--ascii": plain,
         }.items():
             if given:
-                raise click.UsageError(
-                    f"{option} is the app's: {context.invoked_subcommand} does not know it"
-                )
+                raise click.UsageError(f"{option} is the app's: {context.invoked_subcommand} does not know it")
         return 0
     if demo:
         return played(DEMO, theme, plain)
@@ -744,9 +712,7 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
 
 @cli.command(cls=ScriptCommand, options_metavar="[OPTIONS]")
 @click.argument("target", metavar="SCRIPT[:FUNCTION]")
-@click.option(
-    "-a", "--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="An argument; repeatable."
-)
+@click.option("-a", "--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="An argument; repeatable.")
 @click.option(
     "--sweep", is_flag=True,
     help="Run each combination of arguments that are lists: -a lr=0.1,0.01 -a seed=1..5.",
@@ -765,15 +731,11 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
     "-n", "--nodes", metavar="N|MIN:MAX", type=NodesOption(),
     help="Machines; of a range as many as can be had.  [default: 1, or all hosts]",
 )  # fmt: skip
-@click.option(
-    "--ranks-per-node", metavar="N|gpu", type=RanksOption(), help="Processes on each machine.  [default: 1]"
-)
+@click.option("--ranks-per-node", metavar="N|gpu", type=RanksOption(), help="Processes on each machine.  [default: 1]")
 @of_accelerator
 @of_market
 @of_ranks
-@click.option(
-    "-m", "--module", "as_module", is_flag=True, help="SCRIPT is a module's name, run whole as by python -m."
-)
+@click.option("-m", "--module", "as_module", is_flag=True, help="SCRIPT is a module's name, run whole as by python -m.")
 @click.option("--python", metavar="PATH", help="Load the script with this Python, not with its project's.")
 @of_packages
 @click.option("--one", is_flag=True, help="Run on one node only.")
@@ -783,9 +745,7 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
 )  # fmt: skip
 @of_pool
 @click.option("--detach", is_flag=True, help="Leave as soon as the function runs; implies --keep.")
-@click.option(
-    "--timeout", metavar="S", type=click.FloatRange(0, min_open=True), help="Seconds a rank may take."
-)
+@click.option("--timeout", metavar="S", type=click.FloatRange(0, min_open=True), help="Seconds a rank may take.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
 @of_watch
 @of_json
@@ -835,9 +795,7 @@ def run(
     "--nproc-per-node", "--nproc_per_node", metavar="N|gpu", default="1", envvar="PET_NPROC_PER_NODE",
     help="Processes on each machine.  [default: 1]",
 )  # fmt: skip
-@click.option(
-    "-m", "--module", "as_module", is_flag=True, help="TRAIN.PY is a module's name, as of python -m."
-)
+@click.option("-m", "--module", "as_module", is_flag=True, help="TRAIN.PY is a module's name, as of python -m.")
 @others
 @of_place
 @of_accelerator
@@ -1033,9 +991,7 @@ def down(pools: tuple[str, ...], everything: bool, yes: bool, discard: bool, now
 
 @cli.command()
 @click.argument("host")
-@click.option(
-    "--known-hosts", metavar="FILE", help="The file to look in and write to, in place of the usual."
-)
+@click.option("--known-hosts", metavar="FILE", help="The file to look in and write to, in place of the usual.")
 @click.option("-y", "--yes", is_flag=True, help="Accept the key without asking.")
 @of_json
 def trust(host: str, known_hosts: str | None, yes: bool, as_json: bool) -> int:
@@ -1079,12 +1035,8 @@ def examples(name: str | None, copy: bool, as_json: bool) -> int:
 
 
 @cli.command()
-@click.option(
-    "--older", metavar="TIME", default="90d", show_default=True, help="Pools that ended so long ago."
-)
-@click.option(
-    "--most", metavar="SIZE", default="20 GB", show_default=True, help="And the oldest beyond this size."
-)
+@click.option("--older", metavar="TIME", default="90d", show_default=True, help="Pools that ended so long ago.")
+@click.option("--most", metavar="SIZE", default="20 GB", show_default=True, help="And the oldest beyond this size.")
 @click.option("-n", "--dry-run", is_flag=True, help="Only tell what would go.")
 @of_json
 def prune(older: str, most: str, dry_run: bool, as_json: bool) -> int:

@@ -129,9 +129,7 @@ def note_silent(session: Session, console: Console) -> None:
     """Record in the ledger what has become of all pools, and name those that do not answer."""
     for pool in session.look_again().result():
         if pool.state != "starting":
-            console.note(
-                f"pool {pool.name} does not answer, and is shown as it was last seen: {detail_of(pool)}"
-            )
+            console.note(f"pool {pool.name} does not answer, and is shown as it was last seen: {detail_of(pool)}")
 
 
 def fetched(session: Session, row: RunRow, console: Console) -> RunRow:

@@ -40,15 +40,9 @@ def run_table(run: RunView) -> list[tuple[str, int | None]]:
     tasks = [task for _, task in sorted(run.tasks.items())]
     rows = [("rank", "node", "outcome", "time", "result")]
     for task in tasks:
-        name = (
-            prefix_of(task.rank)[:4]
-            if run.kind == "broadcast"
-            else f"#{task.index} {prefix_of(task.rank)[:4]}"
-        )
+        name = prefix_of(task.rank)[:4] if run.kind == "broadcast" else f"#{task.index} {prefix_of(task.rank)[:4]}"
         state = f"{GLYPHS.get(task.state, '◌')} {task.state}"
-        rows.append(
-            (name, f"n{task.node}", state, took(task.outcome.seconds) if task.outcome else "", note_of(task))
-        )
+        rows.append((name, f"n{task.node}", state, took(task.outcome.seconds) if task.outcome else "", note_of(task)))
     lines = table(rows)
     return [
         (lines[0], 1),
@@ -64,9 +58,7 @@ def note_of(task: TaskView) -> str:
     if outcome.error is not None:
         return failure(outcome.kind, outcome.error.type, one_line(outcome.error.message))
     text = one_line(outcome.summary.text) if outcome.summary else ""
-    return (
-        f"{count(task.items, 'item')}; last {task.last_item.text}" if task.items and task.last_item else text
-    )
+    return f"{count(task.items, 'item')}; last {task.last_item.text}" if task.items and task.last_item else text
 
 
 def aggregate_lines(run: RunView) -> list[str]:
@@ -98,9 +90,7 @@ def show_difference(run: RunView, said: str, console: Console) -> None:
     found, equal = differences(*(task.outcome.summary if task.outcome else None for task in pair))
     names = [f"r{task.index}" if run.kind == "broadcast" else f"#{task.index}" for task in pair]
     rows = [{"at": each.at, "left": each.left, "right": each.right, "by": each.by} for each in found]
-    console.result(
-        {"run": run.id, "left": pair[0].index, "right": pair[1].index, "rows": rows, "equal": equal}
-    )
+    console.result({"run": run.id, "left": pair[0].index, "right": pair[1].index, "rows": rows, "equal": equal})
     if console.as_json:
         return
     for task, name in zip(pair, names, strict=True):

@@ -38,12 +38,8 @@ of_settings = click.option(
 )
 of_place = _all(
     (
-        click.option(
-            "--provider", metavar="NAME", help="Where machines come from, such as ssh.  [default: local]"
-        ),
-        click.option(
-            "--hosts", metavar="HOST,...", help="Hosts to reach over SSH, or a group of skyward.toml."
-        ),
+        click.option("--provider", metavar="NAME", help="Where machines come from, such as ssh.  [default: local]"),
+        click.option("--hosts", metavar="HOST,...", help="Hosts to reach over SSH, or a group of skyward.toml."),
         of_settings,
     )
 )
@@ -52,9 +48,7 @@ of_accelerator = click.option(
 )
 of_ranks = _all(
     (
-        click.option(
-            "--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."
-        ),
+        click.option("--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."),
         click.option(
             "--plugin-set",
             "plugin_settings",
@@ -93,17 +87,13 @@ of_pool = _all(
     (
         click.option("--pool", metavar="NAME", help="The pool's name; one that is up is used, and stays up."),
         click.option("--keep", is_flag=True, help="Leave the pool up afterwards."),
-        click.option(
-            "--debug-wait", metavar="TIME", help="Wait so long at breakpoints for who debugs, such as 10m."
-        ),
+        click.option("--debug-wait", metavar="TIME", help="Wait so long at breakpoints for who debugs, such as 10m."),
     )
 )
 # Of a pool that is made for a run.
 of_market = _all(
     (
-        click.option(
-            "--allocation", metavar="MARKET", help="on-demand, spot, spot-if-available or cheapest of both."
-        ),
+        click.option("--allocation", metavar="MARKET", help="on-demand, spot, spot-if-available or cheapest of both."),
         click.option(
             "--max-hourly",
             "max_hourly_cost",
@@ -111,12 +101,8 @@ of_market = _all(
             type=click.FloatRange(0, min_open=True),
             help="What an hour of a machine may cost, with disk and address.",
         ),
-        click.option(
-            "--selection", metavar="WHICH", help="cheapest, or first: the region that is named first."
-        ),
-        click.option(
-            "--budget", metavar="$", type=click.FloatRange(0, min_open=True), help="What the pool may cost."
-        ),
+        click.option("--selection", metavar="WHICH", help="cheapest, or first: the region that is named first."),
+        click.option("--budget", metavar="$", type=click.FloatRange(0, min_open=True), help="What the pool may cost."),
         click.option(
             "--wait-for-capacity",
             metavar="TIME",
@@ -127,9 +113,7 @@ of_market = _all(
 # Of machines that are looked for, and not made.
 of_offers = _all(
     (
-        click.option(
-            "--accelerator", metavar="NAME[:N]", help="What a machine has to carry, such as H100:8."
-        ),
+        click.option("--accelerator", metavar="NAME[:N]", help="What a machine has to carry, such as H100:8."),
         click.option(
             "--max-hourly",
             metavar="$",
@@ -140,21 +124,11 @@ of_offers = _all(
         click.option("--region", "regions", metavar="R", multiple=True, help="Where; repeatable."),
         click.option("--zone", "zones", metavar="Z", multiple=True, help="Only there; repeatable."),
         click.option("--efa", is_flag=True, help="With EFA, the fast network between machines of AWS."),
-        click.option(
-            "--vcpus", metavar="N", type=click.IntRange(0), default=0, help="At least so many vCPUs."
-        ),
-        click.option(
-            "--memory", metavar="GB", type=click.FloatRange(0), default=0, help="At least so much memory."
-        ),
-        click.option(
-            "--arch", "architecture", type=click.Choice(["x86_64", "arm64"]), help="Of this architecture."
-        ),
-        click.option(
-            "--block", metavar="HOURS", type=click.IntRange(1), help="What can be bought ahead, for so long."
-        ),
-        click.option(
-            "--nodes", metavar="N", type=click.IntRange(1), help="So many machines of it.  [default: 1]"
-        ),
+        click.option("--vcpus", metavar="N", type=click.IntRange(0), default=0, help="At least so many vCPUs."),
+        click.option("--memory", metavar="GB", type=click.FloatRange(0), default=0, help="At least so much memory."),
+        click.option("--arch", "architecture", type=click.Choice(["x86_64", "arm64"]), help="Of this architecture."),
+        click.option("--block", metavar="HOURS", type=click.IntRange(1), help="What can be bought ahead, for so long."),
+        click.option("--nodes", metavar="N", type=click.IntRange(1), help="So many machines of it.  [default: 1]"),
     )
 )
 
@@ -165,9 +139,7 @@ of_watch = click.option(
 
 
 _of_variables = (
-    click.option(
-        "--env", "env", metavar="NAME[=VALUE]", multiple=True, help="A variable of the job; repeatable."
-    ),
+    click.option("--env", "env", metavar="NAME[=VALUE]", multiple=True, help="A variable of the job; repeatable."),
     click.option(
         "--secret",
         "secrets",
@@ -243,9 +215,7 @@ class SomeNodes(click.ParamType["int | tuple[int, ...]"]):
 
 
 MEETS = "the ranks meet at node 0 of the pool, at a port that is free there"
-LOGS = (
-    "every rank's log is shown with the rank in front, and kept: skyward-tui logs shows it, --rank one rank's"
-)
+LOGS = "every rank's log is shown with the rank in front, and kept: skyward-tui logs shows it, --rank one rank's"
 WATCHED = "each node's agent sees at once how a rank ends"
 ONE_POOL = "one command starts all nodes: run it once, and leave this out"
 
@@ -359,9 +329,7 @@ def ranks_of(text: str, *, is_here: bool) -> int | Literal["gpu"]:
     if text == "gpu":
         return "gpu"
     if not text.isdecimal() or not 1 <= int(text) <= 64:
-        _refuse(
-            "nproc-per-node", f"{text!r} is no number from 1 to 64; on this machine also cpu, and gpu or auto"
-        )
+        _refuse("nproc-per-node", f"{text!r} is no number from 1 to 64; on this machine also cpu, and gpu or auto")
     return int(text)
 
 
@@ -375,9 +343,7 @@ def file_of(module: str) -> Path:
     for path in (here.with_suffix(".py"), here / "__main__.py"):
         if is_file(path):
             return path
-    raise click.UsageError(
-        f"-m {module}: there is neither {here}.py nor {here}/__main__.py in the current folder"
-    )
+    raise click.UsageError(f"-m {module}: there is neither {here}.py nor {here}/__main__.py in the current folder")
 
 
 of_json = click.option("--json", "as_json", is_flag=True, help="End stdout with one JSON object.")
@@ -499,9 +465,7 @@ def arguments_of(target: str, left: Sequence[str], own: Sequence[str]) -> list[s
     if not left:
         return []
     function = find_function(*split_target(target))
-    params = {
-        each.name: each for each in function.params if each.kind not in ("var_keyword", "var_positional")
-    }
+    params = {each.name: each for each in function.params if each.kind not in ("var_keyword", "var_positional")}
     takes_all = any(each.kind == "var_keyword" for each in function.params)
     texts, words = [], list(left)
     while words:

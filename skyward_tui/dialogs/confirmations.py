@@ -85,9 +85,7 @@ class TeardownScreen(TypedWord[bool]):
         yield Button("Cancel", id="cancel", compact=True)
         yield Button("Tear down", id="down", variant="error", compact=True, disabled=bool(self.word))
         for id, label in (("all", "Fetch all"), ("some", ""), ("none", "Fetch none")):
-            yield Button(
-                label, id=id, variant="error", compact=True, classes="fetch hidden", disabled=bool(self.word)
-            )
+            yield Button(label, id=id, variant="error", compact=True, classes="fetch hidden", disabled=bool(self.word))
 
     def _question(self) -> Content:
         now = self.app.clock()
@@ -117,9 +115,7 @@ class TeardownScreen(TypedWord[bool]):
         ]
         running = [run for run in view.runs.values() if run.state == "running"]
         for run in running:
-            parts.append(
-                (f"\n! run {run.id} ({run.function}) is active and will be stopped.", "$text-warning")
-            )
+            parts.append((f"\n! run {run.id} ({run.function}) is active and will be stopped.", "$text-warning"))
         for name, size in view.unfetched.items():
             what = f"run {name} ({view.runs[name].function})" if name in view.runs else f"run {name}"
             said = f"{what}: {size:,} bytes that nobody has fetched are brought here first."
@@ -164,12 +160,8 @@ class TeardownScreen(TypedWord[bool]):
     def _offer(self) -> None:
         """Ask by buttons how much is fetched."""
         much = [left for left in self._left.values() if not isinstance(left, str) and left.is_too_much]
-        self.query_one(
-            "#all", Button
-        ).label = f"Fetch all {size_of([f for left in much for f in left.others])}"
-        self.query_one(
-            "#some", Button
-        ).label = f"Up to {size_in_words(float(sum(left.room for left in much)))}"
+        self.query_one("#all", Button).label = f"Fetch all {size_of([f for left in much for f in left.others])}"
+        self.query_one("#some", Button).label = f"Up to {size_in_words(float(sum(left.room for left in much)))}"
         before = self.query_one("#down")
         for button in self.query(".fetch"):
             button.remove_class("hidden")
@@ -274,9 +266,7 @@ class TeardownScreen(TypedWord[bool]):
         return all(_is_gone(receipt) for receipt in self._receipts.values())
 
     def _show_progress(self) -> None:
-        blocks = [
-            _progress(_name(key), self.app.find_pool(key), self._receipts.get(key)) for key in self._keys
-        ]
+        blocks = [_progress(_name(key), self.app.find_pool(key), self._receipts.get(key)) for key in self._keys]
         if any(not isinstance(each, str) and each.unaccounted for each in self._receipts.values()):
             again = f"\n{self.key_of('pools.down')} tears down once more, where what is unaccounted can be reached"
             blocks.append(Content.styled(again, "$text-warning"))
@@ -284,11 +274,7 @@ class TeardownScreen(TypedWord[bool]):
         if self._is_over:
             title = "Something may be left"
             if self._all_gone:
-                title = (
-                    "Torn down"
-                    if any(map(_says_more, self._receipts.values()))
-                    else "Torn down, nothing left"
-                )
+                title = "Torn down" if any(map(_says_more, self._receipts.values())) else "Torn down, nothing left"
             self.box.border_title = title
             self.box.set_class(self._all_gone, "-gone")
 

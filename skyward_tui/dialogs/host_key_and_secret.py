@@ -59,9 +59,7 @@ class HostKeyScreen(Dialog[bool]):
 
     def buttons(self) -> Iterable[Button]:
         yield Button(f"Refuse ({self.key_of('hostkey.refuse')})", id="refuse", compact=True)
-        yield Button(
-            f"Accept ({self.key_of('hostkey.accept')})", id="accept", variant="warning", compact=True
-        )
+        yield Button(f"Accept ({self.key_of('hostkey.accept')})", id="accept", variant="warning", compact=True)
 
     def on_mount(self) -> None:
         self.watch_more(self.more)
@@ -85,9 +83,7 @@ class HostKeyScreen(Dialog[bool]):
         rows = [("host", key.host), ("key type", key.kind), ("fingerprint", key.fingerprint)]
         if (key.name, key.port) != (key.host, 22) and f"{key.name}:{key.port}" != key.host:
             rows.insert(1, ("reached at", f"{key.name} port {key.port}"))
-        goes_on, ends = (
-            (", and the pool's start goes on", ", and the start ends") if self._starts else ("", "")
-        )
+        goes_on, ends = (", and the pool's start goes on", ", and the start ends") if self._starts else ("", "")
         parts: list[tuple[str, str]] = []
         for name, value in rows:
             parts += [(f"{name:<13}", "$muted"), (f"{value}\n", "bold")]

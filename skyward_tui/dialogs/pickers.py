@@ -184,9 +184,7 @@ class FilesScreen(Picker):
         try:
             found = sorted(entries(folder), key=lambda path: (is_file(path), path.name.lower()))
         except OSError as error:
-            listed.add_option(
-                Option(Content.styled(f"  {error.strerror or error}", "$text-error"), disabled=True)
-            )
+            listed.add_option(Option(Content.styled(f"  {error.strerror or error}", "$text-error"), disabled=True))
             found = []
         if not part:
             self._add(folder.parent, Content("  ../"))
@@ -408,9 +406,7 @@ class PresetsScreen(Picker):
 
 def _question(preset: Preset) -> ChoiceScreen:
     text = f"Delete preset {field(preset.name)} of {field(str(preset.file))}?"
-    return ChoiceScreen(
-        "Delete a preset", text, [("keep", "Keep it", False), ("delete", "Delete", True)], "keep"
-    )
+    return ChoiceScreen("Delete a preset", text, [("keep", "Keep it", False), ("delete", "Delete", True)], "keep")
 
 
 def _preset_row(preset: Preset) -> Content:
@@ -482,9 +478,7 @@ class KeyScreen(Dialog[str | None]):
         self._left = False
 
     def body(self) -> ComposeResult:
-        yield _Waiting(
-            f"{self._doing}\n\nPress the key that is to do that; esc leaves it as it is.", markup=False
-        )
+        yield _Waiting(f"{self._doing}\n\nPress the key that is to do that; esc leaves it as it is.", markup=False)
 
     def on_key(self, event: events.Key) -> None:
         event.stop()

@@ -58,9 +58,7 @@ def train(epochs: int = 5, batch_size: int = 64, lr: float = 0.01, samples: int 
         sky.log(epoch=epoch + 1, loss=own)  # the app draws these as lines
         print(f"epoch {epoch + 1}/{epochs} loss={mean:.4f} (rank {rank} of {world}: {own:.4f})", flush=True)
 
-    weights = b"".join(
-        bytes(p.detach().cpu().flatten().view(torch.uint8).tolist()) for p in model.parameters()
-    )
+    weights = b"".join(bytes(p.detach().cpu().flatten().view(torch.uint8).tolist()) for p in model.parameters())
     return {"rank": rank, "loss": mean, "weights": hashlib.sha256(weights).hexdigest()[:12]}
 
 

@@ -26,8 +26,7 @@ def descend(steps: int = 50, samples: int = 4096, features: int = 16, lr: float 
     x = random.normal(size=(samples, features)).astype("float32")
     # drop_last gives contiguous blocks, which is how an array over a mesh is laid out.
     xs, ys = (
-        jax.make_array_from_process_local_data(over_data, part)
-        for part in sky.shard(x, x @ truth, drop_last=True)
+        jax.make_array_from_process_local_data(over_data, part) for part in sky.shard(x, x @ truth, drop_last=True)
     )
 
     def step(w: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -37,9 +36,7 @@ def descend(steps: int = 50, samples: int = 4096, features: int = 16, lr: float 
 
     data, whole = PartitionSpec("data"), PartitionSpec()
     update = jax.jit(
-        jax.shard_map(
-            step, mesh=mesh, in_specs=(whole, data, data), out_specs=(whole, whole), check_vma=False
-        )
+        jax.shard_map(step, mesh=mesh, in_specs=(whole, data, data), out_specs=(whole, whole), check_vma=False)
     )
     w = jax.device_put(np.zeros(features, dtype="float32"), everywhere)
     for number in range(steps):

@@ -209,11 +209,7 @@ def provider_choices() -> Mapping[str, ProviderChoice]:
 
 def _free_id(name: str, taken: Collection[str]) -> str:
     """An id for a setting's field: its name, unless that is another field's."""
-    return (
-        name
-        if name not in taken
-        else next(f"{name}-{n}" for n in count_from(2) if f"{name}-{n}" not in taken)
-    )
+    return name if name not in taken else next(f"{name}-{n}" for n in count_from(2) if f"{name}-{n}" not in taken)
 
 
 class FieldError(Exception):
@@ -522,9 +518,7 @@ def _checked(form: Form, live: Mapping[str, PoolView], *, launching: bool) -> La
     if not form.name.strip():
         form = replace(form, name=free_name(path_of(form.script), live))
     elif form.name.strip() in live:
-        raise FieldError(
-            "name", f"a pool named {form.name.strip()} is already up: use it, or give another name"
-        )
+        raise FieldError("name", f"a pool named {form.name.strip()} is already up: use it, or give another name")
     for id, setting in fields_of(form.provider).items():
         if setting.required and not setting.written(form.settings.get(id, "")):
             look = setting.field() if setting.field else None
@@ -558,17 +552,13 @@ def _check_numbers(form: Form, plan: LaunchPlan) -> None:
             raise FieldError(id, _not_a_number(id, form))
     if plan.hosts and plan.spec is not None and plan.spec.least_nodes > len(plan.hosts):
         nodes, there = plan.spec.least_nodes, count(len(plan.hosts), "host")
-        raise FieldError(
-            "nodes", f"{nodes} nodes, and {there}: name more hosts, or leave nodes empty for all"
-        )
+        raise FieldError("nodes", f"{nodes} nodes, and {there}: name more hosts, or leave nodes empty for all")
 
 
 def _not_a_number(id: str, form: Form) -> str:
     what, most = _NUMBERS[id]
     range_of = " or a range such as 2:8," if id == "nodes" else ""
-    return (
-        f"{what}: a whole number from 1 to {most:,},{range_of} not {getattr(form, id).strip() or 'nothing'}"
-    )
+    return f"{what}: a whole number from 1 to {most:,},{range_of} not {getattr(form, id).strip() or 'nothing'}"
 
 
 def _id_of(field: str, form: Form) -> str:

@@ -88,9 +88,7 @@ def job_plan(
         raise FieldError("arguments", "a quotation has no end")
     try:
         envs, hidden = variables_of(path)
-        here: dict[str, str | None] = {
-            name: None for name, text in envs.items() if text is None and name in os.environ
-        }
+        here: dict[str, str | None] = {name: None for name, text in envs.items() if text is None and name in os.environ}
         open_ones = [name for name, text in hidden.items() if text is None]
         lacks = tuple(name for name in open_ones if name not in os.environ)
         values: dict[str, str | None] = dict.fromkeys(open_ones)
@@ -105,14 +103,10 @@ def job_plan(
                 raise FieldError("pool", "that pool is not up any more; choose another or a new one")
             if job.num_nodes > len(used.nodes):
                 has = f"pool {used.name} has {len(used.nodes)}"
-                raise FieldError(
-                    "pool", f"the job runs on {count(job.num_nodes, 'node')}, and {has}: choose another"
-                )
+                raise FieldError("pool", f"the job runs on {count(job.num_nodes, 'node')}, and {has}: choose another")
             return JobPlan(job, None, used, job.notes, lacks, True)
         if any(form.name.strip() == pool.name for pool in pools if pool.is_live):
-            raise FieldError(
-                "name", f"a pool named {form.name.strip()} is already up: choose it, or another name"
-            )
+            raise FieldError("name", f"a pool named {form.name.strip()} is already up: choose it, or another name")
         request = JobRequest(
             job=job,
             pool=form.name.strip() or None,
@@ -181,9 +175,7 @@ def job_rows(plan: JobPlan) -> list[tuple[str, str]]:
     job, pool = plan.job, plan.pool
     told = [("job", safe(job.name or str(job.path)))]
     if isinstance(pool, PoolView):
-        told.append(
-            ("uses", f"pool {pool.name}: {count(len(pool.nodes), 'node')}, {job.num_nodes} of them for it")
-        )
+        told.append(("uses", f"pool {pool.name}: {count(len(pool.nodes), 'node')}, {job.num_nodes} of them for it"))
     else:
         nodes = between(pool.least_nodes, pool.most_nodes, pool.provider.machine)
         told.append(("creates", f"pool {pool.name}: {nodes}"))

@@ -134,11 +134,7 @@ def _image(spec: PoolSpec) -> Iterator[tuple[str, str]]:
 
 def _plugin(plan: LaunchPlan, name: str) -> str:
     given = plan.plugin_values.get(name, {})
-    return (
-        f"{name} ({', '.join(f'{key}={field(str(value))}' for key, value in given.items())})"
-        if given
-        else name
-    )
+    return f"{name} ({', '.join(f'{key}={field(str(value))}' for key, value in given.items())})" if given else name
 
 
 def unfit(plan: LaunchPlan, *, as_options: bool = False) -> str:
@@ -170,31 +166,22 @@ def lacking(plan: LaunchPlan, *, as_options: bool = False) -> str:
     if not (names := plan.lacking):
         return ""
     said = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not installed for {sys.executable}: "
-    files = {
-        choice_of(each.field, near(each.path)): Path(each.path).name for each in packages_for(plan.script)
-    }
+    files = {choice_of(each.field, near(each.path)): Path(each.path).name for each in packages_for(plan.script)}
     if files and as_options:
         return said + " or ".join(f"--{choice}" for choice in files) + " installs what the project asks for"
     if files:
         return said + f"choose {' or '.join(files.values())} under packages"
     if plan.whole:
-        return (
-            said
-            + "name it in the script's inline metadata (# /// script), or install it in its project's .venv"
-        )
+        return said + "name it in the script's inline metadata (# /// script), or install it in its project's .venv"
     return ""  # who loads the script says it
 
 
-def _created(
-    plan: LaunchPlan, spec: PoolSpec, may_remember: bool, as_options: bool
-) -> Iterator[tuple[str, str]]:
+def _created(plan: LaunchPlan, spec: PoolSpec, may_remember: bool, as_options: bool) -> Iterator[tuple[str, str]]:
     least, most = spec.least_nodes, spec.most_nodes
     machines, per_gpu = between(least, most, spec.provider.machine), spec.worker.ranks_per_node == "gpu"
     what = f"{machines} × {'a rank for each GPU' if per_gpu else count(spec.ranks_per_node, 'rank')}"
     at_least = f"{least * spec.ranks_per_node:,} to " if least < most else ""
-    size = (
-        "" if per_gpu else f", world size {at_least}{spec.world_size:,}"
-    )  # of GPUs only the machines can tell
+    size = "" if per_gpu else f", world size {at_least}{spec.world_size:,}"  # of GPUs only the machines can tell
     yield "creates", f"pool {spec.name}: {what}{size}"
     if plan.hosts:
         yield "hosts", _listed(plan.hosts)

@@ -396,9 +396,7 @@ class LogPanel(RunPanel):
         if self.panes.several and not self._merged:
             for column in self.panes.columns:
                 looked_for = _looked_for(column.pane)
-                column.head(
-                    Content.assemble(f" rank {column.rank}  ", _how(column.pane), f"  {looked_for}".rstrip())
-                )
+                column.head(Content.assemble(f" rank {column.rank}  ", _how(column.pane), f"  {looked_for}".rstrip()))
 
     def kept(self) -> Mapping[str, str | bool]:
         beside = " ".join(str(rank) for rank in self.panes.ranks[1:])
@@ -447,9 +445,7 @@ class LogPanel(RunPanel):
             return self._take_away(rank)
         if len(self.panes.columns) == MOST:
             return self.app.flash(
-                with_keys(
-                    f"{MOST} logs stand side by side at most; {{run.alone}} takes one away", self.app.keys
-                )
+                with_keys(f"{MOST} logs stand side by side at most; {{run.alone}} takes one away", self.app.keys)
             )
         pane = self.panes.add(rank).pane
         self.post_message(RankChosen(rank, False))
@@ -458,9 +454,7 @@ class LogPanel(RunPanel):
 
     def action_alone(self) -> None:
         if not self.panes.several:
-            return self.app.flash(
-                with_keys("one log is shown; {run.beside} puts another beside it", self.app.keys)
-            )
+            return self.app.flash(with_keys("one log is shown; {run.beside} puts another beside it", self.app.keys))
         return self._take_away(self.panes.current.rank)
 
     def _take_away(self, rank: int) -> None:
@@ -476,9 +470,7 @@ class LogPanel(RunPanel):
         self._aligned = not self._aligned
         if self._aligned:
             if not self.panes.several:
-                self.app.flash(
-                    with_keys("{run.beside} puts another rank's log beside it first", self.app.keys)
-                )
+                self.app.flash(with_keys("{run.beside} puts another rank's log beside it first", self.app.keys))
             self._align()
 
     def _align(self) -> None:
@@ -563,9 +555,7 @@ class LogPanel(RunPanel):
         search = self.pane.window.search
         found = "" if search is None else search.matcher.text
         typed = found if what == "find" else self.pane.filter_text
-        self.prompt.placeholder = (
-            "find: text or regular expression" if what == "find" else "show only (! inverts)"
-        )
+        self.prompt.placeholder = "find: text or regular expression" if what == "find" else "show only (! inverts)"
         self.prompt.value = typed
         self.add_class("-asking")
         self.prompt.focus()
@@ -629,9 +619,7 @@ class LogPanel(RunPanel):
             self._align()
 
     def on_log_pane_given_up(self, event: LogPane.GivenUp) -> None:
-        self.app.flash(
-            f"{event.text} would take for ever on a line of this log, and is not looked for", "error"
-        )
+        self.app.flash(f"{event.text} would take for ever on a line of this log, and is not looked for", "error")
         self.describe()
 
     # What is taken out of it
@@ -651,9 +639,7 @@ class LogPanel(RunPanel):
             remarks.append(remark)
         return Saved(files, next(filter(None, remarks), ""))
 
-    async def _saved_of(
-        self, pane: LogPane, run: RunView | None, rank: int | None
-    ) -> tuple[Iterable[str], str]:
+    async def _saved_of(self, pane: LogPane, run: RunView | None, rank: int | None) -> tuple[Iterable[str], str]:
         """The lines of a rank, or of all, and what the person has to know of them."""
         from skyward_tui.file_export import log_lines
 

@@ -79,9 +79,7 @@ def ended(line: Callable[[], object]) -> Iterator[None]:
     if current_thread() is not main_thread() or _watched:
         yield
         return
-    if (
-        signal.getsignal(signal.SIGVTALRM) is not _look
-    ):  # which stays: by default this signal ends the process
+    if signal.getsignal(signal.SIGVTALRM) is not _look:  # which stays: by default this signal ends the process
         signal.signal(signal.SIGVTALRM, _look)
     _before = _watched
     _watched.append(line)
@@ -94,9 +92,7 @@ def ended(line: Callable[[], object]) -> Iterator[None]:
 
 
 Span = tuple[int, int, Callable[[int, int], list[Line]]]
-NEAR = (
-    64  # lines after one of which nothing tells when it was printed, in which one with a time is looked for
-)
+NEAR = 64  # lines after one of which nothing tells when it was printed, in which one with a time is looked for
 
 
 # What asks what a line does not have, where it begins or ends, or may go on from one into the next.
@@ -438,9 +434,7 @@ async def search_files(stored: StoredLines, matcher: Matcher, start: int, stop: 
     """
     in_front = _InFront()
     try:
-        return await asyncio.to_thread(
-            _numbers, stored, matcher, range(start, min(stop, stored.count)), in_front
-        )
+        return await asyncio.to_thread(_numbers, stored, matcher, range(start, min(stop, stored.count)), in_front)
     finally:
         in_front.close()
 
@@ -575,9 +569,7 @@ class LogPane(Widget, can_focus=True):
 
     # What it shows
 
-    def show(
-        self, ring: Ring, *, merged: bool = False, files: Files | None = None, goal: int | None = None
-    ) -> None:
+    def show(self, ring: Ring, *, merged: bool = False, files: Files | None = None, goal: int | None = None) -> None:
         """Look at another ring, and at a line of the files by its number; the filter and the search stay."""
         if ring is self.window.ring:
             return
@@ -686,9 +678,7 @@ class LogPane(Widget, can_focus=True):
     def visible_text(self) -> str:
         """The lines on the screen, whole, as plain text."""
         numbers = sorted({number for number, _ in self._shown})
-        return "\n".join(
-            parse(line.text).plain for number in numbers for line in self.window.raw(number, number + 1)
-        )
+        return "\n".join(parse(line.text).plain for number in numbers for line in self.window.raw(number, number + 1))
 
     @property
     def time_shown(self) -> float | None:
@@ -943,10 +933,7 @@ class LogPane(Widget, can_focus=True):
         if self.top is None:
             pending = [] if self.window.filter else self.window.ring.pending()
             lines = self.window.before(self.window.end, height)
-            tail = [
-                ((self.window.end, i), self._cut(parse(text), base, False)[0])
-                for i, text in enumerate(pending)
-            ]
+            tail = [((self.window.end, i), self._cut(parse(text), base, False)[0]) for i, text in enumerate(pending)]
             rows = [*self._rows_of(lines, base), *tail][-height:]
         else:
             first, skip = self.top
@@ -999,9 +986,7 @@ class LogPane(Widget, can_focus=True):
     def _time_of(self, line: Line) -> Segment:
         at = line.about.at
         shown = (
-            _NO_TIME
-            if at is None
-            else f"{time.strftime('%H:%M:%S', time.localtime(at))}.{int(at * 100) % 100:02d} "
+            _NO_TIME if at is None else f"{time.strftime('%H:%M:%S', time.localtime(at))}.{int(at * 100) % 100:02d} "
         )
         return Segment(shown, self.rich_style + Style(dim=True))
 
@@ -1043,9 +1028,7 @@ class LogPane(Widget, can_focus=True):
     def _hit_style(self, is_current: bool) -> Style:
         variables = self.app.theme_variables
         back = Color.parse(variables["warning" if is_current else "warning-darken-3"])
-        return Style(
-            bgcolor=back.rich_color, color=back.get_contrast_text(1).rich_color, underline=is_current
-        )
+        return Style(bgcolor=back.rich_color, color=back.get_contrast_text(1).rich_color, underline=is_current)
 
     def _selected(self, strip: Strip, span: tuple[int, int]) -> Strip:
         start, stop = span

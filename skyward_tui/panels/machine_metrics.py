@@ -182,9 +182,7 @@ class MachineGrid(Widget, can_focus=True):
         stale = tuple(node for node, machine in book.nodes.items() if not machine.is_fresh(now))
         seen = (id(book), book.version, stale)
         # By our own clock: that of a replay may stand still.
-        soon = (
-            self._seen is not None and self._book is book and monotonic() - self._looked_at < REPAINT_SECONDS
-        )
+        soon = self._seen is not None and self._book is book and monotonic() - self._looked_at < REPAINT_SECONDS
         if seen == self._seen or soon:
             return False
         if book is not self._book:
@@ -333,9 +331,7 @@ class MachineGrid(Widget, can_focus=True):
         if spans and len(nodes) == len(book.nodes):
             span = min(first for first, _ in spans), max(last for _, last in spans)
             rows = [self._row(node, machine, odd) for node, machine in nodes]
-            drawn = self._beside_curves(rows, span, width, height) or self._over_curves(
-                rows, span, width, height
-            )
+            drawn = self._beside_curves(rows, span, width, height) or self._over_curves(rows, span, width, height)
         if drawn:
             return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in drawn]
         head = self._head()
@@ -352,9 +348,7 @@ class MachineGrid(Widget, can_focus=True):
         strips = [Strip(line) for line in lines[:height]]
         return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in strips]
 
-    def _beside_curves(
-        self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int
-    ) -> list[Strip]:
+    def _beside_curves(self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int) -> list[Strip]:
         """Rows with what each node was at until now beside them, where there is room; else none."""
         before = max(Segment.get_line_length(row.cells) for row in rows)
         tall, room = min(MOST_ROWS, (height - 1) // len(rows)), width - before - 2
@@ -379,9 +373,7 @@ class MachineGrid(Widget, can_focus=True):
                 strips.append(Strip([*cells, gap, *curve[at]] if at < len(curve) else cells))
         return strips
 
-    def _over_curves(
-        self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int
-    ) -> list[Strip]:
+    def _over_curves(self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int) -> list[Strip]:
         """Rows with what each node was at until now below them, in a narrow panel that has lines for it; else none."""
         said = 1 if any(row.remark for row in rows) else 0
         tall, room = min(MOST_BELOW, (height - 1) // len(rows) - 1 - said), width - _NODE - 1
@@ -401,9 +393,7 @@ class MachineGrid(Widget, can_focus=True):
     def _said_below(self, remark: str) -> list[Segment]:
         return [Segment(f"{'':{_NODE}}  {remark}", self._plain + self._style("amiss"))]
 
-    def _curve(
-        self, machine: MachineView, width: int, height: int, x: tuple[float, float]
-    ) -> list[list[Segment]]:
+    def _curve(self, machine: MachineView, width: int, height: int, x: tuple[float, float]) -> list[list[Segment]]:
         """What it was at, row by row. A column stands for seconds: it is drawn again once it may be another."""
         whole = self._scale.whole if self._scale else 0.0
         about = (machine.host.seen // DRAWN_EVERY, width, height, self._plain, self._shown, whole)
@@ -445,9 +435,7 @@ class MachineGrid(Widget, can_focus=True):
     def _columns(self) -> tuple[tuple[str, tuple[str, ...], int], ...]:
         return NODE_COLUMNS[:FEW] if self._has_gpus and self.size.width < 120 else NODE_COLUMNS
 
-    def _row(
-        self, node: int, machine: MachineView, outliers: dict[tuple[int, int | None], list[str]]
-    ) -> _NodeRow:
+    def _row(self, node: int, machine: MachineView, outliers: dict[tuple[int, int | None], list[str]]) -> _NodeRow:
         odd = {gpu: names for (n, gpu), names in outliers.items() if n == node}
         cells = [Segment(f" {f'n{node}':<{_NODE - 1}}", self._plain)]
         if not machine.is_fresh(self._now):

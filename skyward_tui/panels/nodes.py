@@ -81,9 +81,7 @@ class PhaseBoard(Roll):
     def _rows_of(self, node: NodeView, now: float) -> Iterator[tuple[int, Content]]:
         yield node.index, self._node(node, now)
         if node.index in self._open:
-            most = min(
-                SAID, max(_LEAST, self.size.height - len(self._head) - 1)
-            )  # the last one stays in sight
+            most = min(SAID, max(_LEAST, self.size.height - len(self._head) - 1))  # the last one stays in sight
             nothing = _NOTHING_HERE if node.phase == "ready" else "nothing was said of it so far"
             for at, _, line in node.said[-most:] or [(node.since, "", nothing)]:
                 yield node.index, Content.styled(f"      {clock(at)}  {line}", "$muted")

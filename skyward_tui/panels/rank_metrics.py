@@ -115,11 +115,7 @@ class NumbersPane(Widget, can_focus=True):
         if self._rank is None:
             many = len(self.ranks)
             whose = f"median of {many} ranks" if many > 1 else f"rank {self.ranks[0]} alone"
-        whose += (
-            f"  at {duration(self.instant - self._span[0])}"
-            if self.instant is not None and self._span
-            else ""
-        )
+        whose += f"  at {duration(self.instant - self._span[0])}" if self.instant is not None and self._span else ""
         whose += "  log scale" if self.log_scale else ""
         whose += "  smoothed" if self.smooth else ""
         odd = self._far_off(self.name_shown)
@@ -299,11 +295,7 @@ class NumbersPane(Widget, can_focus=True):
 
     def _title(self, name: str, chart: Chart, width: int) -> Strip:
         """The name, what it is worth, and what all ranks span."""
-        span = (
-            ""
-            if chart.low is None or chart.high is None
-            else f"  {number(chart.low)} to {number(chart.high)}"
-        )
+        span = "" if chart.low is None or chart.high is None else f"  {number(chart.low)} to {number(chart.high)}"
         value = "–" if chart.value is None else number(chart.value)
         mark = " !" if self._far_off(name) else ""
         cursor = self.get_component_rich_style("numbers--cursor") if name == self.name_shown else self._plain
@@ -324,12 +316,8 @@ class NumbersPane(Widget, can_focus=True):
             then: dict[int, float] = book.latest_of(self._run, name)
         else:
             traces = book.traces(self._run, name).items()
-            then = {
-                rank: value for rank, each in traces if (value := value_at(each, self.instant)) is not None
-            }
-        values = (
-            list(then.values()) if self._rank is None else [then[self._rank]] if self._rank in then else []
-        )
+            then = {rank: value for rank, each in traces if (value := value_at(each, self.instant)) is not None}
+        values = list(then.values()) if self._rank is None else [then[self._rank]] if self._rank in then else []
         if not values:
             return "–"
         finite = [value for value in values if isfinite(value)]
@@ -354,11 +342,7 @@ class NumbersPane(Widget, can_focus=True):
         spanned = bounds(chart.lines)
         muted = self._style("muted")
         if spanned is None or self._span is None:
-            why = (
-                " no number above 0"
-                if self.log_scale and chart.value is not None
-                else " no finite number so far"
-            )
+            why = " no number above 0" if self.log_scale and chart.value is not None else " no finite number so far"
             rows = [Strip([Segment(clip(why, width), muted)]), *[Strip([])] * (height - 1)]
             return [row.extend_cell_length(width, self._plain) for row in rows]
         low, high = spanned[1]
@@ -403,9 +387,7 @@ class NumbersPanel(RunPanel):
 
     def restore(self, kept: Mapping[str, str | bool]) -> None:
         pane = self._pane
-        pane.log_scale, pane.smooth, pane.all = (
-            kept.get(name) is True for name in ("log_scale", "smooth", "charts")
-        )
+        pane.log_scale, pane.smooth, pane.all = (kept.get(name) is True for name in ("log_scale", "smooth", "charts"))
 
     def close_one(self) -> bool:
         return self._pane.put_away()

@@ -152,9 +152,7 @@ class RankPanel(Roll):
         self._warning = ("", "")
         self._pulse = PulseOnce(self)
 
-    def update(
-        self, states: list[RankState], warning: tuple[str, str] = ("", ""), *, moves: bool = False
-    ) -> None:
+    def update(self, states: list[RankState], warning: tuple[str, str] = ("", ""), *, moves: bool = False) -> None:
         """Other states; and what the line says behind them, with its style; with ``moves`` what has changed stands
         out for a moment."""
         if (states, warning) != (self.states, self._warning):
@@ -386,9 +384,7 @@ class RanksPanel(RunPanel):
         place = self._figures.index(self._by) if self._by in self._figures else -1
         self._by, self._state = self._figures[(place + 1) % len(self._figures)], None
         if len(self._figures) == 1:
-            self.app.flash(
-                "ranks have no figures yet: they come of sky.log(...), and of machines once measured"
-            )
+            self.app.flash("ranks have no figures yet: they come of sky.log(...), and of machines once measured")
 
     def offers(self, action: str) -> bool:
         return action != "run.heat" or len(self._figures) > 1

@@ -43,9 +43,7 @@ class ResultsPanel(RunPanel):
         self._asked: Future[Listing] | None = None
         self._about: tuple[str, str] | None = None  # the run that was asked about, and how it was with it
         self._asked_at = 0.0
-        self._boards: dict[
-            str, Future[TrialBoard]
-        ] = {}  # of the run that is looked at, where it is one of a sweep
+        self._boards: dict[str, Future[TrialBoard]] = {}  # of the run that is looked at, where it is one of a sweep
         self._trials, self._seen = TrialLines(), ("", 0, 0)
         self._own = False  # of a sweep by gangs, the run's own results are shown
 
@@ -69,9 +67,7 @@ class ResultsPanel(RunPanel):
                 what = "all trials" if self._own else "this run's own"
                 parts.append((f"  {first_key('run.trials', keys)} {what}", "$muted"))
             if failed:
-                parts.append(
-                    (f"  ✗ {failed}, {first_key('run.errors', self.app.keys)} shows why", "$text-error")
-                )
+                parts.append((f"  ✗ {failed}, {first_key('run.errors', self.app.keys)} shows why", "$text-error"))
             self.retitle(Content.assemble(*parts))
         return changed
 

@@ -144,9 +144,7 @@ class BaseScreen(LeftOnce[Result]):
             if self.check_action(action.call.partition("(")[0], ()) is not True or not self.is_useful(action):
                 continue
             keys = [
-                key
-                for key in action.shown_keys(self.app.keys)
-                if not typing or (len(key) > 1 and key not in _EDITING)
+                key for key in action.shown_keys(self.app.keys) if not typing or (len(key) > 1 and key not in _EDITING)
             ]
             if not keys:
                 continue
@@ -176,13 +174,9 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
     if run is not None:
         mark = look(run.state)
         parts.append(
-            Content.styled(
-                f"{mark.glyph} {mark.word.upper()} {run.ended:,}/{run.total:,}", f"bold {mark.style}"
-            )
+            Content.styled(f"{mark.glyph} {mark.word.upper()} {run.ended:,}/{run.total:,}", f"bold {mark.style}")
         )
-    if going := [
-        node for node in pool.nodes if node.is_taken_back and now < (node.notice_ends_at or now + 1)
-    ]:
+    if going := [node for node in pool.nodes if node.is_taken_back and now < (node.notice_ends_at or now + 1)]:
         # Seconds count: before what may leave no room for it.
         said = taken_back(going[0], now).partition(" (")[0]
         more = f" +{len(going) - 1}" if going[1:] else ""

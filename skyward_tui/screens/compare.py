@@ -135,8 +135,7 @@ class CompareScreen(BaseScreen[None]):
 
     def pulse(self, now: float) -> None:
         runs = [
-            Content.styled(f"━ {run}", f"bold {STYLES[who]}")
-            for who, run in zip((LEFT, RIGHT), self._ids, strict=True)
+            Content.styled(f"━ {run}", f"bold {STYLES[who]}") for who, run in zip((LEFT, RIGHT), self._ids, strict=True)
         ]
         self.query_one(Crumbs).show(["pools", "history", "compare"], runs)
         super().pulse(now)
@@ -182,9 +181,7 @@ class CompareScreen(BaseScreen[None]):
         if self._found is None:
             return
         lines = lines_of(self._found, self.app.clock(), task_note)
-        self.app.copy(
-            "\n".join("\t".join((line.name, line.left, line.right)) for line in lines), "comparison"
-        )
+        self.app.copy("\n".join("\t".join((line.name, line.left, line.right)) for line in lines), "comparison")
 
     def action_back(self) -> None:
         self.dismiss(None)

@@ -181,9 +181,7 @@ class ErrorsScreen(BaseScreen[int | None]):
         yield Horizontal(trace, before, id="sides")
 
     def _options(self) -> list[Option]:
-        return [
-            Option(self._row(outcome, first=i == 0), id=str(i)) for i, outcome in enumerate(self._outcomes)
-        ]
+        return [Option(self._row(outcome, first=i == 0), id=str(i)) for i, outcome in enumerate(self._outcomes)]
 
     def _row(self, outcome: Outcome, *, first: bool) -> Content:
         mark = look(outcome.kind)

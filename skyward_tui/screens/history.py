@@ -180,11 +180,7 @@ class PastRunList(Roll):
     def _sort(self) -> None:
         chosen = self.chosen
         self.rows = sorted_runs(self._found, self.by, self._now, falling=self.falling)
-        places = [
-            at
-            for at, run in enumerate(self.rows)
-            if chosen and (run.run, run.key) == (chosen.run, chosen.key)
-        ]
+        places = [at for at, run in enumerate(self.rows) if chosen and (run.run, run.key) == (chosen.run, chosen.key)]
         self.cursor = places[0] if places else min(self.cursor, max(0, len(self.rows) - 1))
         self.refresh()
 
@@ -213,12 +209,8 @@ class PastRunList(Roll):
 
     def _columns(self, width: int) -> list[tuple[str, int]]:
         """Name and width of each; below 0 is right-aligned, 0 takes what is left."""
-        pool = max(
-            4, min(max((len(run.pool) for run in self.rows), default=4), 20 if width >= _ROOMY else 12)
-        )
-        function = max(
-            8, min(max((len(run.function) for run in self.rows), default=8), 20 if width >= _ROOMY else 9)
-        )
+        pool = max(4, min(max((len(run.pool) for run in self.rows), default=4), 20 if width >= _ROOMY else 12))
+        function = max(8, min(max((len(run.function) for run in self.rows), default=8), 20 if width >= _ROOMY else 9))
         if width >= _ROOMY:
             return [
                 ("when", 16), ("run", 10), ("pool", pool), ("function", function), ("outcome", 11), ("took", -9),
@@ -278,9 +270,7 @@ class PastRunList(Roll):
             parts.append((text, "" if found else self._style(name, run, mark.style)))
         line = Content.assemble(*parts)
         if here:
-            line = line.pad_right(max(0, width - line.cell_length)).stylize_before(
-                "on $block-cursor-background"
-            )
+            line = line.pad_right(max(0, width - line.cell_length)).stylize_before("on $block-cursor-background")
         return line
 
     @staticmethod
@@ -289,13 +279,7 @@ class PastRunList(Roll):
             return style
         if name == "function":
             return "bold"
-        return (
-            style
-            if name == "what" and run.error
-            else "$muted"
-            if name in ("when", "run", "script", "cost")
-            else ""
-        )
+        return style if name == "what" and run.error else "$muted" if name in ("when", "run", "script", "cost") else ""
 
     def action_step(self, rows: int) -> None:
         self.cursor = min(max(0, self.cursor + rows), max(0, len(self.rows) - 1))
@@ -344,13 +328,9 @@ class RunLook(Widget, can_focus=False):
         self._found: FoundInLogs | None = None
         self._now = 0.0
         self._chart = NumbersChart()
-        self._trials: TrialLines | None = (
-            None  # of a sweep: what curves of its trials, end to end, do not tell
-        )
+        self._trials: TrialLines | None = None  # of a sweep: what curves of its trials, end to end, do not tell
 
-    def update(
-        self, run: PastRun | None, seen: PastLook | None, now: float, found: FoundInLogs | None = None
-    ) -> None:
+    def update(self, run: PastRun | None, seen: PastLook | None, now: float, found: FoundInLogs | None = None) -> None:
         """Show another one.
 
         Args:
@@ -432,9 +412,7 @@ class RunLook(Widget, can_focus=False):
             rows.append(Content.styled(f"last lines of rank {seen.rank}", "$muted"))
             rows += [Content(clip(plain(text).rstrip(), width)) for text in list(seen.lines)[-room:]]
         elif not rows:
-            rows.append(
-                Content.styled("nothing was printed, or nothing of it is kept here any more", "$muted")
-            )
+            rows.append(Content.styled("nothing was printed, or nothing of it is kept here any more", "$muted"))
         return rows
 
 
@@ -506,9 +484,7 @@ class HistoryScreen(BaseScreen[None]):
         chosen = Panel(self._look, id="look")
         chosen.border_title = "chosen"
         yield chosen
-        words = TextLine(
-            id="words", compact=True, placeholder="words: pool, function, script, argument, error, log"
-        )
+        words = TextLine(id="words", compact=True, placeholder="words: pool, function, script, argument, error, log")
         words.cursor_blink = False
         yield words
 
@@ -570,9 +546,7 @@ class HistoryScreen(BaseScreen[None]):
         if not self.query_one("#look").display:
             return
         seen = self._looks.get(chosen.run) if chosen is not None else None
-        self._look.update(
-            chosen, seen, now, self._in_logs.found.get(chosen.run) if chosen is not None else None
-        )
+        self._look.update(chosen, seen, now, self._in_logs.found.get(chosen.run) if chosen is not None else None)
         if chosen != self._stands_on[0]:
             self._stands_on = chosen, time.monotonic()
             self.set_timer(RESTS, self._read_look)
@@ -699,9 +673,7 @@ class HistoryScreen(BaseScreen[None]):
     def action_compare(self) -> None:
         marked = self.query_one(PastRunList).marked
         if len(marked) < 2:
-            return self.flash(
-                f"mark two runs with {first_key('history.mark', self.app.keys)}, then compare them"
-            )
+            return self.flash(f"mark two runs with {first_key('history.mark', self.app.keys)}, then compare them")
         self.app.show_comparison(*marked)
         return None
 

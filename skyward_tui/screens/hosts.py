@@ -93,9 +93,7 @@ class HostList(Roll):
         mark = ("▶ " if here else "  ", "$text-accent")
         line = Content.assemble(mark, *self._parts(row, width - 2))
         if here:
-            line = line.pad_right(max(0, width - line.cell_length)).stylize_before(
-                "on $block-cursor-background"
-            )
+            line = line.pad_right(max(0, width - line.cell_length)).stylize_before("on $block-cursor-background")
         return line
 
     def _parts(self, row: HostRow, width: int) -> list[tuple[str, str]]:
@@ -197,9 +195,7 @@ class HostsScreen(BaseScreen[None]):
         gpus = [gpu for seen in self._seen.values() for gpu in seen.gpus]
         if gpus:
             free = sum(gpu.is_free for gpu in gpus)
-            parts.append(
-                Content.styled(f"{free} of {count(len(gpus), 'GPU')} free", "$text-success" if free else "")
-            )
+            parts.append(Content.styled(f"{free} of {count(len(gpus), 'GPU')} free", "$text-success" if free else ""))
         if away := sum(not seen.reached for seen in self._seen.values()):
             parts.append(Content.styled(f"✗ {count(away, 'host')} not reached", "$text-error"))
         if self._looking:
@@ -224,9 +220,7 @@ class HostsScreen(BaseScreen[None]):
         if row.gpu is not None:
             lines.append((f"{row.gpu}\n", ""))
             for each in row.gpu.processes:
-                lines.append(
-                    (f"process {each.pid}: {each}{'' if each.computes else ', which only draws'}\n", "$muted")
-                )
+                lines.append((f"process {each.pid}: {each}{'' if each.computes else ', which only draws'}\n", "$muted"))
         elif row.host in self._checked:
             for check in self._checked[row.host]:
                 mark = look(check.state)
@@ -408,14 +402,8 @@ class HostsScreen(BaseScreen[None]):
 
         if (row := self._chosen) is None:
             return
-        what = (
-            f"host {field(row.host)} of {field(row.group.name)}"
-            if row.host
-            else f"group {field(row.group.name)}"
-        )
-        text = (
-            f"Take {what} out of\n{field(str(row.group.file))}?\n\nThe machines themselves stay as they are."
-        )
+        what = f"host {field(row.host)} of {field(row.group.name)}" if row.host else f"group {field(row.group.name)}"
+        text = f"Take {what} out of\n{field(str(row.group.file))}?\n\nThe machines themselves stay as they are."
         choices = [("no", "Keep it", False), ("yes", "Take it out", True)]
         if await self.app.push_screen_wait(ChoiceScreen("Remove", text, choices, escape="no")) == "yes":
             change = partial(row.group.removed, row.host) if row.host else row.group.deleted

@@ -119,9 +119,7 @@ class LeftoverList(Roll):
             words = f"{state.text}{row.text if width >= _ROOMY else ''}"
             line = Content.assemble(mark, self._line(cells, width), (words, state.style))
         if here:
-            line = line.pad_right(max(0, width - line.cell_length)).stylize_before(
-                "on $block-cursor-background"
-            )
+            line = line.pad_right(max(0, width - line.cell_length)).stylize_before("on $block-cursor-background")
         return line
 
     def action_step(self, rows: int) -> None:
@@ -183,18 +181,14 @@ class SweepScreen(BaseScreen[None]):
     def _status(self, now: float) -> list[Content]:
         parts = []
         if self._looking_since is not None:
-            parts.append(
-                Content.styled(f"◌ asking accounts … {duration(now - self._looking_since)}", "$text-warning")
-            )
+            parts.append(Content.styled(f"◌ asking accounts … {duration(now - self._looking_since)}", "$text-warning"))
         if self._sweep is not None and self._sweep.left:
             parts.append(Content.styled(f"! {amount_of(self._sweep.left)} left", "$text-error"))
         if self._sweep is not None and self._sweep.unknown:
             parts.append(Content.styled(f"! {len(self._sweep.unknown)} not known", "$text-warning"))
         if self._looked_at is not None and self._looking_since is None:
             parts.append(Content.styled(f"looked {ago(now - self._looked_at)}", "$muted"))
-        parts.append(
-            Content.styled("all regions" if self._everywhere else "regions that pools were in", "$muted")
-        )
+        parts.append(Content.styled("all regions" if self._everywhere else "regions that pools were in", "$muted"))
         return parts
 
     def _note(self) -> str:
@@ -218,9 +212,7 @@ class SweepScreen(BaseScreen[None]):
         self._looking_since = self.app.clock()
         try:
             asked = await asyncio.to_thread(_everybody)
-            self._sweep = await settled(
-                session.sweep(asked, everywhere=self._everywhere, ledgers=self._ledgers)
-            )
+            self._sweep = await settled(session.sweep(asked, everywhere=self._everywhere, ledgers=self._ledgers))
         except (SkywardError, OSError) as error:
             self._failed = words_of(error)
         else:

@@ -305,9 +305,7 @@ class PoolList(Roll):
             arrow = ("▼" if self.falling else "▲") if sorts else ""
             text = ("AGE/ENDED" if column == "age" else column.upper()) + arrow
             text = f"{text:>{-room}}" if room < 0 else f"{text:<{room}}"
-            parts.append(
-                (f"  {text}" if column == "run" else text, "bold $text-accent" if sorts else "$muted")
-            )
+            parts.append((f"  {text}" if column == "run" else text, "bold $text-accent" if sorts else "$muted"))
         return [Content.assemble(*parts).truncate(width)]
 
     def _name_width(self, width: int) -> int:
@@ -362,9 +360,7 @@ class PoolList(Roll):
             parts.append((clip(said, 160), "$muted"))
         line = Content.assemble(*parts)
         if here:
-            line = line.pad_right(max(0, width - line.cell_length)).stylize_before(
-                "on $block-cursor-background"
-            )
+            line = line.pad_right(max(0, width - line.cell_length)).stylize_before("on $block-cursor-background")
         return line
 
     def action_step(self, rows: int) -> None:
@@ -388,9 +384,7 @@ def _first_steps(width: int, height: int) -> list[Content]:
         return []
     name = max(len(path.stem) for path in known) + 2
     rows = [
-        Content.assemble(
-            (f"    {path.stem:<{name}}", "bold"), (clip(about(path), max(0, width - name - 6)), "$muted")
-        )
+        Content.assemble((f"    {path.stem:<{name}}", "bold"), (clip(about(path), max(0, width - name - 6)), "$muted"))
         for path in known
     ]
     demo = (

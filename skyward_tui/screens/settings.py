@@ -107,9 +107,7 @@ class SettingList(Roll):
             (clip(row.remark or row.help, room), "$text-error" if row.remark else "$muted"),
         )
         if here:
-            line = line.pad_right(max(0, width - line.cell_length)).stylize_before(
-                "on $block-cursor-background"
-            )
+            line = line.pad_right(max(0, width - line.cell_length)).stylize_before("on $block-cursor-background")
         return line
 
     def action_step(self, rows: int) -> None:
@@ -204,9 +202,7 @@ class SettingsScreen(BaseScreen[None]):
         for table, heading in _TABLES.items():
             of_table = [each for each in settings.SETTINGS if each.name.startswith(f"{table}.")]
             yield heading, [self._row(each, refused) for each in of_table]
-        wished = {
-            id.removeprefix("keys."): keys for id, keys in self._given.items() if id.startswith("keys.")
-        }
+        wished = {id.removeprefix("keys."): keys for id, keys in self._given.items() if id.startswith("keys.")}
         texts = {id: keys for id, keys in wished.items() if isinstance(keys, str)}
         _, wrong = usable(texts)
         for scope, heading in SCOPES.items():
@@ -267,9 +263,7 @@ class SettingsScreen(BaseScreen[None]):
         if setting.kind == "theme":
             from skyward_tui.dialogs.pickers import ThemePicker
 
-            return await self.app.push_screen_wait(
-                ThemePicker(sorted(self.app.available_themes), self.app.theme)
-            )
+            return await self.app.push_screen_wait(ThemePicker(sorted(self.app.available_themes), self.app.theme))
         from skyward_tui.dialogs.dialog import AskScreen
 
         text = f"{now:g}" if isinstance(now, float) else field(f"{now}")
@@ -316,9 +310,7 @@ class SettingsScreen(BaseScreen[None]):
     async def action_find(self) -> None:
         from skyward_tui.dialogs.dialog import AskScreen
 
-        words = await self.app.push_screen_wait(
-            AskScreen("Show only what has these words in it", self._words)
-        )
+        words = await self.app.push_screen_wait(AskScreen("Show only what has these words in it", self._words))
         self._words = words or ""
         self._show()
 

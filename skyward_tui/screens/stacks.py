@@ -234,9 +234,7 @@ class StacksScreen(BaseScreen[int | None]):
             if choice == "send-signal":
                 self._take(signal=True)
 
-        text = (
-            f"{count(len(ranks), 'rank')} ({in_ranges(ranks)}) cannot be read: {self._why(ranks)}. {SIGNAL}."
-        )
+        text = f"{count(len(ranks), 'rank')} ({in_ranges(ranks)}) cannot be read: {self._why(ranks)}. {SIGNAL}."
         choices = [("keep", "Leave them alone", False), ("send-signal", "Send it", True)]
         self.app.push_screen(ChoiceScreen("Send the ranks a signal?", text, choices, escape="keep"), go)
         return None
@@ -252,9 +250,7 @@ class StacksScreen(BaseScreen[int | None]):
         chosen = listed.highlighted or 0
         self._groups = groups(self._stacks) if self._stacks is not None else []
         listed.clear_options()
-        listed.add_options(
-            [Option(self._row(group), id=str(place)) for place, group in enumerate(self._groups)]
-        )
+        listed.add_options([Option(self._row(group), id=str(place)) for place, group in enumerate(self._groups)])
         if self._groups:
             listed.highlighted = min(chosen, len(self._groups) - 1)
         self._show_verdict()
@@ -312,9 +308,7 @@ class StacksScreen(BaseScreen[int | None]):
     def _standing(self, group: StackGroup) -> Standing:
         who = f"{'rank' if len(group.stacks) == 1 else 'ranks'} {group.ranks}"
         if (frame := calling(group.frames)) is None:
-            return Standing(
-                Content.styled(who, "bold"), None, field(group.said) or "in no code of the person's"
-            )
+            return Standing(Content.styled(who, "bold"), None, field(group.said) or "in no code of the person's")
         head = Content.assemble((who, "bold"), "  ", (self._place(frame), "$text-accent"))
         source = self._sources.get((frame.file, frame.line))
         if source is not None and self._began is not None and source.changed_at > self._began:

@@ -69,9 +69,7 @@ def parse(text: str) -> Parsed:
     whole = "".join(pieces)
     if len(whole) <= CELL_LIMIT:
         return Parsed(whole, tuple(spans))
-    return Parsed(
-        whole[:CELL_LIMIT], tuple((a, min(b, CELL_LIMIT), s) for a, b, s in spans if a < CELL_LIMIT)
-    )
+    return Parsed(whole[:CELL_LIMIT], tuple((a, min(b, CELL_LIMIT), s) for a, b, s in spans if a < CELL_LIMIT))
 
 
 @lru_cache(maxsize=1024)

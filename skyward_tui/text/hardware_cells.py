@@ -35,9 +35,7 @@ def by_whom(gpus: Iterable[GpuUse]) -> list[str]:
     for gpu in gpus:
         users = {field(each.user): each.memory or 0 for each in gpu.processes if each.computes}
         free += gpu.is_free
-        for who, used in (
-            {gpu.holder: gpu.used or 0} if gpu.holder else users or {"": gpu.used or 0}
-        ).items():
+        for who, used in ({gpu.holder: gpu.used or 0} if gpu.holder else users or {"": gpu.used or 0}).items():
             if not gpu.is_free:
                 found[field(who)] += 1
                 held[field(who)] += used
@@ -267,9 +265,7 @@ def _row(markets: dict[str, Offer]) -> OfferRow:
     where, name, kind = field(best.zone or best.region), field(best.accelerator), field(best.instance_type)
     amount = f"{best.count:>3} × {memory:>3} GB"
     told = f"{fit(name, 12)} {amount}  {fit(on_demand, -9)} {fit(spot, -9)}  {fit(where, 12)} {kind}"
-    words = (
-        f"{name} {best.count}x{memory}gb {best.count}x {memory}gb {memory} gb {where} {kind} {best.provider}"
-    )
+    words = f"{name} {best.count}x{memory}gb {best.count}x {memory}gb {memory} gb {where} {kind} {best.provider}"
     usual = best.count == USUAL_COUNT and abs(best.memory_each_gb - USUAL_MEMORY) <= _SLACK
     return OfferRow(_wanted(best), told, words.casefold(), usual)
 

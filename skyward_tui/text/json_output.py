@@ -39,9 +39,7 @@ def _rank_json(task: TaskView) -> dict[str, Any]:
         "seconds": outcome.seconds if outcome else None,
         "value": _value_json(outcome.summary if outcome else None),
         **yielded,
-        "error": {"type": error.type, "message": error.message, "traceback": error.traceback}
-        if error
-        else None,
+        "error": {"type": error.type, "message": error.message, "traceback": error.traceback} if error else None,
     }
 
 

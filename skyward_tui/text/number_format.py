@@ -198,9 +198,7 @@ class Columns:
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines with aligned columns; the last column may be as long as it likes."""
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(fit(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    return ["  ".join(fit(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def plain_ascii(text: str) -> str:
@@ -249,6 +247,4 @@ _SIGNS = {
     "░": ".", "▒": ":", "▓": "%", "▗": ".", "▖": ".", "▘": "'", "▝": "'",
 }  # fmt: skip
 _CORNERS = "┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋╔╗╚╝╠╣╦╩╬╭╮╯╰"
-_LIKENESSES = _Likenesses(
-    {ord(char): sign for char, sign in _SIGNS.items()} | dict.fromkeys(map(ord, _CORNERS), "+")
-)
+_LIKENESSES = _Likenesses({ord(char): sign for char, sign in _SIGNS.items()} | dict.fromkeys(map(ord, _CORNERS), "+"))

@@ -236,9 +236,7 @@ def named(found: Sequence[Found], now: float) -> Iterator[str]:
 
 
 def _things(machines: int, more: int) -> str:
-    return " and ".join(
-        count(many, what) for many, what in ((machines, "machine"), (more, "other thing")) if many
-    )
+    return " and ".join(count(many, what) for many, what in ((machines, "machine"), (more, "other thing")) if many)
 
 
 def _age(thing: Leftover, now: float) -> str:

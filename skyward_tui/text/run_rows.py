@@ -101,9 +101,7 @@ def queue_of(view: PoolView) -> list[QueueRow]:
 def _nodes(run: RunView, every: tuple[int, ...]) -> tuple[int, ...]:
     if run.kind == "broadcast":
         return run.nodes or every
-    return tuple(
-        sorted({task.node for task in run.tasks.values() if task.state == "running" and task.node >= 0})
-    )
+    return tuple(sorted({task.node for task in run.tasks.values() if task.state == "running" and task.node >= 0}))
 
 
 def _began(run: RunView) -> float:
@@ -295,9 +293,7 @@ def two_of(run: RunView, said: str) -> tuple[TaskView, TaskView]:
     found = [run.tasks.get(int(word)) for word in words if word.isdecimal() and len(word) < 10]
     if len(words) != 2 or len(found) != 2 or found[0] is None or found[1] is None or found[0] is found[1]:
         what = "ranks" if run.kind == "broadcast" else "tasks"
-        raise UsageError(
-            f"name two {what} of {run.total:,}, counted from 0, such as 0,1: not {field(said)!r}"
-        )
+        raise UsageError(f"name two {what} of {run.total:,}, counted from 0, such as 0,1: not {field(said)!r}")
     return found[0], found[1]
 
 

@@ -130,9 +130,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.palette", "colon,ctrl+p", "app.command_palette", "", "Open the command palette"),
     Action("app.quit", "ctrl+q", "app.ask_quit", "", "Quit; asks first while pools are up", priority=True),
     Action("app.suspend", "ctrl+z", "app.suspend_process", "", "Back to the shell for a while; fg returns"),
-    Action(
-        "app.about", "f12", "app.about", "", "About this app and this machine, to paste into a bug report"
-    ),
+    Action("app.about", "f12", "app.about", "", "About this app and this machine, to paste into a bug report"),
     Action("app.jump", "apostrophe,ctrl+l", "app.jump", "", "Jump: type the letter of where to go"),
     # Replay
     Action("replay.pause", "p", "replay_pause", "play", "Pause or go on; at its end, from the beginning"),
@@ -161,20 +159,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("pools.open", "enter", "open", "open", "Open the pool"),
     Action("pools.new", "n", "new", "new", "Launch a script on a new pool"),
     Action("pools.launch", "L", "launch_here", "launch here", "Launch a script on the chosen pool"),
-    Action(
-        "pools.down", "X", "down", "tear down", "Tear the pool down, or all that are marked", dangerous=True
-    ),
+    Action("pools.down", "X", "down", "tear down", "Tear the pool down, or all that are marked", dangerous=True),
     Action("pools.dashboard", "P", "dashboard", "", PAGES),
     Action("pools.refresh", "r", "refresh", "", "Look for pools again"),
-    Action(
-        "pools.sweep", "w", "sweep", "what is left", "See what cloud accounts hold, and what of it is left"
-    ),
+    Action("pools.sweep", "w", "sweep", "what is left", "See what cloud accounts hold, and what of it is left"),
     Action("pools.quit", "q", "app.ask_quit", "quit", "Quit; asks first while pools are up"),
     Action("pools.history", "H", "history", "history", "See every past run"),
     Action("pools.hosts", "s", "hosts", "hosts", "See your hosts, and who uses their GPUs"),
-    Action(
-        "pools.settings", "comma", "settings", "settings", "See and change your settings: looks, calls, keys"
-    ),
+    Action("pools.settings", "comma", "settings", "settings", "See and change your settings: looks, calls, keys"),
     Action("pools.failures", "F", "failures", "failures", "See failures of late that nobody has dismissed"),
     Action("pools.find", "slash", "find", "find", "Show only pools that have some words; esc shows all"),
     Action("pools.mark", "space", "mark", "mark", "Mark the pool: those that are marked are torn down"),
@@ -182,9 +174,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("pools.back", "escape", "back", "", "Show all again; then unmark all"),
     # Past runs
     Action("history.open", "enter", "open", "open", "Open the run: its log, numbers and results"),
-    Action(
-        "history.find", "slash", "find", "find", "Show only runs that have some words; esc shows all again"
-    ),
+    Action("history.find", "slash", "find", "find", "Show only runs that have some words; esc shows all again"),
     Action("history.failed", "f", "failed", "failures", "Show only what failed, or all"),
     Action("history.turn", "t", "turn", "", "Turn the order round; ← and → choose the column"),
     Action("history.mark", "space", "mark", "mark", "Mark the run; two can be marked"),
@@ -217,9 +207,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("sweep.end", "X", "end", "end it", "End what is left of that thing's pool", dangerous=True),
     Action("sweep.end_all", "E", "end_all", "end all", "End all that is left", dangerous=True),
     Action("sweep.again", "r", "again", "look again", "Look again"),
-    Action(
-        "sweep.everywhere", "a", "everywhere", "all regions", "Look in all regions, or where pools have been"
-    ),
+    Action("sweep.everywhere", "a", "everywhere", "all regions", "Look in all regions, or where pools have been"),
     Action("sweep.back", "escape,q", "back", "back", "Back to the pools"),
     # Hosts
     Action("hosts.again", "r", "again", "look again", "Look again who uses which GPU"),
@@ -235,9 +223,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("hosts.add", "a", "add", "add host", "Add a host to the group", changes=True),
     Action("hosts.group", "n", "group", "new group", "Begin a group of hosts", changes=True),
     Action("hosts.rename", "e", "rename", "rename", "Call the group, or the host, otherwise", changes=True),
-    Action(
-        "hosts.remove", "d", "remove", "remove", "Take the host, or the group, out; asks first", changes=True
-    ),
+    Action("hosts.remove", "d", "remove", "remove", "Take the host, or the group, out; asks first", changes=True),
     Action("hosts.back", "escape,q", "back", "back", "Back to the pools"),
     # Settings
     Action(
@@ -249,9 +235,7 @@ ACTIONS: tuple[Action, ...] = (
         changes=True,
     ),
     Action("settings.forget", "d", "forget", "default", "Have the default hold again", changes=True),
-    Action(
-        "settings.find", "slash", "find", "find", "Show only what has some words in it; esc shows all again"
-    ),
+    Action("settings.find", "slash", "find", "find", "Show only what has some words in it; esc shows all again"),
     Action("settings.back", "escape,q", "back", "back", "Back to the pools"),
     # Launch form
     Action(
@@ -344,9 +328,7 @@ ACTIONS: tuple[Action, ...] = (
         "Of a sweep by gangs: all of its trials, or this run's own results",
     ),
     Action("run.time", "T", "time", "", "Go to a time in the log: 12:30, or -5m before its newest line"),
-    Action(
-        "run.editor", "O", "editor", "", "Open your editor where the traceback in view, or the hit, points"
-    ),
+    Action("run.editor", "O", "editor", "", "Open your editor where the traceback in view, or the hit, points"),
     Action("run.pager", "vertical_line", "pager", "", "Read the whole log in your $PAGER, in this terminal"),
     Action("run.copy", "y", "copy", "copy", "Copy the selection, or what the panel shows"),
     Action("run.save", "S", "save", "save", "Save this log, and results as JSON and CSV"),
@@ -423,9 +405,7 @@ ACTIONS: tuple[Action, ...] = (
     # Numbers
     Action("numbers.charts", "c", "charts", "charts", "A chart of each number, or of the chosen one"),
     Action("numbers.scale", "b", "scale", "log scale", "A logarithmic scale, or a linear one again"),
-    Action(
-        "numbers.smooth", "x", "smooth", "smooth", "Smooth the lines, with what was sent behind them, or not"
-    ),
+    Action("numbers.smooth", "x", "smooth", "smooth", "Smooth the lines, with what was sent behind them, or not"),
     # Log pane
     Action("log.up", "up,k", "move(-1)", "", "Up a line"),
     Action("log.down", "down,j", "move(1)", "", "Down a line"),
@@ -445,9 +425,7 @@ ACTIONS: tuple[Action, ...] = (
     # Stacks
     Action("stacks.log", "enter", "log", "log", "Read the log of that rank, or of the first one"),
     Action("stacks.again", "r", "again", "take again", "Take the stacks again"),
-    Action(
-        "stacks.threads", "t", "threads", "all threads", "Show all threads, or those that run the function"
-    ),
+    Action("stacks.threads", "t", "threads", "all threads", "Show all threads, or those that run the function"),
     Action(
         "stacks.signal",
         "g",
@@ -456,9 +434,7 @@ ACTIONS: tuple[Action, ...] = (
         "Ask by a signal those that cannot be read",
         dangerous=True,
     ),
-    Action(
-        "stacks.profile", "p", "profile", "profile", "Where that rank spends its time: look at it for 10 s"
-    ),
+    Action("stacks.profile", "p", "profile", "profile", "Where that rank spends its time: look at it for 10 s"),
     Action("stacks.copy", "y", "copy", "copy", "Copy all stacks"),
     Action("stacks.save", "S", "save", "save", "Save all stacks to a file"),
     Action("stacks.back", "escape,q,s", "back", "back", "Back"),
@@ -492,9 +468,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("help.up", "k", "scroll(-1)", "", "Up a line (↑ too)"),
     Action("help.down", "j", "scroll(1)", "", "Down a line (↓ too)"),
     Action("teardown.close", "q", "close", "", "Close; a teardown that has begun goes on"),
-    Action(
-        "jump.close", "escape", "close", "", "Stay where you are; so does any key that is no letter shown"
-    ),
+    Action("jump.close", "escape", "close", "", "Stay where you are; so does any key that is no letter shown"),
     # Unknown host key: what accepts it is no key that somebody presses for something else as the dialog opens
     Action("hostkey.refuse", "escape,q", "answer(False)", "refuse", "Refuse it: the pool's start ends"),
     Action("hostkey.accept", "A", "answer(True)", "accept", "Accept it: it is written down as known"),
@@ -563,10 +537,7 @@ def with_keys(text: str, keymap: Mapping[str, str]) -> str:
 
 def bindings(scope: str) -> list[BindingType]:
     """A scope's Textual bindings; their ids are the actions' own."""
-    return [
-        Binding(a.keys, a.call, a.label or a.help, show=False, id=a.id, priority=a.priority)
-        for a in of(scope)
-    ]
+    return [Binding(a.keys, a.call, a.label or a.help, show=False, id=a.id, priority=a.priority) for a in of(scope)]
 
 
 def keys_page() -> str:
@@ -603,10 +574,7 @@ if __name__ == "__main__":
 # Scopes whose keys live at once, in what has the focus and in the screen around it.
 TOGETHER = (
     *(("app", scope) for scope in SCOPES if scope != "app"),
-    *(
-        ("panel", scope)
-        for scope in ("pools", "history", "sweep", "hosts", "settings", "run", "errors", "stacks")
-    ),
+    *(("panel", scope) for scope in ("pools", "history", "sweep", "hosts", "settings", "run", "errors", "stacks")),
     ("run", "log"),
     *((scope, "numbers") for scope in ("run", "panel")),
     *(("launch", scope) for scope in ("choice", "toggles", "fold")),

@@ -179,9 +179,7 @@ class AppFace(App[None]):
         raise NotImplementedError
 
 
-LEAST_SECONDS = (
-    1 / 60
-)  # between two keys of which both are painted for: pasted ones, or one that is held down
+LEAST_SECONDS = 1 / 60  # between two keys of which both are painted for: pasted ones, or one that is held down
 FOR_SECONDS = 0.1  # in which a key shows what it does, or waits like all else
 PAINTS = 2  # for one key: of what it did, and of what followed from that
 

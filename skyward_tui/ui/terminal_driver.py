@@ -144,8 +144,7 @@ class Colourless(LineFilter):
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """The same text in other styles."""
         return [
-            Segment(text, None if style is None else _colourless(style), control)
-            for text, style, control in segments
+            Segment(text, None if style is None else _colourless(style), control) for text, style, control in segments
         ]
 
 
@@ -206,9 +205,7 @@ def _to_tmux(text: str) -> str:
 def _tmux(*words: str, text: str | None = None) -> str:
     given = None if text is None else text.encode()
     try:
-        done = subprocess.run(
-            ["tmux", *words], input=given, capture_output=True, timeout=PATIENCE, check=False
-        )
+        done = subprocess.run(["tmux", *words], input=given, capture_output=True, timeout=PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotCopied(f"tmux cannot be asked: {error}") from error
     if done.returncode:

@@ -96,9 +96,9 @@ def muted(theme: Theme) -> str:
 
 
 # Contrast of text on all that is behind it. 4.5 is what WCAG 2.2 asks for (1.4.3); what matters less stays behind.
-LEGIBLE = dict.fromkeys(
-    ("text-success", "text-warning", "text-error", "text-primary", "text-accent"), 4.5
-) | {"muted": 4.0}
+LEGIBLE = dict.fromkeys(("text-success", "text-warning", "text-error", "text-primary", "text-accent"), 4.5) | {
+    "muted": 4.0
+}
 _BEHIND = ("background", "surface", "panel")
 
 
@@ -143,9 +143,7 @@ def _worst(color: Color, behind: list[Color]) -> float:
     return min(contrast(color, each) for each in behind)
 
 
-UNCOLOURED = (
-    "ansi-dark"  # the theme that is painted without its colours: of what has none, little has a background
-)
+UNCOLOURED = "ansi-dark"  # the theme that is painted without its colours: of what has none, little has a background
 
 SKYWARD = Theme(
     name="skyward",

@@ -215,9 +215,7 @@ def scaled(curves: Sequence[Points], styles: Sequence[str], width: int, height: 
     for at in range(canvas.height):
         mark = f"{high:.3g}" if at == 0 else f"{low:.3g}" if at == canvas.height - 1 else ""
         scale = f"{clip(mark, SCALE - 1):>{SCALE - 1}} ┤" if mark else f"{'':{SCALE}}│"
-        rows.append(
-            Content.assemble((scale, "$muted"), *((text, worn[who]) for text, who in canvas.runs(at)))
-        )
+        rows.append(Content.assemble((scale, "$muted"), *((text, worn[who]) for text, who in canvas.runs(at))))
     begin, end = duration(first), duration(last)
     axis = f"{'':{SCALE}}└ {begin} {'─' * max(0, canvas.width - len(begin) - len(end) - 3)} {end}"
     return [*rows, Content.styled(axis, "$muted")]

@@ -74,9 +74,7 @@ class Toggles(Widget, can_focus=True):
             style = "$block-cursor-foreground on $block-cursor-background bold" if here else ""
             # Nothing stands behind the last one of a row: there may be no room for it.
             parts.append(("\n" * (y - row) if y > row else "  " if place else "", ""))
-            parts.append(
-                (_box(name in self.chosen, label), style or ("$text-success" if name in self.chosen else ""))
-            )
+            parts.append((_box(name in self.chosen, label), style or ("$text-success" if name in self.chosen else "")))
             row = y
         return Content.assemble(*parts) if parts else Content.styled("none installed", "$muted")
 

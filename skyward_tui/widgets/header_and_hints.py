@@ -154,11 +154,7 @@ class Panel(Vertical):
 
     def retitle(self, title: Content, subtitle: Content = _EMPTY) -> None:
         """Change the titles where they differ: Textual repaints the box and all in it."""
-        if (
-            self._titles is None
-            or not _alike(self._titles[0], title)
-            or not _alike(self._titles[1], subtitle)
-        ):
+        if self._titles is None or not _alike(self._titles[0], title) or not _alike(self._titles[1], subtitle):
             self._titles = (title, subtitle)
             self.border_title = title
             self.border_subtitle = subtitle

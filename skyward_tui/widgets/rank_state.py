@@ -48,16 +48,10 @@ class RankState:
     def glyph(self) -> tuple[str, str]:
         """What one cell shows of it, and the style: its shade, unless it has failed."""
         mark = look(self.state)
-        return (
-            (mark.glyph, mark.style)
-            if not self.shade or self.state in FAILURES
-            else (self.shade, SHADE_STYLE)
-        )
+        return (mark.glyph, mark.style) if not self.shade or self.state in FAILURES else (self.shade, SHADE_STYLE)
 
 
-def rank_states(
-    pool: PoolView, run: RunView | None, now: float, ranks: range | None = None
-) -> list[RankState]:
+def rank_states(pool: PoolView, run: RunView | None, now: float, ranks: range | None = None) -> list[RankState]:
     """One state per rank, in rank order.
 
     Args:
@@ -87,11 +81,7 @@ def _ranks_of(task: TaskView, run: RunView | None) -> Sequence[int]:
 def _state(
     rank: int, node: NodeView, task: TaskView | None, pool: PoolView, run: RunView | None, now: float
 ) -> RankState:
-    if (
-        (task is None or task.outcome is None)
-        and (before := _before(pool, run, rank))
-        and node.phase == "ready"
-    ):
+    if (task is None or task.outcome is None) and (before := _before(pool, run, rank)) and node.phase == "ready":
         phase, since = before
         return RankState(rank, node.index, phase, now - since, link_note(node) or BEFORE[phase])
     if task is None:

@@ -182,9 +182,7 @@ class ResultsPane(Roll):
         task = self._tasks[index]
         mark = look(task.state)
         seconds = took(task.outcome.seconds) if task.outcome else ""
-        name = (
-            f" r{task.rank:<4}" if self.run is None or self.run.kind == "broadcast" else f" #{task.index:<5}"
-        )
+        name = f" r{task.rank:<4}" if self.run is None or self.run.kind == "broadcast" else f" #{task.index:<5}"
         head = f"{mark.text:<13}{seconds:>8}  "
         note = clip(self._note(task), max(0, width - len(name) - len(head)))
         dim = "$muted" if task.state in ("collateral", "waiting") else ""
@@ -200,10 +198,7 @@ class ResultsPane(Roll):
     def _file_row(self, index: int, width: int) -> Content:
         if index == 0:
             size = size_in_words(sum(file.size for file in self._files))
-            said = (
-                self._trouble
-                or f"{count(len(self._files), 'file')} on its nodes, {size}; {self._key} fetches"
-            )
+            said = self._trouble or f"{count(len(self._files), 'file')} on its nodes, {size}; {self._key} fetches"
             return Content.assemble((" files ", "bold"), (clip(field(said), max(0, width - 7)), "$muted"))
         file = self._files[index - 1]
         head = f" n{file.node:<4}{size_in_words(file.size):>9}  {ago(file.age):>8}  "
@@ -240,8 +235,7 @@ def _aggregate_rows(run: RunView) -> list[tuple[str, str, str]]:
     return [
         (
             clip(name, 10),
-            f"mean {number(row['mean'])} ± {number(row['std'])}"
-            f"   min {number(row['min'])}   max {number(row['max'])}",
+            f"mean {number(row['mean'])} ± {number(row['std'])}   min {number(row['min'])}   max {number(row['max'])}",
             "$text-accent",
         )
         for name, row in list(rows.items())[:6]

@@ -48,9 +48,7 @@ class StackCode(Widget, can_focus=False):
         for left, each in zip(range(len(told), 0, -1), told, strict=True):
             lines += [Content("")] if lines else []
             rows = max(1, (room - len(lines)) // left - 2)
-            code = (
-                [Content.styled(each.said, "$muted")] if each.source is None else excerpt(each.source, rows)
-            )
+            code = [Content.styled(each.said, "$muted")] if each.source is None else excerpt(each.source, rows)
             lines += [each.head, *code]
         return Content("\n").join(lines)
 
@@ -88,9 +86,7 @@ class ScriptCode(Widget, can_focus=False):
         first = max(1, min(self._line, len(self._lines) - height + 1))
         shown = range(first, min(first + height, len(self._lines) + 1))
         digits = len(str(shown.stop))
-        rows = [
-            Content.assemble((f"{number:>{digits}}  ", "$muted"), self._lines[number - 1]) for number in shown
-        ]
+        rows = [Content.assemble((f"{number:>{digits}}  ", "$muted"), self._lines[number - 1]) for number in shown]
         return Content("\n").join(row.truncate(width, ellipsis=True) for row in rows)
 
 

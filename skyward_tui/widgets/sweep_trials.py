@@ -44,9 +44,7 @@ class TrialPicture:
         self._against: list[tuple[str, list[_Against]]] = []
         self._title, self._front, self._curves = "", "", list[Points]()
 
-    def update(
-        self, table: TrialTable, rows: Sequence[TrialRow], by: str, book: MetricBook, default_run: str
-    ) -> None:
+    def update(self, table: TrialTable, rows: Sequence[TrialRow], by: str, book: MetricBook, default_run: str) -> None:
         """Take a table as it is now.
 
         Args:
@@ -57,18 +55,14 @@ class TrialPicture:
         telling = [name for name in table.numbers if name.lower() not in COUNTERS]
         self._name, found = table.measured(by, telling)
         self._against = [
-            (name, groups)
-            for at, name in enumerate(table.names)
-            if len(groups := _grouped(at, table.rows, found)) > 1
+            (name, groups) for at, name in enumerate(table.names) if len(groups := _grouped(at, table.rows, found)) > 1
         ]
         self._title, self._front, self._curves = "", "", []
         for name in dict.fromkeys((self._name, *telling)):
             if name in telling and self._take(name, table, rows, book, default_run):
                 break
 
-    def _take(
-        self, name: str, table: TrialTable, rows: Sequence[TrialRow], book: MetricBook, default_run: str
-    ) -> bool:
+    def _take(self, name: str, table: TrialTable, rows: Sequence[TrialRow], book: MetricBook, default_run: str) -> bool:
         """Take the curves of a number; whether there are any."""
         drawn = [
             (row, curve)
@@ -104,8 +98,7 @@ class TrialPicture:
         rows: list[Content] = []
         for at in range(0, len(self._against), across):
             blocks = [
-                _block(self._name, name, groups, span, cells - 2)
-                for name, groups in self._against[at : at + across]
+                _block(self._name, name, groups, span, cells - 2) for name, groups in self._against[at : at + across]
             ]
             rows += [Content("")] if rows else []
             for line in range(max(map(len, blocks))):
@@ -131,9 +124,7 @@ def _curve(row: TrialRow, name: str, book: MetricBook, run: str) -> list[tuple[f
     until = inf if row.seconds is None else task.began_at + row.seconds
     at, values = book.trace(run, task.rank, name)
     first, end = bisect_left(at, task.began_at), bisect_right(at, until)
-    return [
-        (when - task.began_at, value) for when, value in zip(at[first:end], values[first:end], strict=True)
-    ]
+    return [(when - task.began_at, value) for when, value in zip(at[first:end], values[first:end], strict=True)]
 
 
 def _block(
@@ -238,9 +229,7 @@ class TrialLines:
         self._widths = [min(WIDEST, max(map(cell_len, column))) for column in zip(*everything, strict=True)]
 
         cells = list(zip(*self._cells, strict=True))
-        self._right = {
-            at for at, column in enumerate(cells) if at and all(map(_is_figure, filter(None, column)))
-        }
+        self._right = {at for at, column in enumerate(cells) if at and all(map(_is_figure, filter(None, column)))}
 
     def _head_of(self, column: str) -> str:
         return f"{column}{_DOWN if self._falling else _UP}" if column == self._by else column

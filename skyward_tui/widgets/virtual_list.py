@@ -101,9 +101,7 @@ class Roll(Widget, can_focus=True):
         lines = textwrap.wrap(note, max(20, self.size.width - 4))
         return Content("\n".join(["", *(f"  {line}" for line in lines)]))
 
-    def refresh(
-        self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
-    ) -> Self:
+    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
         """As Textual's: whoever asks for it has changed something."""
         self._made = (None, [])
         return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)

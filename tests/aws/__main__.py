@@ -18,8 +18,7 @@ def up(boot: float, simulated: bool) -> None:
     """Hold a bed until ctrl-c."""
     with Bed(simulated=simulated, boot=boot) as bed:
         print(
-            "# EC2's API is up, of no AWS; instances are "
-            + ("in the API alone" if simulated else "hosts of the lab")
+            "# EC2's API is up, of no AWS; instances are " + ("in the API alone" if simulated else "hosts of the lab")
         )
         for name, value in bed.environment().items():
             print(f"export {name}={shlex.quote(value)}")

@@ -70,9 +70,7 @@ def as_xml(action: str, value: dict[str, Any]) -> Answer:
 
 def _xml(value: Any) -> str:
     if isinstance(value, dict):
-        return "".join(
-            f"<{name}>{_xml(inner)}</{name}>" for name, inner in value.items() if inner is not None
-        )
+        return "".join(f"<{name}>{_xml(inner)}</{name}>" for name, inner in value.items() if inner is not None)
     if isinstance(value, list | tuple):
         return "".join(f"<item>{_xml(inner)}</item>" for inner in value)
     if isinstance(value, bool):

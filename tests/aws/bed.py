@@ -146,9 +146,7 @@ class Bed:
         grouped: bool | None = None,
     ) -> None:
         """Where all that are given fit, there are only ``left`` machines more; ``grouped``: in placement groups."""
-        self._ask(
-            "no_capacity", zone=zone, type=type, region=region, market=market, left=left, grouped=grouped
-        )
+        self._ask("no_capacity", zone=zone, type=type, region=region, market=market, left=left, grouped=grouped)
 
     def capacity_again(self) -> None:
         """There is enough of everything."""

@@ -23,9 +23,7 @@ def offerings(world: World, call: Call) -> Answer:
     count, hours = int(call.params.get("InstanceCount", 1)), int(call.params["CapacityDurationHours"])
     if hours % 24:
         raise Refused("InvalidParameterValue", "The capacity duration hours must be a multiple of 24.")
-    found = (
-        [_offering(call.region, kind, count, hours, day) for day in (1, 2)] if kind.startswith(_SOLD) else []
-    )
+    found = [_offering(call.region, kind, count, hours, day) for day in (1, 2)] if kind.startswith(_SOLD) else []
     for offering in found:
         world.offerings[offering["capacityBlockOfferingId"]] = offering
     return as_xml(call.action, {"capacityBlockOfferingSet": found})
@@ -96,11 +94,7 @@ def describe_reservations(world: World, call: Call) -> Answer:
     found = [mine[name] for name in ids or mine]
     for name, values in call.filters():
         key = name.removeprefix("tag:")
-        found = [
-            each
-            for each in found
-            if any(tag["key"] == key and tag["value"] in values for tag in each["tagSet"])
-        ]
+        found = [each for each in found if any(tag["key"] == key and tag["value"] in values for tag in each["tagSet"])]
     return as_xml(call.action, {"capacityReservationSet": found})
 
 
@@ -118,12 +112,8 @@ def check(world: World, call: Call) -> None:
         return
     reservation = world.reservations.get((call.region, name))
     if reservation is None:
-        raise Refused(
-            "InvalidCapacityReservationId.NotFound", f"The capacity reservation ID '{name}' does not exist"
-        )
+        raise Refused("InvalidCapacityReservationId.NotFound", f"The capacity reservation ID '{name}' does not exist")
     if reservation["instanceType"] != call.params.get("InstanceType"):
-        raise Refused(
-            "InvalidParameterValue", f"The capacity reservation '{name}' is for another instance type."
-        )
+        raise Refused("InvalidParameterValue", f"The capacity reservation '{name}' is for another instance type.")
     if reservation["availableInstanceCount"] < int(call.params["MinCount"]):
         raise Refused("ReservationCapacityExceeded", "The requested reservation has too few machines.")

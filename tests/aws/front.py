@@ -83,9 +83,7 @@ class Front:
         if call.action in rules.denied:
             who = f"arn:aws:iam::123456789012:user/bed is not authorized to perform: {call.service}:{call.action}"
             if call.service == "ec2":
-                raise Refused(
-                    "UnauthorizedOperation", f"You are not authorized to perform this operation. User: {who}"
-                )
+                raise Refused("UnauthorizedOperation", f"You are not authorized to perform this operation. User: {who}")
             code = "AccessDenied" if call.service in ("sts", "iam") else "AccessDeniedException"
             raise Refused(code, f"User: {who}")
         if call.service == "ec2" and call.params.get("DryRun") == "true":

@@ -176,9 +176,7 @@ class Box:
         key = self._machine.order.public_key.strip()
         no_root = f'command="echo \'Please login as the user \\"{user}\\" rather than the user \\"root\\".\';exit 142"'
         keys = "\n".join(line for line in (key, *wish.authorized) if line)
-        root_keys = (
-            keys if wish.root_may_log_in else "\n".join(f"{no_root} {line}" for line in keys.splitlines())
-        )
+        root_keys = keys if wish.root_may_log_in else "\n".join(f"{no_root} {line}" for line in keys.splitlines())
         programs = shlex.quote(str(PROGRAMS))
         lines = [
             "set -eu",

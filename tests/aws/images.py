@@ -31,12 +31,8 @@ class Image:
 _UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{}/hvm/ebs-gp3/ami-id"
 _DEEP = "/aws/service/deeplearning/ami/{}/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
 
-UBUNTU = Image(
-    "ami-0000000000000bed0", "ubuntu-noble-24.04-amd64", "x86_64", parameter=_UBUNTU.format("amd64")
-)
-UBUNTU_ARM = Image(
-    "ami-0000000000000bed1", "ubuntu-noble-24.04-arm64", "arm64", parameter=_UBUNTU.format("arm64")
-)
+UBUNTU = Image("ami-0000000000000bed0", "ubuntu-noble-24.04-amd64", "x86_64", parameter=_UBUNTU.format("amd64"))
+UBUNTU_ARM = Image("ami-0000000000000bed1", "ubuntu-noble-24.04-arm64", "arm64", parameter=_UBUNTU.format("arm64"))
 DEEP = Image(
     "ami-0000000000000bed2",
     "Deep Learning Base OSS Nvidia Driver GPU AMI",

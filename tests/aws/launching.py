@@ -75,9 +75,7 @@ def _again(world: World, call: Call, known: Launched) -> Any:
             "IdempotentParameterMismatch",
             "Arguments on this idempotent request are inconsistent with arguments used in previous request(s).",
         )
-    if all(
-        world.machines[i.id].state in ("shutting-down", "terminated") for i in known.reservation.instances
-    ):
+    if all(world.machines[i.id].state in ("shutting-down", "terminated") for i in known.reservation.instances):
         raise Refused(
             "IdempotentInstanceTerminated",
             f"The client token '{call.params['ClientToken']}' is associated with an instance that has been terminated. "
@@ -275,9 +273,7 @@ class _Launch:
     def _limits(self, zone: str) -> list[NoCapacity]:
         region, grouped = self._call.region, "Placement.GroupName" in self._call.params
         return [
-            rule
-            for rule in self._world.rules.no_capacity
-            if rule.fits(region, zone, self.kind, self.market, grouped)
+            rule for rule in self._world.rules.no_capacity if rule.fits(region, zone, self.kind, self.market, grouped)
         ]
 
     def _check_quota(self, count: int) -> None:

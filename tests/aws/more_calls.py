@@ -16,9 +16,7 @@ def console(world: World, call: Call) -> Answer:
     """What cloud-init said, and the fingerprints of the host keys that sshd shows."""
     machine = world.machines.get(call.params["InstanceId"])
     if machine is None:
-        raise Refused(
-            "InvalidInstanceID.NotFound", f"The instance ID '{call.params['InstanceId']}' does not exist"
-        )
+        raise Refused("InvalidInstanceID.NotFound", f"The instance ID '{call.params['InstanceId']}' does not exist")
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
     text = base64.b64encode(machine.console().encode()).decode()
     return as_xml(call.action, {"instanceId": machine.id, "timestamp": at, "output": text})

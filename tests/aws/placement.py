@@ -37,9 +37,7 @@ def delete_group(world: World, call: Call) -> Answer:
         m.order.group == name and m.order.region == call.region and m.state not in _GONE
         for m in world.machines.values()
     ):
-        raise Refused(
-            "InvalidPlacementGroup.InUse", f"The placement group {name} is in use and may not be deleted."
-        )
+        raise Refused("InvalidPlacementGroup.InUse", f"The placement group {name} is in use and may not be deleted.")
     del world.groups[call.region, name]
     return as_xml(call.action, {"return": True})
 

@@ -174,9 +174,7 @@ def quota(world: World, call: Call) -> Answer:
     for one in QUOTAS:
         if one.code == code and call.params["ServiceCode"] == "ec2":
             return as_json({"Quota": _quota(world, one)})
-    raise Refused(
-        "NoSuchResourceException", "The request failed because the specified service quota does not exist."
-    )
+    raise Refused("NoSuchResourceException", "The request failed because the specified service quota does not exist.")
 
 
 def all_quotas(world: World, call: Call) -> Answer:

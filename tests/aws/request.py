@@ -41,9 +41,7 @@ class Call:
     def filters(self) -> list[tuple[str, list[str]]]:
         """Names and values of ``Filter.1.Name``, ``Filter.1.Value.1``, ..."""
         names = [f"Filter.{number}" for number in range(1, 51)]
-        return [
-            (self.params[f"{n}.Name"], self.many(f"{n}.Value")) for n in names if f"{n}.Name" in self.params
-        ]
+        return [(self.params[f"{n}.Name"], self.many(f"{n}.Value")) for n in names if f"{n}.Name" in self.params]
 
     def shown(self) -> dict[str, Any]:
         return {

@@ -24,9 +24,7 @@ def install(world: World) -> None:
     from moto.ec2.utils import filter_dict_attribute_mapping
 
     filter_dict_attribute_mapping.update(_FILTERS)
-    instances.filter_iam_instance_profiles = lambda *_, **__: (
-        None
-    )  # launching.py looks, and says it as EC2 does
+    instances.filter_iam_instance_profiles = lambda *_, **__: None  # launching.py looks, and says it as EC2 does
     moto_runs = EC2Backend.run_instances
     moto_makes_subnet = EC2Backend.create_subnet
     moto_deletes_group = EC2Backend.delete_security_group
@@ -77,11 +75,7 @@ def install(world: World) -> None:
         """Without the machines that cannot be seen yet."""
         found = []
         for reservation in moto_reservations(self, filters):
-            seen = [
-                i
-                for i in reservation.instances
-                if i.id not in world.machines or world.machines[i.id].is_visible
-            ]
+            seen = [i for i in reservation.instances if i.id not in world.machines or world.machines[i.id].is_visible]
             if seen:
                 reservation.instances = seen
                 found.append(reservation)
@@ -113,9 +107,7 @@ def _is_held(backend: Any, group: Any) -> bool:
     """Whether an interface has the group, or another group's rule names it."""
     if any(group.id in [held.id for held in nic.group_set] for nic in backend.enis.values()):
         return True
-    others = [
-        other for groups in backend.groups.values() for other in groups.values() if other.id != group.id
-    ]
+    others = [other for groups in backend.groups.values() for other in groups.values() if other.id != group.id]
     rules = [rule for other in others for rule in (*other.ingress_rules, *other.egress_rules)]
     return any((rule.source_group or {}).get("GroupId") == group.id for rule in rules)
 

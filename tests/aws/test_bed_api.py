@@ -102,17 +102,14 @@ def test_states_follow_each_other(bed: Bed, ec2: Any) -> None:
     (found,) = ec2.describe_instances(InstanceIds=[name])["Reservations"][0]["Instances"]
     assert found["StateReason"]["Code"] == "Client.UserInitiatedShutdown"
     assert (
-        ec2.terminate_instances(InstanceIds=[name])["TerminatingInstances"][0]["PreviousState"]["Name"]
-        == "terminated"
+        ec2.terminate_instances(InstanceIds=[name])["TerminatingInstances"][0]["PreviousState"]["Name"] == "terminated"
     )
     assert not ec2.describe_volumes()["Volumes"]
 
 
 def test_a_new_instance_is_invisible_for_a_while(bed: Bed, ec2: Any) -> None:
     bed.invisible(3600)
-    (name,) = launch(
-        ec2, TagSpecifications=[{"ResourceType": "instance", "Tags": [{"Key": "a", "Value": "b"}]}]
-    )
+    (name,) = launch(ec2, TagSpecifications=[{"ResourceType": "instance", "Tags": [{"Key": "a", "Value": "b"}]}])
     tagged = [{"Name": "tag:a", "Values": ["b"]}]
     assert not ec2.describe_instances(Filters=tagged)["Reservations"]
     assert refused(ec2.describe_instances, InstanceIds=[name]) == "InvalidInstanceID.NotFound"
@@ -123,10 +120,7 @@ def test_a_new_instance_is_invisible_for_a_while(bed: Bed, ec2: Any) -> None:
 
 def test_terminating_an_unknown_one_ends_none(bed: Bed, ec2: Any) -> None:
     (name,) = launch(ec2)
-    assert (
-        refused(ec2.terminate_instances, InstanceIds=[name, "i-0123456789abcdef0"])
-        == "InvalidInstanceID.NotFound"
-    )
+    assert refused(ec2.terminate_instances, InstanceIds=[name, "i-0123456789abcdef0"]) == "InvalidInstanceID.NotFound"
     assert bed.instances()[0]["state"] in ("pending", "running")
 
 
@@ -165,9 +159,7 @@ def test_without_a_default_vpc_a_subnet_is_needed(bed: Bed, ec2: Any) -> None:
     assert refused(launch, ec2) == "VPCIdNotSpecified"
     assert not ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
     vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
-    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.0.0/24", AvailabilityZone="us-east-1c")["Subnet"][
-        "SubnetId"
-    ]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.0.0/24", AvailabilityZone="us-east-1c")["Subnet"]["SubnetId"]
     launch(ec2, SubnetId=subnet)
     (found,) = bed.instances()
     assert (found["zone"], found["public"]) == ("us-east-1c", None)
@@ -239,9 +231,7 @@ def test_a_group_is_held_by_interfaces_and_rules(bed: Bed, ec2: Any) -> None:
     assert refused(ec2.delete_security_group, GroupId=group) == "DependencyViolation"
     bed.group_lingers(0)
     held = [{"Name": "group-id", "Values": [group]}]
-    wait_until(
-        lambda: not ec2.describe_network_interfaces(Filters=held)["NetworkInterfaces"], "the interface to go"
-    )
+    wait_until(lambda: not ec2.describe_network_interfaces(Filters=held)["NetworkInterfaces"], "the interface to go")
     other = ec2.create_security_group(GroupName="other", Description="-")["GroupId"]
     ec2.authorize_security_group_ingress(GroupId=other, IpPermissions=within)
     assert refused(ec2.delete_security_group, GroupId=group) == "DependencyViolation"
@@ -255,9 +245,7 @@ def test_placement_groups_and_topology(bed: Bed, ec2: Any) -> None:
     ec2.create_placement_group(GroupName="near", Strategy="cluster", TagSpecifications=tags)
     assert refused(ec2.create_placement_group, GroupName="near") == "InvalidPlacementGroup.Duplicate"
     mine = [{"Name": "tag:skyward:pool", "Values": ["p"]}]
-    assert [g["GroupName"] for g in ec2.describe_placement_groups(Filters=mine)["PlacementGroups"]] == [
-        "near"
-    ]
+    assert [g["GroupName"] for g in ec2.describe_placement_groups(Filters=mine)["PlacementGroups"]] == ["near"]
     ids = launch(ec2, 3, InstanceType="g4dn.xlarge", ImageId=DEEP.ami, Placement={"GroupName": "near"})
     until_state(bed, ids, "running")
     nodes = [i["NetworkNodes"] for i in ec2.describe_instance_topology(InstanceIds=ids)["Instances"]]
@@ -286,12 +274,8 @@ def test_prices(bed: Bed, ec2: Any) -> None:
     assert sum(len(page["PriceList"]) for page in pages) > 100
     history = ec2.describe_spot_price_history(InstanceTypes=["g4dn.xlarge"])["SpotPriceHistory"]
     assert {row["AvailabilityZone"] for row in history} >= {"us-east-1a", "us-east-1b"}
-    ids = launch(
-        ec2, InstanceType="g4dn.xlarge", ImageId=DEEP.ami, Placement=ZONE_A, InstanceMarketOptions=SPOT
-    )
-    now = max(
-        (row for row in history if row["AvailabilityZone"] == "us-east-1a"), key=lambda row: row["Timestamp"]
-    )
+    ids = launch(ec2, InstanceType="g4dn.xlarge", ImageId=DEEP.ami, Placement=ZONE_A, InstanceMarketOptions=SPOT)
+    now = max((row for row in history if row["AvailabilityZone"] == "us-east-1a"), key=lambda row: row["Timestamp"])
     until_state(bed, ids, "running")
     ec2.terminate_instances(InstanceIds=ids)
     (bill,) = bed.seconds_billed()
@@ -303,9 +287,7 @@ def test_prices(bed: Bed, ec2: Any) -> None:
 
 def test_what_a_launch_asks_for_is_there(bed: Bed, ec2: Any) -> None:
     """A request as full as the product's: what it names is found again, by filters too."""
-    subnets = ec2.describe_subnets(Filters=[{"Name": "availability-zone", "Values": ["us-east-1b"]}])[
-        "Subnets"
-    ]
+    subnets = ec2.describe_subnets(Filters=[{"Name": "availability-zone", "Values": ["us-east-1b"]}])["Subnets"]
     group = ec2.create_security_group(GroupName="g", Description="g", VpcId=subnets[0]["VpcId"])["GroupId"]
     card = {
         "DeviceIndex": 0,

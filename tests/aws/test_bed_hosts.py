@@ -110,9 +110,7 @@ def test_user_data_is_run_as_cloud_init_runs_it(bed: Bed, key: Path) -> None:
     _, address = one_host(bed, UserData=f"#cloud-config\n{json.dumps(config)}")
     shown = subprocess.run(["ssh-keyscan", "-t", "ed25519", address], capture_output=True, text=True).stdout
     assert shown.split()[2] == host_key.export_public_key().decode().split()[1]
-    done = ssh(
-        address, key, "cloud-init status --wait; cat /etc/order /opt/mine/file; stat -c %a /opt/mine/file"
-    )
+    done = ssh(address, key, "cloud-init status --wait; cat /etc/order /opt/mine/file; stat -c %a /opt/mine/file")
     assert done.stdout == "status: error\nearly nowhere\nlate\nwritten600\n", done.stderr
     assert bed.instances()[0]["cloud_init"] == "error: part-001 ended with 7"
     refused = ssh(address, key, "true", user="root")
@@ -129,9 +127,7 @@ def test_a_shutdown_from_inside_terminates(bed: Bed, key: Path) -> None:
     wait_until(lambda: bed.instances()[0]["ends_at"] is not None, "the deadman")
     assert 1100 < bed.instances()[0]["ends_at"] - bed.instances()[0]["launched"] < 1300
     assert ssh(address, key, "shutdown now").returncode == 1  # it takes sudo
-    assert ssh(address, key, "cat /run/systemd/shutdown/scheduled; sudo shutdown -c").stdout.startswith(
-        "USEC="
-    )
+    assert ssh(address, key, "cat /run/systemd/shutdown/scheduled; sudo shutdown -c").stdout.startswith("USEC=")
     wait_until(lambda: bed.instances()[0]["ends_at"] is None, "the cancelled deadman")
     ssh(address, key, "sudo -n shutdown -P +1")
     until_state(bed, [name], "terminated")

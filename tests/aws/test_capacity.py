@@ -53,9 +53,7 @@ def states() -> list[tuple[str, str]]:
         return [(each.state, each.told) for each in ledger.purchases()]
 
 
-def test_a_block_is_bought_for_its_price_alone_and_only_once(
-    bed: Bed, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_block_is_bought_for_its_price_alone_and_only_once(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = block()
     with pytest.raises(UsageError, match=r"costs \$[\d,.]+, not \$1\.00: nothing was bought"):
         buy(wanted.id, 1.0, (), Console(True))
@@ -72,9 +70,7 @@ def test_a_block_is_bought_for_its_price_alone_and_only_once(
         buy(wanted.id, wanted.upfront, (), Console(True))
     assert len(bed.calls("PurchaseCapacityBlock")) == 1
     with closing(Ledger()) as one, closing(Ledger()) as other:  # two clients at once
-        assert one.intend_purchase("t1", {}, {"id": "cb-2"}) and not other.intend_purchase(
-            "t2", {}, {"id": "cb-2"}
-        )
+        assert one.intend_purchase("t1", {}, {"id": "cb-2"}) and not other.intend_purchase("t2", {}, {"id": "cb-2"})
         one.purchased("t1", "refused", "sold out")
         assert other.intend_purchase("t2", {}, {"id": "cb-2"})
         other.purchased("t2", "refused", "sold out")
@@ -92,9 +88,7 @@ def test_a_lost_answer_is_looked_for_and_the_call_is_not_made_again(
     assert states() == [("bought", told(capsys)["bought"]["id"])]
 
 
-def test_what_nobody_can_tell_is_told_as_unknown_and_found_later(
-    bed: Bed, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_nobody_can_tell_is_told_as_unknown_and_found_later(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = block()
     bed.lose_answer("PurchaseCapacityBlock")
     bed.deny("DescribeCapacityReservations")
@@ -120,9 +114,7 @@ def test_a_refusal_is_told_and_may_be_followed_by_another_purchase(bed: Bed) -> 
     assert buy(wanted.id, wanted.upfront, (), Console(True)) == 0
 
 
-def test_an_offering_of_an_earlier_list_is_asked_for_again(
-    bed: Bed, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_offering_of_an_earlier_list_is_asked_for_again(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = block()
     offers.listed(blocks(H100, 1, 24))
     asked = len(bed.calls("DescribeCapacityBlockOfferings"))
@@ -201,9 +193,7 @@ def test_machines_are_taken_from_a_reservation_and_cost_what_is_beside_it(bed: B
     assert any("a Capacity Block that is paid; EC2 ends them at" in note for note in plan.notes)
     assert plan.requests[0]["InstanceMarketOptions"] == {"MarketType": "capacity-block"}
     machines = asyncio.run(wanted.provider.create(wanted, "0123456789abcdef"))
-    assert [(each.extra["type"], each.extra["market"]) for each in machines] == [
-        ("p5.48xlarge", "capacity-block")
-    ] * 2
+    assert [(each.extra["type"], each.extra["market"]) for each in machines] == [("p5.48xlarge", "capacity-block")] * 2
     (sent,) = (call["params"] for call in bed.calls("RunInstances"))
     target = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
     assert sent[target] == found.id and sent["Placement.AvailabilityZone"] == found.zone

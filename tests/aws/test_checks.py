@@ -41,10 +41,7 @@ async def test_what_is_not_allowed_is_named(cloud: Bed) -> None:
     told = await lines()
     assert told["permissions in us-east-1"].state == "fail"
     assert "may not do ImportKeyPair, RunInstances:" in told["permissions in us-east-1"].detail
-    assert (
-        told["quotas in us-east-1"].state == "warn"
-        and "ListServiceQuotas" in told["quotas in us-east-1"].detail
-    )
+    assert told["quotas in us-east-1"].state == "warn" and "ListServiceQuotas" in told["quotas in us-east-1"].detail
 
 
 async def test_an_account_without_gpus_is_warned_of_it(cloud: Bed) -> None:

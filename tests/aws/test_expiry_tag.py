@@ -14,9 +14,7 @@ from tests.aws import Bed
 from tests.aws.pools import rented
 
 
-def test_all_of_a_pool_say_so_in_one_call(
-    simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_of_a_pool_say_so_in_one_call(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     for name, text in simulated_bed.environment().items():
         monkeypatch.setenv(name, text)
@@ -35,7 +33,6 @@ def test_all_of_a_pool_say_so_in_one_call(
     assert abs((instances.expires({instances.EXPIRES: at_first}) or 0) - time.time() - 20 * 60) < 60
     asyncio.run(provider.date("p", made, 1_893_456_000.0))
     assert (
-        told() == {"2030-01-01T00:00:00Z"}
-        and instances.expires({instances.EXPIRES: told().pop()}) == 1_893_456_000.0
+        told() == {"2030-01-01T00:00:00Z"} and instances.expires({instances.EXPIRES: told().pop()}) == 1_893_456_000.0
     )
     assert len(simulated_bed.calls("CreateTags")) == 1

@@ -23,9 +23,7 @@ class Near(DelayProxy):
 
 
 @pytest.mark.proof("7 s of a processor")
-def test_launch_kill_read_run_again_tear_down(
-    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_launch_kill_read_run_again_tear_down(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Near(bed) as near:
         here = {"AWS_ENDPOINT_URL": f"http://{near.address}:{near.port}", "NO_PROXY": near.address}
         for name, text in (bed.environment() | here).items():

@@ -179,9 +179,7 @@ async def test_of_a_range_as_many_come_as_there_are_in_the_first_place_that_has_
     assert "3 of 8 machines were to be had" in told[-1]
     counts = {(call["params"]["MinCount"], call["params"]["MaxCount"]) for call in bed.calls("RunInstances")}
     assert counts == {("2", "8")} and len(bed.instances()) == 3
-    assert [each.id for each in await create("2:8")] == [each.id for each in made], (
-        "the same token makes no others"
-    )
+    assert [each.id for each in await create("2:8")] == [each.id for each in made], "the same token makes no others"
     plan = await rented(ssh_from="10.0.0.1/32").plan(spec("2:8"))
     assert plan.hourly is not None and plan.cost == f"${plan.hourly * 2 / 8:,.2f} to ${plan.hourly:,.2f}/h"
     assert plan.creates[0].startswith("2 to 8 machines, each")
@@ -285,9 +283,7 @@ async def test_another_kind_is_tried_where_the_cheapest_is_to_be_had_nowhere(bed
         await wanted.provider.create(wanted, TOKEN)
     said = str(caught.value)
     tried = [
-        each.split(" in ")[0].split()[-1]
-        for each in said.split(": ", 1)[1].split("; ")
-        if " in us-east-1" in each
+        each.split(" in ")[0].split()[-1] for each in said.split(": ", 1)[1].split("; ") if " in us-east-1" in each
     ]
     kinds = list(dict.fromkeys(tried))
     assert kinds == [f"g4dn.{size}" for size in ("xlarge", "2xlarge", "4xlarge", "8xlarge", "16xlarge")]
@@ -453,9 +449,7 @@ async def test_a_check_up_tells_who_pays_and_where(bed: Bed, monkeypatch: pytest
     assert refused.state == "fail" and "have expired" in refused.detail
 
 
-async def test_who_uses_no_aws_is_told_nothing_is_wrong(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_who_uses_no_aws_is_told_nothing_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in (*account_resources.SIGNS, "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.delenv(name, raising=False)
@@ -507,16 +501,12 @@ async def test_another_region_is_tried_where_one_is_closed(
 
 async def test_where_all_are_closed_each_is_named(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, SILENT, *BOTH)
-    with pytest.raises(
-        Unreachable, match=r"us-west-2: .*cannot be reached.*; us-east-1: .*cannot be reached"
-    ):
+    with pytest.raises(Unreachable, match=r"us-west-2: .*cannot be reached.*; us-east-1: .*cannot be reached"):
         await sky.AWS(region=BOTH, instance_type="g4dn.xlarge")._attempts(spec()).in_order(BOTH)
     monkeypatch.undo()
 
 
-async def test_where_machines_may_exist_no_others_are_asked_for(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_where_machines_may_exist_no_others_are_asked_for(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, SILENT, "us-west-2", action="run_instances")
     with pytest.raises(Unreachable, match="us-west-2"):
         await create(region=BOTH)

@@ -72,9 +72,7 @@ def test_a_spot_price_is_that_of_its_zone_with_what_it_was_lately(bed: Bed) -> N
 def test_all_regions_that_are_named_are_looked_at(bed: Bed) -> None:
     wish = Wish(accelerator=resolve("T4"), regions=("us-west-1", "us-east-2"), instance_type="g4dn.xlarge")
     order = in_order(look(wish).offers, wish)
-    assert list(dict.fromkeys(each.region for each in order)) == ["us-east-2", "us-west-1"], (
-        "the cheaper one first"
-    )
+    assert list(dict.fromkeys(each.region for each in order)) == ["us-east-2", "us-west-1"], "the cheaper one first"
 
 
 def test_what_was_told_today_is_not_asked_again(bed: Bed, tmp_path: Path) -> None:
@@ -112,10 +110,7 @@ def test_where_prices_are_not_told_those_of_this_release_are_shown_and_that_is_s
     first = in_order(found.offers, T4)[0]
     assert first.shipped and first.priced_at == instance_offers.at() and first.zone == "us-east-1a"
     (note,) = found.notes
-    assert (
-        f"are those of {instance_offers.date()}, which came with this release: " in note
-        and "GetProducts" in note
-    )
+    assert f"are those of {instance_offers.date()}, which came with this release: " in note and "GetProducts" in note
     bed.expire_credentials()
     elsewhere = look(Wish(accelerator=resolve("T4"), regions=("us-east-1", "eu-west-1")), region="us-east-1")
     assert any("credentials have expired" in note for note in elsewhere.notes)
@@ -127,16 +122,12 @@ def test_who_has_no_credentials_sees_those_of_this_release(bed: Bed, monkeypatch
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name)
     wish = Wish(accelerator=resolve("H100:8"))
-    with pytest.raises(
-        sky.UsageError, match=r"is on-demand.*spot prices are not known: there are no AWS credentials"
-    ):
+    with pytest.raises(sky.UsageError, match=r"is on-demand.*spot prices are not known: there are no AWS credentials"):
         sky.Compute(provider=sky.AWS(region="us-east-1"), accelerator="H100:8", allocation="spot").plan()
     found = offered(wish)
     (only,) = in_order(found.offers, wish)
     assert (only.instance_type, only.hourly, only.shipped) == ("p5.48xlarge", 55.04, True)
-    assert (
-        found.notes[0].startswith("no region is named") and "there are no AWS credentials" in found.notes[1]
-    )
+    assert found.notes[0].startswith("no region is named") and "there are no AWS credentials" in found.notes[1]
 
 
 def test_the_shipped_list_is_sound() -> None:
@@ -145,9 +136,7 @@ def test_the_shipped_list_is_sound() -> None:
     for kind in instance_offers.kinds():
         assert 0 < listed[kind.name] < 200 and kind.vcpus > 0 and kind.memory_gb > 0
         assert bool(kind.accelerator) == bool(kind.count)
-    assert (
-        instance_offers.shipped_prices("eu-west-1") == {} == instance_offers.shipped_extra_prices("eu-west-1")
-    )
+    assert instance_offers.shipped_prices("eu-west-1") == {} == instance_offers.shipped_extra_prices("eu-west-1")
 
 
 def show(capsys: pytest.CaptureFixture[str], as_json: bool = False, **asked: Any) -> tuple[int, str, str]:
@@ -165,9 +154,7 @@ def test_the_command_shows_a_table(bed: Bed, capsys: pytest.CaptureFixture[str])
     assert (status, err) == (0, "")
     assert head.split()[:4] == ["provider", "type", "accelerator", "vCPUs"]
     cells = first.split()
-    assert cells[:5] == ["aws", "g4dn.12xlarge", "4", "×", "T4"] and "us-east-1b" in cells, (
-        "the cheapest spot first"
-    )
+    assert cells[:5] == ["aws", "g4dn.12xlarge", "4", "×", "T4"] and "us-east-1b" in cells, "the cheapest spot first"
     assert f"${prices.on_demand('g4dn.12xlarge', 'us-east-1') + BESIDE:.2f}/h" in cells and cells[-1] == "now"
     least, most = (float(each.lstrip("$")) for each in cells[-2].split("–"))
     assert least <= float(cells[-3].strip("$/h")) <= most
@@ -184,9 +171,7 @@ def test_the_command_shows_a_table(bed: Bed, capsys: pytest.CaptureFixture[str])
     assert {each["market"] for each in told["offers"]} == {"spot"} and told["nearest"] == []
 
 
-def test_the_command_says_what_comes_nearest_where_nothing_fits(
-    bed: Bed, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_what_comes_nearest_where_nothing_fits(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = show(capsys, accelerator="T4:3")
     assert status == 1 and out.startswith("nothing fits; what comes nearest:\n  g4dn.")
     assert "has 1 T4" in out and "has 4 T4" in out
@@ -228,9 +213,7 @@ def test_a_plan_makes_nothing_and_is_what_a_start_does(bed: Bed) -> None:
     assert prices_shown == sorted(prices_shown) and prices_shown[-1] <= 0.6
     assert plan.hourly == pytest.approx(2 * prices_shown[0]) and plan.notes == []
     first, *_, total = str(plan).splitlines()
-    assert first.startswith("1. g4dn.xlarge in us-east-1a (spot), $0.2") and total.endswith(
-        "by the first attempt"
-    )
+    assert first.startswith("1. g4dn.xlarge in us-east-1a (spot), $0.2") and total.endswith("by the first attempt")
     asyncio.run(compute.spec.provider.create(compute.spec, "0123456789abcdef"))
     tried = [
         f"{each['params']['InstanceType']} in {each['params']['Placement.AvailabilityZone']}"
@@ -250,9 +233,7 @@ def test_a_plan_makes_nothing_and_is_what_a_start_does(bed: Bed) -> None:
     assert planned["ClientToken"] == planned["KeyName"] == "(made at the start)"
 
 
-def test_a_dry_run_tells_all_and_makes_nothing(
-    bed: Bed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_tells_all_and_makes_nothing(bed: Bed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "train.py"
     script.write_text("import skyward_core as sky\n\n@sky.function\ndef train():\n    open('ran', 'w')\n")
     request = LaunchRequest(
@@ -271,9 +252,7 @@ def test_a_dry_run_tells_all_and_makes_nothing(
     assert [each.name for each in (tmp_path / "aws").iterdir()] == ["ledger-id"], "and no keys"
 
 
-def test_what_can_be_bought_ahead_is_listed_and_not_bought(
-    bed: Bed, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_can_be_bought_ahead_is_listed_and_not_bought(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = show(capsys, as_json=True, accelerator="H100:8", block=24, nodes=2)
     first, second = json.loads(out)["blocks"]
     assert (status, first["instance_type"], first["count"], first["hours"]) == (0, "p5.48xlarge", 2, 24)

@@ -41,9 +41,7 @@ def cloud(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bed:
 @pytest.mark.proof("5 s of a processor")
 def test_the_torch_example_from_nothing_to_a_receipt(cloud: Bed, tmp_path: Path) -> None:
     example = runpy.run_path(str(EXAMPLES / "ddp.py"))["train"]
-    provider = rented(
-        ssh_from=own(cloud), python=sys.executable
-    )  # which has torch: machines reach no package index
+    provider = rented(ssh_from=own(cloud), python=sys.executable)  # which has torch: machines reach no package index
     image, plugins = sky.Image(env=without("torch._dynamo")), [sky.plugins.torch()]
     with sky.Compute(name="pair", provider=provider, nodes=2, image=image, plugins=plugins) as compute:
         trained = example(epochs=2) @ compute
@@ -115,11 +113,7 @@ def test_a_machine_whose_lease_is_over_ends_itself(cloud: Bed, tmp_path: Path) -
     assert cloud.calls("TerminateInstances") == []
     session = Session()
     (view,) = session.refresh(over=True).result(60)
-    assert (
-        view.receipt
-        and view.receipt["unaccounted"] == []
-        and "shut itself down" in str(view.receipt["notes"])
-    )
+    assert view.receipt and view.receipt["unaccounted"] == [] and "shut itself down" in str(view.receipt["notes"])
     session.detach()
     assert left(cloud) == []
 
@@ -157,9 +151,7 @@ def test_a_machine_that_is_not_what_was_bought_is_named_and_exchanged_before_it_
 @pytest.mark.proof("1 s of a processor")
 def test_a_second_one_ends_the_start(cloud: Bed) -> None:
     cloud.lacks_gpus(2)
-    compute = sky.Compute(
-        name="liars", provider=rented(ssh_from=own(cloud)), options=sky.Options(console=False)
-    )
+    compute = sky.Compute(name="liars", provider=rented(ssh_from=own(cloud)), options=sky.Options(console=False))
     with (
         pytest.raises(PoolError, match=r"took the place of one that was not what was bought \(it has 0 GPUs"),
         compute,
@@ -214,11 +206,7 @@ def test_several_specs_as_upstream_s_guides_write_them(cloud: Bed) -> None:
     attempts = [each for each in told if "attempt " in each]
     assert attempts[0].startswith("spec 1 (aws): attempt 1 of ") and "g4dn.xlarge in us-east-1" in attempts[0]
     whys = [each for each in attempts if "InsufficientInstanceCapacity" in each]
-    assert (
-        len(whys) > 5
-        and "spec 2 (aws): attempt 1 of " in attempts[-2]
-        and "us-west-2b (spot)" in attempts[-2]
-    )
+    assert len(whys) > 5 and "spec 2 (aws): attempt 1 of " in attempts[-2] and "us-west-2b (spot)" in attempts[-2]
     assert "spec 2 (aws): g5.xlarge in us-west-2b (spot): Insufficient" in attempts[-1]
     assert attempts[-1].endswith("g5.xlarge in us-west-2a (spot), $0.38/h each")
 

@@ -85,9 +85,7 @@ def test_spot_machines_that_are_taken_back_are_replaced_the_head_too(
             told = [f"told of node {node}, True" for node in (0, 2)]
             wait_until(lambda: sorted(printed(0)[1:]) == sorted(printed(1)[1:]) == told, "the callbacks")
             wait_until(lambda: printed(2) == ["begun", "got SIGTERM"], "the signal")
-            with pytest.raises(
-                sky.RunError, match=r"preempted: the machine of node [02] was taken back"
-            ) as caught:
+            with pytest.raises(sky.RunError, match=r"preempted: the machine of node [02] was taken back") as caught:
                 running.result(60)
         outcomes = caught.value.outcomes
         assert [outcomes[rank].kind for rank in range(3)] == ["lost", "collateral", "lost"]
@@ -97,11 +95,7 @@ def test_spot_machines_that_are_taken_back_are_replaced_the_head_too(
         assert len(after) == 1 and after != before
         assert [rank for rank, _, _ in where() @ compute] == [0, 1, 2]
         assert [node.notice for node in view.nodes] == ["", "rebalance", ""]
-        kinds = {
-            (each.node, each.kind)
-            for each in replay(compute.pool.archive.folder)
-            if isinstance(each, NodeNotice)
-        }
+        kinds = {(each.node, each.kind) for each in replay(compute.pool.archive.folder) if isinstance(each, NodeNotice)}
         assert kinds == {(0, "terminate"), (1, "rebalance"), (2, "terminate")}
         now = machine_ids()
         assert now[1] == ids[1] and not {now[0], now[2]} & {ids[0], ids[2]}

@@ -44,9 +44,7 @@ def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def spec(name: str = "q", nodes: int = 2) -> PoolSpec:
-    return PoolSpec(
-        name=name, provider=rented(ssh_from="10.0.0.1/32"), nodes=nodes, options=Options(console=False)
-    )
+    return PoolSpec(name=name, provider=rented(ssh_from="10.0.0.1/32"), nodes=nodes, options=Options(console=False))
 
 
 def rent(token: str = TOKEN, name: str = "q", nodes: int = 2) -> list[Machine]:
@@ -85,13 +83,9 @@ def test_what_no_row_tells_of_is_found_and_ended_and_nothing_else_is_touched(
     beside = [("key pair", "left"), ("placement group", "left"), ("security group", "left")]
     assert kinds(found) == [("instance", "left")] * 2 + beside
     assert {each.thing.id for each in found.found if each.thing.is_machine} == {each.id for each in mine}
-    assert all(
-        0 <= time.time() - (each.thing.since or 0) < 300 for each in found.found if each.thing.is_machine
-    )
+    assert all(0 <= time.time() - (each.thing.since or 0) < 300 for each in found.found if each.thing.is_machine)
     assert [found.others[key] for key in found.others if key[0] == another] == [(2, 3)]
-    assert line_of(found).startswith(
-        "2 machines ($1.08/h) and 3 other things of pools that are over are left"
-    )
+    assert line_of(found).startswith("2 machines ($1.08/h) and 3 other things of pools that are over are left")
     assert f"2 machines and 3 other things of ledger {another}" in next(others_of(found))
 
     cli = Cli(tmp_path)
@@ -167,9 +161,7 @@ def test_what_cannot_be_looked_at_is_said(bed: Bed) -> None:
     rent()
     bed.deny("DescribeVolumes")
     found = look()
-    assert found.left == [] and "us-east-1 (the AWS credentials may not do DescribeVolumes" in doubts_of(
-        found
-    )
+    assert found.left == [] and "us-east-1 (the AWS credentials may not do DescribeVolumes" in doubts_of(found)
 
 
 def test_who_has_rented_nothing_asks_nobody(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,9 +116,7 @@ def first_results(environment: dict[str, str], own: str) -> dict[str, float]:
         (folder,) = PoolFolder.all_of("rented")
         hosts = [each.address for each in compute.pool.machines]
         user = compute.pool.machines[0].extra["user"]
-        known_hosts = str(
-            folder.path.parent / "known_hosts"
-        )  # the machines have made themselves keys of their own
+        known_hosts = str(folder.path.parent / "known_hosts")  # the machines have made themselves keys of their own
         ssh = sky.SSH(
             hosts,
             user=user,

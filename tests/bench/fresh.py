@@ -39,9 +39,7 @@ def fresh(function: str, *args: Any, timeout: float = 180.0) -> Any:
     with tempfile.TemporaryDirectory() as home:
         environment = os.environ | {"SKYWARD_HOME": home}  # a ledger of its own, not the person's
         try:
-            done = subprocess.run(
-                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout
-            )
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout)
         except subprocess.TimeoutExpired:
             raise BenchError(f"{function} took longer than {timeout:g} s") from None
     if done.returncode:

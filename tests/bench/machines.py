@@ -75,10 +75,7 @@ def _client() -> tuple[float, float]:
     gpu = {name: 2.5 * number for number, name in enumerate(GPU)}
     book = MachineBook()
     lines = [
-        [
-            json.dumps({"at": float(at), "node": node, "gpus": [gpu] * GPUS}).encode() + b"\n"
-            for at in range(ROUNDS)
-        ]
+        [json.dumps({"at": float(at), "node": node, "gpus": [gpu] * GPUS}).encode() + b"\n" for at in range(ROUNDS)]
         for _ in range(NODES)
     ]
     began = time.process_time()

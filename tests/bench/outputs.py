@@ -58,9 +58,7 @@ def both(hosts: dict[str, Any]) -> dict[str, float]:
     image = sky.Image(workdir=PROJECT)
     with (
         tempfile.TemporaryDirectory() as folder,
-        sky.Compute(
-            provider=sky.SSH(list(hosts["addresses"]), **chosen), image=image, options=options
-        ) as compute,
+        sky.Compute(provider=sky.SSH(list(hosts["addresses"]), **chosen), image=image, options=options) as compute,
     ):
         there = write(SIZE) >> compute
         taken = {"theirs": _scp(hosts, there, Path(folder) / "theirs")}
@@ -76,9 +74,7 @@ def _scp(hosts: dict[str, Any], path: str, target: Path) -> float:
     options = ["-F", os.devnull, "-i", hosts["key"], "-o", f"UserKnownHostsFile={hosts['known_hosts']}"]
     begun = perf_counter()
     source = f"{hosts['user']}@{hosts['addresses'][0]}:{path}"
-    done = subprocess.run(
-        ["scp", "-q", *options, source, str(target)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["scp", "-q", *options, source, str(target)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise BenchError(f"scp: {done.stderr}")
     return perf_counter() - begun

@@ -74,17 +74,13 @@ def measure() -> list[Metric]:
     rich, plain = logs["RichLog"], logs["Log"]
     return [
         Metric("key_to_paint_p95_ms", watched["key_p95_ms"], rich["key_p95_ms"], Bar(at_most=50)),
-        Metric(
-            "key_to_paint_core_p95_ms", watched["key_core_p95_ms"], rich["key_core_p95_ms"], Bar(at_most=50)
-        ),
+        Metric("key_to_paint_core_p95_ms", watched["key_core_p95_ms"], rich["key_core_p95_ms"], Bar(at_most=50)),
         Metric("source_to_screen_p95_ms", watched["screen_p95_ms"], rich["screen_p95_ms"], Bar(at_most=250)),
         Metric("app_core_percent", watched["core_percent"], rich["core_percent"], Bar(at_most=35)),
         Metric("app_core_beside_log_percent", watched["core_percent"], plain["core_percent"]),
         Metric("lines_a_second_seen", watched["lines_per_s"], rich["lines_per_s"]),
         Metric("panes_lost_lines", eight["ours"]["lost"], eight["RichLog"]["lost"], Bar(at_most=0)),
-        Metric(
-            "panes_lag_p95_ms", eight["ours"]["lag_p95_ms"], eight["RichLog"]["lag_p95_ms"], Bar(at_most=20)
-        ),
+        Metric("panes_lag_p95_ms", eight["ours"]["lag_p95_ms"], eight["RichLog"]["lag_p95_ms"], Bar(at_most=20)),
         Metric("panes_lag_beside_log_p95_ms", eight["ours"]["lag_p95_ms"], eight["Log"]["lag_p95_ms"]),
         Metric("panes_lines_per_s", eight["ours"]["lines_per_s"], eight["RichLog"]["lines_per_s"]),
         Metric("panes_lines_beside_log_per_s", eight["ours"]["lines_per_s"], eight["Log"]["lines_per_s"]),
@@ -154,9 +150,7 @@ async def _watched() -> dict[str, float]:
             def look() -> None:
                 nonlocal seen
                 now, end = time.time(), pane._shown[-1][0] + 1 if pane._shown else 0
-                lags.extend(
-                    now - float(line.text.split()[0]) for line in pane.window.raw(max(seen, end - 200), end)
-                )
+                lags.extend(now - float(line.text.split()[0]) for line in pane.window.raw(max(seen, end - 200), end))
                 seen = max(seen, end)
 
             paints.then = look
@@ -415,9 +409,7 @@ def _second(session: FakeSession, view: PoolView, run: RunView, second: int) -> 
     session.now += 1
     for rank in range(MANY):
         session.print(view, rank, f"step {second} of rank {rank}\n")
-        view.metrics.note(
-            run.id, rank, session.now, {"step": second, "loss": 1 / (second + 1), "step_time": 0.9}
-        )
+        view.metrics.note(run.id, rank, session.now, {"step": second, "loss": 1 / (second + 1), "step_time": 0.9})
 
 
 # -- long logs -----------------------------------------------------------------------------------------------
@@ -485,9 +477,7 @@ def _written(path: Path, lines: int) -> int:
     size = number = 0
     with open(path, "wb") as file:
         while number < lines if lines else size < 1_000_000_000:
-            text = "".join(
-                LINE.format(each, each % 1_000_000) for each in range(number, number + 10_000)
-            ).encode()
+            text = "".join(LINE.format(each, each % 1_000_000) for each in range(number, number + 10_000)).encode()
             file.write(text)
             size, number = size + len(text), number + 10_000
     return size

@@ -39,9 +39,7 @@ def measure() -> list[Metric]:
     if why := missing():
         raise BenchError(why)
     with Lab(RANKS) as lab:
-        hosts = asdict(
-            Hosts(tuple(h.address for h in lab.hosts), lab.user, str(lab.key), str(lab.known_hosts))
-        )
+        hosts = asdict(Hosts(tuple(h.address for h in lab.hosts), lab.user, str(lab.key), str(lab.known_hosts)))
 
         def on_clean_hosts(function: str, wiped: bool = False) -> Any:
             for host in lab.hosts:

@@ -70,10 +70,7 @@ def measure() -> list[Metric]:
         Metric("slowest_s", taken["slowest_s"], None, Bar(at_most=4)),
         Metric("ranks_not_known", taken["ranks_not_known"], None, Bar(at_most=0)),
         Metric("stacks_told_apart", taken["groups"], None, Bar(at_least=4)),
-        *(
-            Metric(f"{name}_hang_found_s", fresh("stacks:hang_found", name), None, Bar(at_most=10))
-            for name in TOGETHER
-        ),
+        *(Metric(f"{name}_hang_found_s", fresh("stacks:hang_found", name), None, Bar(at_most=10)) for name in TOGETHER),
     ]
 
 

@@ -26,11 +26,7 @@ def measure() -> list[Metric]:
         for _ in range(ROUNDS):
             ours.append(first_paint([str(Path(sys.executable).with_name("skyward-tui"))], home))
             theirs.append(first_paint([sys.executable, "-c", BARE], home))
-    return [
-        Metric(
-            "first_paint_ms", median(ours) * 1000, median(theirs) * 1000, Bar(at_most=400, ratio_at_most=1.2)
-        )
-    ]
+    return [Metric("first_paint_ms", median(ours) * 1000, median(theirs) * 1000, Bar(at_most=400, ratio_at_most=1.2))]
 
 
 def first_paint(command: Sequence[str], home: str) -> float:

@@ -27,9 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
         (Bar(), None, 3.0, False),
     ],
 )
-def test_every_bound_of_a_bar_has_to_hold(
-    bar: Bar, ours: float | None, theirs: float | None, met: bool
-) -> None:
+def test_every_bound_of_a_bar_has_to_hold(bar: Bar, ours: float | None, theirs: float | None, met: bool) -> None:
     assert Metric("some_s", ours, theirs, bar).ok is met
 
 
@@ -66,9 +64,7 @@ def test_the_command_lists_what_there_is() -> None:
         "jobs",
         "dask",
     ]
-    assert (
-        subprocess.run([*command, "nothing"], cwd=REPOSITORY, capture_output=True, timeout=60).returncode == 2
-    )
+    assert subprocess.run([*command, "nothing"], cwd=REPOSITORY, capture_output=True, timeout=60).returncode == 2
 
 
 def test_a_side_that_fails_is_an_error_with_its_words() -> None:

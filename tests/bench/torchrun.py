@@ -148,9 +148,7 @@ def steps_in_turn(
                 took, *seen[us] = run_steps(jobs[us], STEPS)
                 yield us, took
             if seen[True] != seen[False]:
-                raise BenchError(
-                    f"the last loss and the number of threads are {seen[True]} and {seen[False]}"
-                )
+                raise BenchError(f"the last loss and the number of threads are {seen[True]} and {seen[False]}")
 
 
 @contextmanager

@@ -25,9 +25,7 @@ from .beside import Another
 from .work import Printed, count, digest_of, double, work
 
 PATIENCE = 50.0  # seconds after the last fault in which everything must have ended, one way or the other
-AGENT_REST = (
-    25.0  # seconds that a node's agent is left alone after it was killed: deaths in a row are given up on
-)
+AGENT_REST = 25.0  # seconds that a node's agent is left alone after it was killed: deaths in a row are given up on
 PAUSE = (0.1, 0.8)  # seconds between faults
 
 
@@ -70,9 +68,7 @@ class Storm:
             self._broadcast, self._some, self._single, self._gather, self._map, self._generate, self._feed,
         )  # fmt: skip
         threads = [
-            threading.Thread(
-                target=self._keep, args=(kind, Random(f"{self.seed} {kind.__name__}")), daemon=True
-            )
+            threading.Thread(target=self._keep, args=(kind, Random(f"{self.seed} {kind.__name__}")), daemon=True)
             for kind in kinds
         ]
         for thread in threads:
@@ -126,9 +122,7 @@ class Storm:
         token, value = self._token(random), random.randrange(1000)
         pause = random.choice((0.0, 0.01, 0.3))
         found = work(token, value, random.choice((0, 3, 400)), pause) @ self.compute
-        self._same(
-            [p.value for p in found], [value * value + rank for rank in range(len(found))], "broadcast"
-        )
+        self._same([p.value for p in found], [value * value + rank for rank in range(len(found))], "broadcast")
         self.printed += found
 
     def _some(self, random: Random) -> None:
@@ -222,9 +216,7 @@ class Storm:
     def _an_agent(self, random: Random) -> int | None:
         """One that may die: its node has not lost one lately."""
         now = time.monotonic()
-        agents = {
-            n: pid for n, pid in self.agents().items() if now - self._killed_at.get(n, -1e9) > AGENT_REST
-        }
+        agents = {n: pid for n, pid in self.agents().items() if now - self._killed_at.get(n, -1e9) > AGENT_REST}
         if not agents:
             return None
         node = random.choice(sorted(agents))
@@ -252,9 +244,7 @@ class Storm:
         kinds = ("broadcast", "some", "single", "gather", "map", "generate", "feed")
         assert all(self.ended[f"{kind} done"] > 1 for kind in kinds), report
         receipt = self.compute.receipt
-        assert receipt is not None and receipt.ok and "did not arrive" not in str(receipt.notes), (
-            f"{report}; {receipt}"
-        )
+        assert receipt is not None and receipt.ok and "did not arrive" not in str(receipt.notes), f"{report}; {receipt}"
 
     def account(self) -> None:
         """Look for every line of every call that returned: in its run, once, in order, and in no other run."""
@@ -272,9 +262,7 @@ class Storm:
                     f"{where}, is not what it printed: {len(lines)} of its lines among {logs[key]!r:.300}"
                 )
         for (run, rank), data in logs.items():
-            if strangers := [
-                line for line in data.splitlines() if line and not line.startswith(run.encode())
-            ]:
+            if strangers := [line for line in data.splitlines() if line and not line.startswith(run.encode())]:
                 self.wrong.append(f"the log of run {run}, rank {rank}, holds {strangers[0]!r:.80}")
 
 

@@ -258,9 +258,7 @@ def own_handler() -> list[object]:
 def taken_signals() -> dict[str, str]:
     handlers = {each.name: signal.getsignal(each) for each in signal.Signals}
     left = (signal.SIG_DFL, None)
-    return {
-        name: str(handler).partition(" of ")[0] for name, handler in handlers.items() if handler not in left
-    }
+    return {name: str(handler).partition(" of ")[0] for name, handler in handlers.items() if handler not in left}
 
 
 async def answer() -> int:
@@ -314,9 +312,7 @@ class Unwritten:
     def __init__(self, path: Path) -> None:
         self.me, self.path, self.text = self, os.fspath(path), path.name.encode()
 
-    def __del__(
-        self, open_: Any = os.open, write: Any = os.write, how: int = os.O_CREAT | os.O_WRONLY
-    ) -> None:
+    def __del__(self, open_: Any = os.open, write: Any = os.write, how: int = os.O_CREAT | os.O_WRONLY) -> None:
         write(open_(self.path, how), self.text)  # of the modules nothing may be left
 
 
@@ -364,9 +360,7 @@ def leave_open(folder: Path, library: str, *, daemon: bool) -> None:
 
     folder.mkdir()
     if not daemon:
-        child = multiprocessing.get_context("spawn").Process(
-            target=leave_in_child, args=(folder / "child", library)
-        )
+        child = multiprocessing.get_context("spawn").Process(target=leave_in_child, args=(folder / "child", library))
         child.start()
         child.join()
     for moment in ("before", "after"):
@@ -416,9 +410,7 @@ def points() -> dict[str, Callable[[], object]]:
         "sys.orig_argv": lambda: sys.orig_argv,
         "current folder": os.getcwd,
         "names in main": lambda: sorted(vars(main)),
-        "working folder": lambda: sorted(
-            {each.name for each in Path().iterdir()} & {"beside.py", "config.yaml"}
-        ),
+        "working folder": lambda: sorted({each.name for each in Path().iterdir()} & {"beside.py", "config.yaml"}),
         "main module": lambda: [main.__name__, main.__file__ == __file__, main.__spec__, type(main.__dict__)],
         "imported once": imported_as,
         # -- what the script defines
@@ -467,9 +459,7 @@ def points() -> dict[str, Callable[[], object]]:
         "own signal handler": own_handler,
         "blocked signals": lambda: sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
         "limits": lambda: {
-            name: resource.getrlimit(getattr(resource, name))
-            for name in dir(resource)
-            if name.startswith("RLIMIT_")
+            name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")
         },
         "niceness": lambda: os.nice(0),
         "processors": lambda: sorted(os.sched_getaffinity(0)),

@@ -44,9 +44,7 @@ def test_parts_of_an_accelerator():
 
 def test_accelerators_by_name_and_your_own():
     assert sky.Accelerator("A100", 4) == sky.accelerators.A100(count=4)
-    assert sky.Accelerator.from_name("h100", count=8, memory="80GB") == sky.accelerators.H100(
-        count=8, memory="80GB"
-    )
+    assert sky.Accelerator.from_name("h100", count=8, memory="80GB") == sky.accelerators.H100(count=8, memory="80GB")
     assert sky.accelerators.Accelerator.from_name("T4") == sky.accelerators.T4()
     own = sky.accelerators.Custom("My-GPU", memory="48GB", count=2, cuda_min="12.0", cuda_max="13.1")
     assert (own.name, own.count, own.min_memory_gb, own.has_cuda) == ("My-GPU", 2, 48, True)
@@ -112,9 +110,7 @@ def test_what_joins_all_ranks_refuses_a_call_of_one(monkeypatch):
     monkeypatch.setattr(instance_info, "_in_pool", None)  # another test of this process may have set it
     with (
         instance_info.using(sky.InstanceInfo(total_nodes=2, world_size=2, pool="p")),
-        pytest.raises(
-            sky.UsageError, match=r"plugin shared joins all 2 ranks, .* this call runs on one of them"
-        ),
+        pytest.raises(sky.UsageError, match=r"plugin shared joins all 2 ranks, .* this call runs on one of them"),
     ):
         enter_late((sky.plugins.shared(),))
 
@@ -150,9 +146,7 @@ def test_several_ranks_may_print(capsys):
 
 def test_parts_of_others():
     assert sky.shard(list(range(10)), node=1, total_nodes=3) == [1, 4, 7]
-    assert sky.shard(list(range(10)), shuffle=True, seed=None) == sky.shard(
-        list(range(10)), shuffle=True, seed=0
-    )
+    assert sky.shard(list(range(10)), shuffle=True, seed=None) == sky.shard(list(range(10)), shuffle=True, seed=0)
     with pytest.raises(ValueError, match="and none has number 3"):
         sky.shard([1, 2], node=3)
 
@@ -237,9 +231,7 @@ def test_why_a_name_is_not_here_is_said_to_who_imports_it_too():
 
 
 def test_credentials_are_refused_but_where_another_provider_serves(monkeypatch):
-    with pytest.raises(
-        sky.SpecError, match=r"access_key_id=...\) is not to be had: keys are those that boto3 finds"
-    ):
+    with pytest.raises(sky.SpecError, match=r"access_key_id=...\) is not to be had: keys are those that boto3 finds"):
         sky.AWS(access_key_id="AKIA", secret_access_key="s")
     monkeypatch.setattr(state_folder, "provider_override", "local")
     with pytest.warns(FutureWarning, match=r"goes unheeded: --provider local serves instead"):

@@ -42,9 +42,7 @@ def estimate(n: int = 1000, verbose: bool = False) -> dict:
 def test_a_command_runs_on_its_machines_or_on_others_by_options(tmp_path: Path) -> None:
     script = tmp_path / "pi.py"
     script.write_text(SCRIPT)
-    env = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    }
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
     # It is python -m skyward_core then, in the place of that process.
     command = [sys.executable, "-m", "skyward_tui", "run", str(script), "--provider", "local", "--nodes", "2"]
     done = subprocess.run(
@@ -53,9 +51,7 @@ def test_a_command_runs_on_its_machines_or_on_others_by_options(tmp_path: Path) 
     )  # fmt: skip
     command = [sys.executable, "-m", "skyward_core", "--provider", "local", str(script)]
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [
-        {"n": 500, "verbose": True, "rank": rank, "stage": "there"} for rank in (0, 1)
-    ]
+    assert json.loads(done.stdout) == [{"n": 500, "verbose": True, "rank": rank, "stage": "there"} for rank in (0, 1)]
     wrong = subprocess.run(
         [*command, "--n", "many"],
         cwd=tmp_path,
@@ -77,9 +73,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     made = sky.app(provider=sky.RunPod(), nodes=2)
 
     @made
-    def train(
-        epochs: int, *, lr: float = 0.1, mode: Literal["fast", "slow"] = "fast", shuffle: bool = True
-    ) -> float:
+    def train(epochs: int, *, lr: float = 0.1, mode: Literal["fast", "slow"] = "fast", shuffle: bool = True) -> float:
         """Train it."""
         return epochs * lr
 

@@ -195,9 +195,7 @@ def test_each_client_of_a_pool_has_its_own_words(folder: Path) -> None:
     command = [sys.executable, "client.py", "first", "--lr", "0.1"]
     said = subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True, text=True).stdout
     first, second = command[1:], ["client.py", "second", "--lr", "0.2"]
-    assert said.splitlines() == [
-        str(each) for each in (first, [*first, "added"], [*first, "added"], second, first)
-    ]
+    assert said.splitlines() == [str(each) for each in (first, [*first, "added"], [*first, "added"], second, first)]
 
 
 @pytest.mark.proof("1 s of a processor")

@@ -63,9 +63,7 @@ def test_a_child_that_loads_a_script_without_a_guard_makes_no_pool(tmp_path: Pat
     assert "makes a pool when it is imported, and a child process that it has started" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "first", ["import multiprocessing.spawn", ""], ids=["spawn is there", "spawn comes later"]
-)
+@pytest.mark.parametrize("first", ["import multiprocessing.spawn", ""], ids=["spawn is there", "spawn comes later"])
 def test_a_real_package_of_the_older_name_is_found_before_the_alias(tmp_path: Path, first: str) -> None:
     """What children look names up in has the alias last, whoever imported what first."""
     source = f"""

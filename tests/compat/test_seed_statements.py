@@ -117,9 +117,9 @@ def test_every_statement_is_tried_somewhere() -> None:
             assert f"def {name}(" in (FRAMEWORKS / file).read_text(), row
         else:
             assert f"test_{row.test}" in globals(), row
-    assert {
-        name.removeprefix("test_") for name in globals() if name.startswith("test_")
-    } - of_this_file() == {"every_statement_is_tried_somewhere"}
+    assert {name.removeprefix("test_") for name in globals() if name.startswith("test_")} - of_this_file() == {
+        "every_statement_is_tried_somewhere"
+    }
     assert {row.where[:3] for row in ROWS} == {"000", "001", "002", "003"}
 
 
@@ -194,20 +194,13 @@ def test_parameters_of_torch() -> None:
     assert image.pip == ("torch==2.3.0", "torchvision==0.18.0", "torchaudio")
     assert image.pip_indexes[0].url.endswith("/whl/cu124")
     plain = sky.Compute(provider=sky.AWS(region="r"), nodes=4).spec
-    assert (
-        sky.plugins.torch(backend="gloo")
-        .transform(sky.Image(), plain)
-        .pip_indexes[0]
-        .url.endswith("/whl/cpu")
-    )
+    assert sky.plugins.torch(backend="gloo").transform(sky.Image(), plain).pip_indexes[0].url.endswith("/whl/cpu")
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_slices() -> None:
     for profile, workers in (("3g.40gb", 2), ("2g.20gb", 3), ("1g.10gb", 7)):
-        made = older_api_names.ComputePool(
-            accelerator=sky.Accelerator.NVIDIA.A100(mig=profile, memory="80GB")
-        )
+        made = older_api_names.ComputePool(accelerator=sky.Accelerator.NVIDIA.A100(mig=profile, memory="80GB"))
         assert made.spec.ranks_per_node == workers
 
 

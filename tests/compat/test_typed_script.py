@@ -25,6 +25,4 @@ def test_pyright_finds_nothing_in_strict_mode() -> None:
     )  # fmt: skip
     told = json.loads(done.stdout)
     assert told["summary"]["filesAnalyzed"] == 1
-    assert [
-        f"{each['range']['start']['line'] + 1}: {each['message']}" for each in told["generalDiagnostics"]
-    ] == []
+    assert [f"{each['range']['start']['line'] + 1}: {each['message']}" for each in told["generalDiagnostics"]] == []

@@ -58,21 +58,16 @@ def test_every_guide_that_needs_no_gpu_runs_as_it_is(tmp_path: Path, proofs: boo
     assert len(every) >= 21
     done = run(paths, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert [line for line in done.stdout.splitlines() if line.startswith("RAN ")] == [
-        f"RAN {each}" for each in paths
-    ]
+    assert [line for line in done.stdout.splitlines() if line.startswith("RAN ")] == [f"RAN {each}" for each in paths]
     assert "in place of sky.VastAI(verified_only=True): verified_only goes unheeded" in done.stderr
     assert (
-        "in place of sky.VastAI() or sky.Verda() or sky.AWS: vcpus, disk_gb, max_hourly_cost, allocation"
-        in done.stderr
+        "in place of sky.VastAI() or sky.Verda() or sky.AWS: vcpus, disk_gb, max_hourly_cost, allocation" in done.stderr
     )
     assert "r000| node 0 of 2" in done.stdout and "r001| node 1 of 2" not in done.stdout
     assert "r000| out of 0" in done.stdout and "r001| out of 1" not in done.stdout
     assert "r001| err of 1" in done.stderr and "r000| err of 0" not in done.stderr
     assert "said by nobody" not in done.stdout
-    assert (
-        'r000| step {"step": 1, "loss": 0.5, "phase": "warm"}' in done.stdout and "r000| done" in done.stdout
-    )
+    assert 'r000| step {"step": 1, "loss": 0.5, "phase": "warm"}' in done.stdout and "r000| done" in done.stdout
     for word in ("health_checker", "logging", "metrics"):
         assert f"({word}=...) goes unheeded" in done.stderr
     added = [line for line in done.stderr.splitlines() if "plugins=[sky.plugins.shared()] is added" in line]
@@ -108,7 +103,5 @@ def test_every_other_guide_stops_at_what_it_lacks(statement: str, sentence: str)
 def test_a_word_of_the_newest_generation_for_how_nodes_work() -> None:
     assert sky.Executor(type="thread", concurrency=4) == sky.Worker(executor="thread", concurrency=4)
     assert sky.Executor("process", concurrency=2, reuse=True) == sky.Worker(concurrency=2)
-    assert (
-        sky.Compute(provider=sky.Local(), executor=sky.Executor(concurrency=3)).spec.worker.concurrency == 3
-    )
+    assert sky.Compute(provider=sky.Local(), executor=sky.Executor(concurrency=3)).spec.worker.concurrency == 3
     assert state_folder.provider_override is None

@@ -14,9 +14,7 @@ import skyward_core as sky
 
 def asked_for() -> None:
     sky.Compute(provider=sky.Local(), nodes=4, worker=sky.Worker(concurrency=2, executor="thread"))
-    sky.Compute(
-        provider="local", accelerator="A100:8", plugins=[sky.plugins.torch(), sky.plugins.huggingface()]
-    )
+    sky.Compute(provider="local", accelerator="A100:8", plugins=[sky.plugins.torch(), sky.plugins.huggingface()])
     sky.Compute(provider=sky.Local, accelerator=sky.accelerators.A100)
     sky.Compute(provider=sky.AWS(), accelerator=sky.accelerators.H100(count=8, memory="80GB"), ttl=600)
     sky.Compute(provider=sky.SSH(hosts=["me@host"]), image=sky.Image(pip=["numpy"]))
@@ -82,9 +80,7 @@ def operators(compute: sky.Compute) -> None:
     assert_type((one(1) & (two(2) & three(3))) >> compute, tuple[int, str, float])
     assert_type((one(1) & two(2) & three(3) & one(4) & two(5)) >> compute, tuple[int, str, float, int, str])
     assert_type(sky.gather(one(1), two(2)) >> compute, tuple[int, str])
-    assert_type(
-        sky.gather(one(1), two(2), three(3), one(4), two(5)) >> compute, tuple[int, str, float, int, str]
-    )
+    assert_type(sky.gather(one(1), two(2), three(3), one(4), two(5)) >> compute, tuple[int, str, float, int, str])
     assert_type(sky.gather(*[one(n) for n in range(9)]) >> compute, tuple[int, ...])
     assert_type(
         sky.gather(*[one(n) for n in range(9)], stream=True, ordered=False) >> compute,

@@ -48,6 +48,4 @@ def train(steps: int = 120, batch_size: int = 32, lr: float = 3e-4) -> dict[str,
 
 def forward(batch_size: int) -> None:
     """What the memory is too small for."""
-    raise MemoryError(
-        f"CUDA out of memory: tried to allocate 2.50 GiB for a batch of {batch_size} (simulated)"
-    )
+    raise MemoryError(f"CUDA out of memory: tried to allocate 2.50 GiB for a batch of {batch_size} (simulated)")

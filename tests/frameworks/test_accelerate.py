@@ -8,9 +8,7 @@ import skyward_core as sky
 from tests.support.fates import listening
 
 PLUGINS = [sky.plugins.accelerate(mixed_precision="bf16"), sky.plugins.keras(backend="torch")]
-NOT_INSTALLED = (
-    "sklearn scipy pandas pyarrow datasets jax torch._dynamo"  # optional there, and loaded where they are
-)
+NOT_INSTALLED = "sklearn scipy pandas pyarrow datasets jax torch._dynamo"  # optional there, and loaded where they are
 
 
 @sky.function

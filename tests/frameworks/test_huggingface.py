@@ -14,9 +14,7 @@ from tests.support.fates import listening
 
 TOKEN = "hf_" + "NeverWrittenAnywhere".ljust(34, "x")
 PLUGINS = [sky.plugins.torch(), sky.plugins.huggingface(token=TOKEN)]
-NOT_INSTALLED = (
-    "sklearn scipy pandas pyarrow datasets torch._dynamo"  # optional there, and loaded where they are
-)
+NOT_INSTALLED = "sklearn scipy pandas pyarrow datasets torch._dynamo"  # optional there, and loaded where they are
 
 
 @sky.function
@@ -103,9 +101,7 @@ def files_with_token(*folders: str | Path) -> list[str]:
     """Looked for by another process: one that closes the ledger's file loses its locks of the ledger, if it has it open
     in SQLite, too."""
     look = ["grep", "-rlsaFf", "-", *folders]
-    return subprocess.run(
-        look, input=TOKEN, stdout=subprocess.PIPE, text=True, check=False
-    ).stdout.splitlines()
+    return subprocess.run(look, input=TOKEN, stdout=subprocess.PIPE, text=True, check=False).stdout.splitlines()
 
 
 def holds(path: Path) -> bool:

@@ -82,9 +82,7 @@ def descend(steps: int) -> list[float]:
 
     data, everywhere = PartitionSpec("data"), PartitionSpec()
     update = jax.jit(
-        jax.shard_map(
-            step, mesh=mesh, in_specs=(everywhere, data, data), out_specs=everywhere, check_vma=False
-        )
+        jax.shard_map(step, mesh=mesh, in_specs=(everywhere, data, data), out_specs=everywhere, check_vma=False)
     )
     w = jax.device_put(np.zeros(4, dtype="float32"), NamedSharding(mesh, everywhere))
     for _ in range(steps):
@@ -162,9 +160,7 @@ def test_a_rank_that_fails_in_a_collective(pool, how, kind, exit_code):
         fail_in_the_middle(how).with_timeout(60) @ pool
     cause = caught.value.root_cause
     assert (cause.rank, cause.outcome, cause.exit_code) == (1, kind, exit_code)
-    assert caught.value.outcomes[0].kind in ("raised", "exited", "collateral"), (
-        "its peer was not left hanging"
-    )
+    assert caught.value.outcomes[0].kind in ("raised", "exited", "collateral"), "its peer was not left hanging"
     assert set(pids() @ pool).isdisjoint(ranks), "the next run has fresh ranks"
     assert gone(ranks)
 
@@ -204,7 +200,5 @@ def test_a_rank_that_never_joins_is_found():
     with sky.Compute(worker=worker, plugins=PLUGINS, options=sky.Options(console=False, grace=1.0)) as pool:
         (said,) = hang_told(pool, lambda: one_never_computes() @ pool, "loads")
     # Where each of them is within it changes from run to run, and may be told, too.
-    pattern = (
-        r"ranks 0-1,3 are in a computation of all devices \(jax\).*; rank 2 not: loads, test_jax\.py:\d+"
-    )
+    pattern = r"ranks 0-1,3 are in a computation of all devices \(jax\).*; rank 2 not: loads, test_jax\.py:\d+"
     assert re.fullmatch(pattern, said)

@@ -170,9 +170,7 @@ def models(tmp_path: Path) -> Path:
             pytest.skip(f"needs {name}")
     folder = tmp_path / "distilbert-base-uncased"
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad", "film"]
-    plain = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({word: at for at, word in enumerate(words)}, "[UNK]")
-    )
+    plain = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: at for at, word in enumerate(words)}, "[UNK]"))
     plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     folder.mkdir()
     plain.save(str(folder / "tokenizer.json"))

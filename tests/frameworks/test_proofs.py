@@ -102,7 +102,5 @@ def test_jaxs_multi_process_guide(cli: Cli) -> None:
     theirs = np.load(cli.folder / "theirs.npz")
     for whose in ("ours", "plugin"):
         found = np.load(cli.folder / f"{whose}.npz")
-        assert {name: found[name].tobytes() for name in found} == {
-            name: theirs[name].tobytes() for name in theirs
-        }
+        assert {name: found[name].tobytes() for name in found} == {name: theirs[name].tobytes() for name in theirs}
     assert theirs["world"] == 2

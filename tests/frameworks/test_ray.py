@@ -82,17 +82,13 @@ def test_why_it_does_not_start_is_told() -> None:
             uses_it() >> pool
 
 
-@pytest.mark.parametrize(
-    ("found", "fine"), [("2.51.1", False), ("2.52.0", True), ("3.0.0rc1", True), ("1.13", False)]
-)
+@pytest.mark.parametrize(("found", "fine"), [("2.51.1", False), ("2.52.0", True), ("3.0.0rc1", True), ("1.13", False)])
 def test_one_that_knows_no_tokens_is_refused(found: str, fine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda name: found)
     if fine:
         _check_tokens()
         return
-    with pytest.raises(
-        sky.PoolError, match=r"knows no tokens, and would let everybody in: have 2\.52 or newer"
-    ):
+    with pytest.raises(sky.PoolError, match=r"knows no tokens, and would let everybody in: have 2\.52 or newer"):
         _check_tokens()
 
 
@@ -100,9 +96,7 @@ def test_a_host_without_power_is_missed_within_half_a_minute_and_one_that_is_bus
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = {name.removesuffix("_ms"): int(value) for name, value in ASKS.items()}
-    every, answer, times = (
-        asked[f"health_check_{name}"] for name in ("period", "timeout", "failure_threshold")
-    )
+    every, answer, times = (asked[f"health_check_{name}"] for name in ("period", "timeout", "failure_threshold"))
     dead_after = times * (every + answer)  # where no answer comes at all
     keepalive = asked["grpc_client_keepalive_time"] + asked["grpc_client_keepalive_timeout"]
     assert dead_after <= 35_000 and keepalive <= 35_000
@@ -115,9 +109,7 @@ def test_a_host_without_power_is_missed_within_half_a_minute_and_one_that_is_bus
 def test_its_parts_agree_without_talking() -> None:
     made, other = Ray(), Ray()
     assert made.token != other.token and made.token not in repr(made) and made.secrets() == (made.token,)
-    places = [
-        sky.InstanceInfo(node=node, total_nodes=2, pool="train", head_addr="10.0.0.1") for node in (0, 1)
-    ]
+    places = [sky.InstanceInfo(node=node, total_nodes=2, pool="train", head_addr="10.0.0.1") for node in (0, 1)]
     found = [made._variables(info, made._port(info.pool)) for info in places]
     assert found[0] == found[1] and re.fullmatch(r"10\.0\.0\.1:2\d{4}", found[0]["RAY_ADDRESS"])
     assert made.dashboard_at("train") == (int(found[0]["RAY_ADDRESS"].rpartition(":")[2]) + 1, "")

@@ -83,9 +83,7 @@ def train(steps: int, by_hand: bool = False) -> dict[str, Any]:
         loss = torch.nn.functional.mse_loss(net(xs), ys)
         step(loss)
         if dist.is_initialized():
-            dist.all_reduce(
-                loss.detach_(), op=dist.ReduceOp.AVG if dist.get_backend() == "nccl" else dist.ReduceOp.SUM
-            )
+            dist.all_reduce(loss.detach_(), op=dist.ReduceOp.AVG if dist.get_backend() == "nccl" else dist.ReduceOp.SUM)
         losses.append(loss.item() / len(x) * len(xs))
     weights = [p.detach().flatten() for p in model.parameters()]
     return {
@@ -209,9 +207,7 @@ def test_a_rank_that_fails_in_a_collective(pool, how, kind, exit_code):
         fail_in_the_middle(how).with_timeout(60) @ pool
     cause = caught.value.root_cause
     assert (cause.rank, cause.outcome, cause.exit_code) == (1, kind, exit_code)
-    assert caught.value.outcomes[0].kind in ("raised", "exited", "collateral"), (
-        "its peer was not left hanging"
-    )
+    assert caught.value.outcomes[0].kind in ("raised", "exited", "collateral"), "its peer was not left hanging"
     assert set(pids() @ pool).isdisjoint(ranks), "the next run has fresh ranks"
     assert gone(ranks)
     if how == "raise":
@@ -228,9 +224,7 @@ def test_four_ranks_on_two_nodes_train_as_one():
     with sky.Compute(nodes=2, worker=worker, plugins=PLUGINS, options=sky.Options(console=False)) as pool:
         check_training(train(8, by_hand=True) @ pool)
         (said,) = hang_told(pool, lambda: one_never_joins() @ pool, "validates")
-        assert re.fullmatch(
-            r"ranks 0-1,3 are in all_reduce \(torch\); rank 2 not: validates, test_torch\.py:\d+", said
-        )
+        assert re.fullmatch(r"ranks 0-1,3 are in all_reduce \(torch\); rank 2 not: validates, test_torch\.py:\d+", said)
 
 
 @sky.function
@@ -256,8 +250,8 @@ def object_list() -> list[Any]:
 
 # How rank 0 comes to wait for rank 1, by what the stacks call that.
 HANGS: dict[str, Callable[[Any, Any], Any]] = {
-    "the constructor of DistributedDataParallel": lambda torch, dist: (
-        torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    "the constructor of DistributedDataParallel": lambda torch, dist: torch.nn.parallel.DistributedDataParallel(
+        torch.nn.Linear(2, 2)
     ),
     "barrier": lambda torch, dist: dist.barrier(),
     "monitored_barrier": lambda torch, dist: dist.monitored_barrier(),
@@ -267,9 +261,7 @@ HANGS: dict[str, Callable[[Any, Any], Any]] = {
     "scatter_object_list": lambda torch, dist: dist.scatter_object_list([None], object_list(), 1),
     "gather_object": lambda torch, dist: dist.gather_object(1, None if dist.get_rank() else object_list()),
     "all_gather_single": lambda torch, dist: dist.all_gather_single(torch.ones(2), torch.ones(1)),
-    "recv": lambda torch, dist: (dist.send if dist.get_rank() else dist.recv)(
-        torch.ones(1), 1 - dist.get_rank()
-    ),
+    "recv": lambda torch, dist: (dist.send if dist.get_rank() else dist.recv)(torch.ones(1), 1 - dist.get_rank()),
     "new_group": lambda torch, dist: dist.new_group(),
     "new_subgroups": lambda torch, dist: dist.new_subgroups(2),
 }
@@ -326,9 +318,7 @@ def test_hangs_are_named_as_collectives_with_the_missing_rank(pool: sky.Compute,
                 (tmp_path / name).touch()
             assert running.result(60) == [None, None]
             begin(one_rank_returns)
-            wait_for(
-                "rank 0 is in init_process_group (torch)", "; rank 1 not: its function has come to its end"
-            )
+            wait_for("rank 0 is in init_process_group (torch)", "; rank 1 not: its function has come to its end")
         finally:
             session.cancel(pool.name, last_run(pool)).result(30)
     session.detach()

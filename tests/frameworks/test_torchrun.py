@@ -14,9 +14,7 @@ import pytest
 from tests.support.cli import Cli
 
 SCRIPTS = Path(__file__).with_name("scripts")
-NOT_INSTALLED = (
-    "sklearn scipy pandas pyarrow datasets torch._dynamo"  # optional there, and loaded where they are
-)
+NOT_INSTALLED = "sklearn scipy pandas pyarrow datasets torch._dynamo"  # optional there, and loaded where they are
 
 
 def by_us(cli: Cli, script: str, *args: str) -> None:

@@ -57,9 +57,7 @@ def make_lab(can_lab: None) -> Iterator[MakeLab]:
     """Makes labs of one's own, ``make_lab(2, HostOptions(...))``; they end with the test."""
     with ExitStack() as stack:
 
-        def make(
-            count: int, options: HostOptions | None = None, hosts: dict[int, HostOptions] | None = None
-        ) -> Lab:
+        def make(count: int, options: HostOptions | None = None, hosts: dict[int, HostOptions] | None = None) -> Lab:
             return stack.enter_context(Lab(count, options, hosts))
 
         yield make

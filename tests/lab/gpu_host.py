@@ -39,9 +39,7 @@ def measure(host: Host, *lines: str) -> None:
 
 def user_process(host: Host, command: str = "sleep 600", uid: int = 65534) -> int:
     """A process of a user of the host, nobody by default, which goes on until the host is healed; its number there."""
-    return int(
-        host.run(f"setpriv --reuid={uid} --clear-groups {command} </dev/null >/dev/null 2>&1 & echo $!")
-    )
+    return int(host.run(f"setpriv --reuid={uid} --clear-groups {command} </dev/null >/dev/null 2>&1 & echo $!"))
 
 
 def put_users(host: Host, *names: str) -> dict[str, int]:

@@ -195,9 +195,7 @@ class Lab:
 
     def _write_client_files(self) -> None:
         self.known_hosts = self.folder / "known_hosts"
-        self.known_hosts.write_text(
-            "".join(f"{host.name},{host.address} {host.public_key}\n" for host in self.hosts)
-        )
+        self.known_hosts.write_text("".join(f"{host.name},{host.address} {host.public_key}\n" for host in self.hosts))
         common = f"  User {self.user}\n  IdentityFile {self.key}\n  IdentitiesOnly yes\n"
         # OpenSSH's first choice of key exchange (sntrup761) takes a quarter of a second of processor time.
         common += f"  UserKnownHostsFile {self.known_hosts}\n  KexAlgorithms curve25519-sha256\n"

@@ -58,9 +58,7 @@ class Client:
         behind: the host whose cable its packets take; ours, unless it is said.
     """
 
-    def __init__(
-        self, lab: Lab, text: str, *, hosts: Sequence[Host] | None = None, behind: Host | None = None
-    ) -> None:
+    def __init__(self, lab: Lab, text: str, *, hosts: Sequence[Host] | None = None, behind: Host | None = None) -> None:
         path = Path(f"client{time.monotonic_ns()}.py")
         given = json.dumps(ssh(lab, hosts).to_json())
         network = [] if behind is None else [program("nsenter"), f"--net=/proc/{behind.machine}/ns/net"]

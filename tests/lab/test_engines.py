@@ -108,9 +108,7 @@ def test_hosts_share_state_that_strangers_cannot_reach_and_nothing_is_left(lab: 
         assert f"{hosts[0].address}:{port}" in listens and not hosts[LOST].run(f"ss -H -tln sport = :{port}")
         assert plugin.token not in hosts[0].run("cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
         assert hosts[0].run("find /tmp/sky-shared-* -type f") == ""  # the certificates' key has been read
-        plain = (
-            f"import socket; s = socket.create_connection(('{hosts[0].address}', {port})); s.settimeout(9); "
-        )
+        plain = f"import socket; s = socket.create_connection(('{hosts[0].address}', {port})); s.settimeout(9); "
         asks = "s.sendall(b'GET counter:seen\\r\\n'); print(s.recv(99))"
         assert "counter" not in (said := hosts[LOST].run(f'{sys.executable} -c "{plain}{asks}" 2>&1 || true'))
         assert said.startswith("b''") or "Reset" in said or "\\x15" in said  # TLS only
@@ -263,8 +261,6 @@ def test_the_ray_train_job_of_the_guide_on_two_hosts(lab: Lab) -> None:
         sky.Task.from_yaml("ray_train.yaml").run_on(compute)
         log = "".join(log_of(compute, last_run(compute), 0, stream).decode() for stream in ("out", "err"))
         assert "trained, with error None" in log
-        for number, host in enumerate(
-            lab.hosts[:2]
-        ):  # by their addresses; which of them is first is Ray's to say
+        for number, host in enumerate(lab.hosts[:2]):  # by their addresses; which of them is first is Ray's to say
             assert f"world_rank={number}" in log and f"ip={host.address}" in log
     nothing_runs(lab)

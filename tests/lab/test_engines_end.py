@@ -43,9 +43,7 @@ def _package(name: str) -> str:
 
 
 def _server() -> str:
-    return _package("redis") or (
-        "" if any(shutil.which(f"/usr/bin/{name}") for name in PROGRAMS) else "a server"
-    )
+    return _package("redis") or ("" if any(shutil.which(f"/usr/bin/{name}") for name in PROGRAMS) else "a server")
 
 
 def _port(plugin: type[Any], **wishes: Any) -> Callable[[], int]:
@@ -84,9 +82,7 @@ def folders(host: Host) -> str:
 @pytest.mark.proof("4 s of a processor", after=1)
 @pytest.mark.parametrize("client_dies", [True, False], ids=["its client dies", "torn down"])
 def test_nothing_is_left_of_any_engine(lab: Lab, client_dies: bool, proofs: bool) -> None:
-    here = {
-        name: each for name, each in ENGINES.items() if not each.needs() and (proofs or name not in HEAVY)
-    }
+    here = {name: each for name, each in ENGINES.items() if not each.needs() and (proofs or name not in HEAVY)}
     for name, each in ENGINES.items():
         if lacks := each.needs():
             print(f"without {name}: {lacks} is not installed")

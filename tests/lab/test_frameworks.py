@@ -33,9 +33,7 @@ def test_the_torch_example_between_hosts(lab: Lab) -> None:
     pytest.importorskip("torch")
     example = runpy.run_path(str(EXAMPLES / "ddp.py"))["train"]
     hosts = lab.hosts[:2]
-    provider = ssh(
-        lab, hosts, python=sys.executable
-    )  # which has the frameworks: hosts reach no package index
+    provider = ssh(lab, hosts, python=sys.executable)  # which has the frameworks: hosts reach no package index
     image = sky.Image(env=without("torch._dynamo"))
     with pool(lab, provider, plugins=[sky.plugins.torch()], image=image) as compute:
         for total, backend, address, interface in reduced() @ compute:

@@ -150,9 +150,7 @@ def test_a_host_without_power_ends_only_the_job_that_has_it(
     unverified = pytest.raises(TeardownError)
     with ThreadPoolExecutor(3) as beside, unverified, pool(hosts, name="shared") as compute:
         view = compute.pool.view
-        stays = sky.shell(told + "while [ ! -e ~/stays.end ]; do sleep 0.1; done", name="stays").with_nodes(
-            [0, 1]
-        )
+        stays = sky.shell(told + "while [ ! -e ~/stays.end ]; do sleep 0.1; done", name="stays").with_nodes([0, 1])
         going = beside.submit(lambda: stays @ compute)
         wait_until(lambda: view.logs.rank(1).lines(0, 9))
         dies = beside.submit(lambda: sky.shell("echo on; sleep 600", name="dies").with_nodes(1) @ compute)
@@ -187,9 +185,7 @@ def test_files_and_folders_are_copied_to_a_node_and_back_whole_or_not_at_all(
     host = lab.hosts[1]
     with pool(lab, ssh(lab, lab.hosts[:2]), name="copied"):
         assert cp("data", "copied:1:") == (0, "1 file, 300 kB: data on node 1\n")
-        home = (
-            host.run("ls -d ~root").strip() if lab.user == "root" else host.run(f"ls -d ~{lab.user}").strip()
-        )
+        home = host.run("ls -d ~root").strip() if lab.user == "root" else host.run(f"ls -d ~{lab.user}").strip()
         assert "600 data/deep/secret" in host.run(f"cd {home} && stat -c '%a %n' data/deep/secret data/empty")
         assert cp("copied:1:data", "back")[0] == 0
         assert (tmp_path / "back" / "deep" / "secret").read_bytes() == secret
@@ -229,9 +225,7 @@ def test_files_and_folders_are_copied_to_a_node_and_back_whole_or_not_at_all(
         monkeypatch.undo()
         found = host.run(f"ls -A {home} {home}/data").split()
         assert not [
-            name
-            for name in (*found, *(each.name for each in tmp_path.iterdir()))
-            if "part" in name or "half" in name
+            name for name in (*found, *(each.name for each in tmp_path.iterdir())) if "part" in name or "half" in name
         ]
 
 

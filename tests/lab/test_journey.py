@@ -13,9 +13,7 @@ from . import Lab
 from .pools import nothing_runs, pool, ssh
 
 
-def test_launch_kill_read_run_again_tear_down(
-    pair: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_launch_kill_read_run_again_tear_down(pair: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "person"))
     (own := tmp_path / "person" / ".ssh").mkdir(parents=True)
     (own / "config").write_text(pair.ssh_config.read_text())

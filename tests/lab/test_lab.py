@@ -78,9 +78,7 @@ def test_hosts_have_no_way_out(lab: Lab) -> None:
 def test_power_cut_kills_all_and_tells_nobody(lab: Lab) -> None:
     host = lab.hosts[0]
     host.run("touch ~/kept /tmp/lost; setsid sleep 600 >/dev/null 2>&1 &")
-    wait_until(
-        lambda: bool(host.processes()), "the sleeper"
-    )  # in the middle of its exec it has no command line
+    wait_until(lambda: bool(host.processes()), "the sleeper")  # in the middle of its exec it has no command line
     (sleeper,) = host.processes()
     with socket.create_connection((host.address, 22), timeout=5) as link:
         assert link.recv(4) == b"SSH-"
@@ -238,9 +236,7 @@ def test_lab_of_a_killed_owner_goes_with_the_next_start(can_lab: None, make_lab:
         "import os, signal, sys; from tests.lab import Lab; lab = Lab(1).__enter__(); "
         "print(lab.folder, lab.hosts[0].machine, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=20
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=20)
     folder, machine = done.stdout.split()
     assert done.returncode == -signal.SIGKILL
     make_lab(1)

@@ -40,9 +40,7 @@ run: |
 
 
 @pytest.fixture(scope="module")
-def shared_pool(
-    can_lab: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Lab, sky.Compute, str]]:
+def shared_pool(can_lab: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, sky.Compute, str]]:
     """A pool on two hosts whose nodes reach one another, and its home."""
     home = str(tmp_path_factory.mktemp("home"))
     with pytest.MonkeyPatch.context() as patch, Lab(2) as lab:
@@ -100,17 +98,13 @@ def test_a_launcher_on_one_node_starts_processes_on_all(reached: tuple[Lab, sky.
     lab, compute = reached
     lines = told(compute, f'{LAUNCH} "uname -n; command -v python; pwd; echo \\$OF_IMAGE" 2>&1').splitlines()
     python = str(Path(sys.executable).with_name("python"))
-    assert sorted(lines) == sorted(
-        [*(host.name for host in lab.hosts), *[python] * 2, *["/run/home", "kept here"] * 2]
-    )
+    assert sorted(lines) == sorted([*(host.name for host in lab.hosts), *[python] * 2, *["/run/home", "kept here"] * 2])
 
 
 @pytest.mark.proof("2 s of a processor")
 def test_a_command_fails_there_as_it_would_here(reached: tuple[Lab, sky.Compute]) -> None:
     _, compute = reached
-    asked = (
-        'ssh node1 "exit 7"; echo $?; ssh node1 "kill -9 \\$\\$"; echo $?; echo in | ssh reached-worker1 cat'
-    )
+    asked = 'ssh node1 "exit 7"; echo $?; ssh node1 "kill -9 \\$\\$"; echo $?; echo in | ssh reached-worker1 cat'
     assert told(compute, asked).splitlines() == ["7", "137", "in"]
 
 
@@ -120,9 +114,7 @@ def test_mpirun_of_open_mpi(reached: tuple[Lab, sky.Compute], home: Path) -> Non
     if mpirun is None or b"Open MPI" not in subprocess.check_output([mpirun, "--version"]):
         pytest.skip("mpirun of Open MPI is not installed: apt-get install openmpi-bin")
     names = sorted(host.name for host in lab.hosts)
-    assert (
-        sorted(told(compute, "mpirun --hostfile $SKYWARD_HOSTFILE -np 2 hostname 2>&1").splitlines()) == names
-    )
+    assert sorted(told(compute, "mpirun --hostfile $SKYWARD_HOSTFILE -np 2 hostname 2>&1").splitlines()) == names
     by_address = 'mpirun -np 2 -H $(echo "$SKYPILOT_NODE_IPS" | paste -sd,) hostname 2>&1'
     assert sorted(told(compute, by_address).splitlines()) == names
     Path("job.yaml").write_text(JOB)
@@ -177,9 +169,7 @@ def test_strangers_are_admitted_nowhere_and_find_no_key(reached: tuple[Lab, sky.
 
 def test_another_host_in_a_nodes_place_is_not_believed(reached: tuple[Lab, sky.Compute]) -> None:
     _, compute = reached
-    other = (
-        "cd $(mktemp -d); ssh-keygen -q -t ed25519 -N '' -f other; echo skyward-pool $(cat other.pub) >known"
-    )
+    other = "cd $(mktemp -d); ssh-keygen -q -t ed25519 -N '' -f other; echo skyward-pool $(cat other.pub) >known"
     asked = f'{other}; ssh -o "UserKnownHostsFile=$PWD/known" node1 id 2>&1 || true; rm -r "$PWD"'
     assert "Host key verification failed" in told(compute, asked)
 

@@ -44,9 +44,7 @@ def test_a_pulled_cable_lets_a_rank_go_on_and_no_stranger_debugs_it(pair: Lab) -
             running = beside.submit(lambda: job() @ compute)
             until(lambda: view.rank_phases.get(1, ("",))[0] == "paused", "that it stands still")
             (host.home / "stranger.py").write_text(STRANGER)
-            (found,) = host.run(
-                "find $HOME /tmp /var/tmp -type s -name 'debug.*' 2>/dev/null || true"
-            ).split()
+            (found,) = host.run("find $HOME /tmp /var/tmp -type s -name 'debug.*' 2>/dev/null || true").split()
             assert host.run(f"python3 -I stranger.py {found}") == "refused\n"
             said, over = submit(debug(context, 1, "me")).result(DEADLINE)
             while b"(Pdb)" not in said:

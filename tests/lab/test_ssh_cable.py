@@ -75,13 +75,9 @@ def test_a_pulled_cable_loses_no_line_and_no_host(pair: Lab) -> None:
         assert [worker for worker, *_ in results] == workers
         # Channels that looked after the hosts once they could be reached end, too; and what was printed meanwhile is
         # more than a node sends ahead of an outcome.
+        until(lambda: [agents(host) for host in pair.hosts] == living, "the same agents, and none beside them")
         until(
-            lambda: [agents(host) for host in pair.hosts] == living, "the same agents, and none beside them"
-        )
-        until(
-            lambda: all(
-                lines(archive, rank).count(b"\n") >= count for rank, (_, count, _) in enumerate(results)
-            ),
+            lambda: all(lines(archive, rank).count(b"\n") >= count for rank, (_, count, _) in enumerate(results)),
             "every line",
         )
         for rank, (_, count, digest) in enumerate(results):

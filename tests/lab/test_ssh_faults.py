@@ -43,18 +43,12 @@ def child(host: Host) -> int:
     return leaf
 
 
-def test_an_agent_does_not_start_for_a_client_that_waits_no_longer(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_does_not_start_for_a_client_that_waits_no_longer(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     host, frozen, ask = lab.hosts[1], list[int](), CommandChannel.ask
 
     async def ask_and_freeze(channel: CommandChannel, what: str, *given: Any, **more: Any) -> dict[str, Any]:
         answer = await ask(channel, what, *given, **more)
-        if (
-            what == "start"
-            and not frozen
-            and any("skyward-agent" in each for each in host.processes().values())
-        ):
+        if what == "start" and not frozen and any("skyward-agent" in each for each in host.processes().values()):
             frozen.append(child(host))
             os.kill(frozen[0], signal.SIGSTOP)  # before it has read what it is to do
         return answer

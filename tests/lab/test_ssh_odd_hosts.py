@@ -146,9 +146,7 @@ def test_a_rank_that_talks_is_not_quiet_where_its_host_has_a_clock_two_hours_beh
 
 def test_a_host_without_python_is_named(make_lab: MakeLab) -> None:
     lab = make_lab(2, hosts={1: HostOptions(has_python=False)})
-    expected = (
-        rf"Host {lab.hosts[1].address}: python3, which is named for it, is no Python .*no Python at all"
-    )
+    expected = rf"Host {lab.hosts[1].address}: python3, which is named for it, is no Python .*no Python at all"
     # The client's own interpreter lies on a disk that hosts of the lab share, so another one is asked for.
     with pytest.raises(PoolError, match=expected), pool(lab, ssh(lab, python="python3")):
         pass
@@ -173,9 +171,7 @@ def test_a_rented_machine_without_a_fitting_python_gets_one(
     lab = make_lab(1, HostOptions(has_python=False, startup=f"PATH={BIN}:$PATH"))
     (host,) = lab.hosts
     # Of a project, whose Python lies where no host has one.
-    another = Interpreter(
-        another_python().path, "/nowhere", another_python().version, ".venv of project train"
-    )
+    another = Interpreter(another_python().path, "/nowhere", another_python().version, ".venv of project train")
     elsewhere = replace(another, path="/nowhere/bin/python").describe()
     for name in ("curl", "wget"):
         file = host.home / "bin" / name
@@ -190,17 +186,13 @@ def test_a_rented_machine_without_a_fitting_python_gets_one(
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     own_key = OwnHostKey(tmp_path / "key")
     own_key.believe("its own")
-    target = Target(
-        host.address, user=lab.user, keys=(str(lab.key),), known_hosts=str(lab.known_hosts), config=False
-    )
+    target = Target(host.address, user=lab.user, keys=(str(lab.key),), known_hosts=str(lab.known_hosts), config=False)
 
     async def prepared() -> Reports:
         transport = RentedTransport(target, "p.0", own_key, python=None, patience=DEADLINE)
         reports = Reports()
         try:
-            await transport.prepare(
-                config(interpreter=elsewhere) if answers == "another" else config(), reports
-            )
+            await transport.prepare(config(interpreter=elsewhere) if answers == "another" else config(), reports)
             assert (await greet(transport))["pool"] == "p"
             channel = await transport.channel()
             await channel.ask("end", folder=transport.folder, socket=channel.facts["socket"])
@@ -215,9 +207,7 @@ def test_a_rented_machine_without_a_fitting_python_gets_one(
         assert f"Python {minor}" in told.of("connected")
         assert (host.home / ".local/bin/uv").exists()
     elif answers == "no index":
-        said = (
-            r"has no Python .*, and its uv cannot fetch one: .*error: no index answers.*interpreter\. Nothing"
-        )
+        said = r"has no Python .*, and its uv cannot fetch one: .*error: no index answers.*interpreter\. Nothing"
         for _ in range(2):  # the next one finds that uv there
             with pytest.raises(PoolError, match=said) as caught:
                 asyncio.run(prepared())
@@ -241,9 +231,7 @@ def test_a_full_disk_is_named(make_lab: MakeLab) -> None:
     full = lab.hosts[1]
     full.fill_disk()
     for folder in ("/tmp", "/var/tmp"):  # one disk for all, full: as on a machine with a single partition
-        full.run(
-            f"mount -t tmpfs -o size=4k tmpfs {folder}; dd if=/dev/zero of={folder}/filler bs=4k || true"
-        )
+        full.run(f"mount -t tmpfs -o size=4k tmpfs {folder}; dd if=/dev/zero of={folder}/filler bs=4k || true")
     expected = rf"Host {full.address} has no folder .*{HOME}.*(No space left|MB free).*Free some space there"
     with pytest.raises(PoolError, match=expected), pool(lab):
         pass
@@ -299,8 +287,5 @@ def test_hosts_that_never_answer_stop_no_other(
     found = said["doctor"]
     assert f"✓ ok    {good}" in found and all(f"✗ fail  {each}" in found for each in (sleeps, *odd))
     whys = errors["run"]
-    assert (
-        f"1 of 5 hosts answer: {sleeps}: Host {sleeps} accepted the login and then sent nothing for 5 s"
-        in whys
-    )
+    assert f"1 of 5 hosts answer: {sleeps}: Host {sleeps} accepted the login and then sent nothing for 5 s" in whys
     assert "Traceback" not in "".join([*said.values(), *errors.values()])

@@ -57,9 +57,7 @@ def test_a_changed_host_key_stops_the_next_run_and_nothing_is_sent(make_lab: Mak
     with pytest.raises(HostKeyError, match="CHANGED"), pool(lab, ssh(lab, host_keys="accept-new")):
         pass
     assert "Accepted" not in lab.hosts[1].log().rpartition("Server listening")[2]
-    assert {path.name for path in lab.hosts[1].home.iterdir()} <= {".local"}, (
-        "what the lab itself has put there"
-    )
+    assert {path.name for path in lab.hosts[1].home.iterdir()} <= {".local"}, "what the lab itself has put there"
 
 
 @pytest.mark.proof("1 s of a processor")

@@ -55,9 +55,7 @@ def test_power_cut_in_the_middle_of_a_collective(lab: Lab, monkeypatch: pytest.M
 
     # The client's own interpreter has the framework; the hosts reach no package index.
     image = sky.Image(env=without("torch._dynamo"))
-    compute = pool(
-        lab, ssh(lab, python=sys.executable), plugins=[sky.plugins.torch()], image=image, name="cut"
-    )
+    compute = pool(lab, ssh(lab, python=sys.executable), plugins=[sky.plugins.torch()], image=image, name="cut")
     with ThreadPoolExecutor(1) as beside, pytest.raises(sky.RunError) as caught, compute:
         view = compute.pool.view
         compute.pool.news.subscribe(note, None)

@@ -30,9 +30,7 @@ def gives(host: Host, place: str, program: str) -> Path:
 
 
 @pytest.mark.proof("3 s of a processor")
-def test_ranks_have_the_version_that_the_project_has(
-    pair: Lab, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_have_the_version_that_the_project_has(pair: Lab, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = another_python()
     minor = ".".join(known.version.split(".")[:2])
     monkeypatch.setenv("HOME", str(home))
@@ -52,9 +50,7 @@ def test_ranks_have_the_version_that_the_project_has(
     (home / ".ssh/config").write_text(pair.ssh_config.read_text())
     try:
         hosts = ",".join(host.name for host in pair.hosts)
-        ended = cli(
-            "torchrun", "--nnodes", "2", "--hosts", hosts, "--output", "out-*", "train.py", "--epochs", "3"
-        )
+        ended = cli("torchrun", "--nnodes", "2", "--hosts", hosts, "--output", "out-*", "train.py", "--epochs", "3")
         for rank in range(2):
             assert f"rank {rank} of 2 {minor} __main__ --epochs 3" in ended.stdout
         assert {path.read_text() for path in work.glob("outputs/*/out-*")} == {"trained"}

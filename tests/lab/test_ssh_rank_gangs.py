@@ -54,9 +54,7 @@ def clean(lab: Lab) -> None:
 
 
 @pytest.mark.proof("3 s of a processor")
-def test_a_host_without_power_loses_its_combinations_alone(
-    pair: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_without_power_loses_its_combinations_alone(pair: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     less_patience(monkeypatch)
     clean(pair)
     with pool(pair, worker=FOUR, options={"lost_after": 2.0}, name="gangs") as compute:

@@ -57,9 +57,7 @@ def sleep_for_long() -> None:
     time.sleep(600)
 
 
-def test_a_spare_host_takes_the_place_of_one_without_power(
-    make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spare_host_takes_the_place_of_one_without_power(make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch) -> None:
     less_patience(monkeypatch)
     lab = make_lab(3)
     head, victim, spare = lab.hosts

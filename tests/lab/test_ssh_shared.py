@@ -129,9 +129,7 @@ def test_a_pool_takes_what_is_free_and_leaves_the_rest(shared: Lab) -> None:
         ]  # fmt: skip
         with pytest.raises(NoCapacity) as error, pool(shared, free, name="late"):
             pass
-        assert str(error.value).startswith(
-            "2 nodes with 1 free GPU each are needed, and only 1 of 2 hosts has that: "
-        )
+        assert str(error.value).startswith("2 nodes with 1 free GPU each are needed, and only 1 of 2 hosts has that: ")
         assert f"{first.address}: GPU 0 (NVIDIA H100 80GB HBM3) is used by nobody (sleep" in str(error.value)
         with pool(shared, free, name="other", nodes=1) as beside:
             assert seen() @ beside == [(0, "GPU-2")]
@@ -143,9 +141,7 @@ def test_as_many_as_are_asked_for(shared: Lab) -> None:
     free = ssh(shared, gpus="free")
     with pool(shared, free, nodes=1, worker=sky.Worker(ranks_per_node=2)) as compute:
         assert seen() @ compute == [(0, "GPU-0"), (0, "GPU-1")]
-        with pool(
-            shared, free, nodes=1, accelerator="H100:2"
-        ) as other:  # of which the first host has one left
+        with pool(shared, free, nodes=1, accelerator="H100:2") as other:  # of which the first host has one left
             assert seen() @ other == [(0, "GPU-0"), (0, "GPU-1")]
             assert "taken by pool" in look(shared)[shared.hosts[1].address].gpus[0].state
     with pytest.raises(NoCapacity, match="1 node with 1 free A100 is needed, and no host has that"):
@@ -156,9 +152,7 @@ def test_as_many_as_are_asked_for(shared: Lab) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_who_takes_a_gpu_between_the_look_and_the_start_is_named(
-    shared: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_takes_a_gpu_between_the_look_and_the_start_is_named(shared: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = shared.hosts
     alone, user = ssh(shared, [first], gpus="free"), user_process(first)
     looked = sky.SSH._free
@@ -169,9 +163,7 @@ def test_who_takes_a_gpu_between_the_look_and_the_start_is_named(
         return found
 
     monkeypatch.setattr(sky.SSH, "_free", then_somebody_comes)
-    with pytest.raises(
-        sky.PoolError, match=r"none is left|2 of them are left: GPU 0 .* is used by nobody \(sleep"
-    ):
+    with pytest.raises(sky.PoolError, match=r"none is left|2 of them are left: GPU 0 .* is used by nobody \(sleep"):
         pool(shared, alone).__enter__()
     measure(first)
     with pool(shared, alone, worker=sky.Worker(ranks_per_node=2)) as compute:
@@ -209,9 +201,7 @@ except sky.PoolError as error:
 def test_two_clients_at_the_same_instant_never_have_the_same(shared: Lab) -> None:
     """Both want all three: one has them, and the other is told so."""
     with ExitStack() as clients:
-        both = [
-            clients.enter_context(Client(shared, f"import sys\n{RACE}", hosts=shared.hosts[:1])) for _ in "ab"
-        ]
+        both = [clients.enter_context(Client(shared, f"import sys\n{RACE}", hosts=shared.hosts[:1])) for _ in "ab"]
         loser, winner = sorted((each.said() for each in both), key=lambda line: line.startswith("has"))
     assert winner == "has GPU-0,GPU-1,GPU-2"
     assert "taken by pool " in loser

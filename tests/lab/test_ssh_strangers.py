@@ -64,9 +64,7 @@ def test_a_stranger_s_folder_is_neither_believed_nor_run(make_lab: MakeLab) -> N
     # The home cannot be written, so that pools live below /var/tmp or /tmp, where everybody may make folders.
     lab = make_lab(1, HostOptions(home_writable=False))
     (host,) = lab.hosts
-    host.run(
-        f"setpriv --reuid {STRANGER} --regid {STRANGER} --clear-groups mkdir -m 777 {THEIRS}; chmod 1777 /tmp"
-    )
+    host.run(f"setpriv --reuid {STRANGER} --regid {STRANGER} --clear-groups mkdir -m 777 {THEIRS}; chmod 1777 /tmp")
     with pool(lab) as compute:
         assert rank() @ compute == [0]
         folder = compute.pool.machines[0].extra["folder"]

@@ -18,9 +18,7 @@ from .pools import DEADLINE, Client, nothing_runs, pool, rank
 COMMAND = [sys.executable, "-m", "skyward_tui"]
 
 
-def test_hosts_clean_themselves_up_when_nobody_comes_back(
-    make_lab: MakeLab, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_hosts_clean_themselves_up_when_nobody_comes_back(make_lab: MakeLab, capfd: pytest.CaptureFixture[str]) -> None:
     lab = make_lab(2)
     for name in ("left", "too"):
         with Client(

@@ -56,9 +56,7 @@ def run(lab: Lab, script: Path, home: Path, way: str) -> list[list[object]]:
     else:
         options = [*way.split()[1:], str(script), json.dumps(ssh(lab).to_json())]
     environment = os.environ | {"HOME": str(home)}
-    done = subprocess.run(
-        [sys.executable, *options], env=environment, capture_output=True, text=True, timeout=DEADLINE
-    )
+    done = subprocess.run([sys.executable, *options], env=environment, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     return [rank["value"] for rank in said["ranks"]] if isinstance(said, dict) else list(said)

@@ -84,9 +84,7 @@ def side(n: int, folder: str) -> list[int]:
     return [info.rank, info.world_size, len(list(Path(folder).iterdir()))]
 
 
-def test_gangs_of_two_nodes_run_side_by_side_and_the_next_when_one_ends(
-    pool: sky.Compute, tmp_path: Path
-) -> None:
+def test_gangs_of_two_nodes_run_side_by_side_and_the_next_when_one_ends(pool: sky.Compute, tmp_path: Path) -> None:
     trials = sky.sweep(side, n=range(5), folder=str(tmp_path)).with_nodes(2).on_all(pool)
     ended = [trial.place for trial in trials.as_completed()]
     assert sorted(ended) == [0, 1, 2, 3, 4]

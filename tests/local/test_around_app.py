@@ -69,9 +69,7 @@ class Plain(Plugin):
 def notes(diary: Path, node: int, *beginnings: str) -> list[tuple[str, str]]:
     """What happened on a node, in order: plugin and event."""
     lines = [json.loads(line) for line in diary.read_text().splitlines()] if diary.exists() else []
-    return [
-        (name, what) for at, name, what, _ in lines if at == node and what.startswith(beginnings or ("",))
-    ]
+    return [(name, what) for at, name, what, _ in lines if at == node and what.startswith(beginnings or ("",))]
 
 
 def app_pids(diary: Path) -> set[int]:

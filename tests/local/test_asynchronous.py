@@ -199,9 +199,7 @@ def test_a_generator_function_has_no_future(pool: sky.Compute, begin: Callable[[
 
 @pytest.mark.proof("5 s of a processor", after=1)
 @pytest.mark.parametrize("by", ["cancel", "time limit"])
-def test_a_stop_reaches_an_async_function_wherever_its_loop_is(
-    pool: sky.Compute, tmp_path: Path, by: str
-) -> None:
+def test_a_stop_reaches_an_async_function_wherever_its_loop_is(pool: sky.Compute, tmp_path: Path, by: str) -> None:
     def have(name: str) -> list[Path]:
         return list(tmp_path.glob(f"*/{name}"))
 
@@ -286,9 +284,7 @@ def test_a_pool_of_async_with(world: Path) -> None:
 
 
 @pytest.mark.parametrize("ready", [False, True], ids=["at once", "while nodes come up"])
-def test_a_start_that_is_cancelled_leaves_nothing(
-    world: Path, ready: bool, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_start_that_is_cancelled_leaves_nothing(world: Path, ready: bool, capfd: pytest.CaptureFixture[str]) -> None:
     compute = sky.Compute(nodes=2, options=sky.Options(console=False))
 
     async def start() -> None:
@@ -360,9 +356,7 @@ async def _in_executor(executor: sky.Executor) -> int:
     return await asyncio.get_running_loop().run_in_executor(executor, twice, 4)
 
 
-def test_who_exits_ends_one_call_of_an_executor(
-    pool: sky.Compute, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_exits_ends_one_call_of_an_executor(pool: sky.Compute, capsys: pytest.CaptureFixture[str]) -> None:
     with sky.Executor(pool) as executor:
         for code in (0, 2, "words"):
             with pytest.raises(SystemExit) as left:

@@ -235,9 +235,7 @@ def test_what_is_wrong_with_one_pool_ends_no_listing_and_no_teardown_of_others(
     ledger = Ledger()
     row = ledger.find("broken")
     assert row is not None
-    (Path(cli.env["SKYWARD_HOME"]) / "pools" / row.key / "logs" / "x").write_text(
-        "a release before this put it there"
-    )
+    (Path(cli.env["SKYWARD_HOME"]) / "pools" / row.key / "logs" / "x").write_text("a release before this put it there")
     listed = cli.json("ls")["pools"]
     assert {pool["name"]: pool["state"] for pool in listed} == {"broken": "up", "good": "up"}
     provider = json.dumps(row.provider)

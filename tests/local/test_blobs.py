@@ -61,9 +61,7 @@ def test_one_that_is_larger_than_all_the_room_stays_while_it_is_the_latest(home:
         (name,) = there(home)
         made = {path: path.stat().st_ino for path in home.glob("local/**/blobs/*")}
         assert size(large) @ compute == [5 * SIZE] * 2
-        assert {
-            path: path.stat().st_ino for path in home.glob("local/**/blobs/*")
-        } == made  # not brought again
+        assert {path: path.stat().st_ino for path in home.glob("local/**/blobs/*")} == made  # not brought again
         assert size(os.urandom(SIZE)) @ compute == [SIZE] * 2
         wait_until(lambda: name not in there(home), what="its end")
         assert size(large) @ compute == [5 * SIZE] * 2  # brought again

@@ -215,9 +215,7 @@ def stops(rank: int) -> int:
 def test_a_person_looks_changes_a_value_and_leaves(waiting: sky.Compute) -> None:
     run = Running(waiting, sky.function(stops)(1))
     says(waiting, f"debug {run.id}:1", 1)
-    wait_until(
-        lambda: waiting.pool.view.rank_phases.get(1, ("",))[0] == "paused", what="that it stands still"
-    )
+    wait_until(lambda: waiting.pool.view.rank_phases.get(1, ("",))[0] == "paused", what="that it stands still")
     sockets = list(Path(waiting.pool.machines[1].extra["folder"]).glob("debug.*"))
     assert [each.stat().st_mode & 0o777 for each in sockets] == [0o600]
     assert sockets[0].parent.stat().st_mode & 0o77 == 0
@@ -255,9 +253,7 @@ def test_who_quits_is_waited_for_no_more_and_who_leaves_is(waiting: sky.Compute)
     run = Running(waiting, sky.function(job)())
     says(waiting, f"debug {run.id}:0")
     assert "0\n" in debugged(f"{run.id}:0", "p number\n").stdout  # and leaves: it is the end of what is typed
-    wait_until(
-        lambda: sum("and waits up to" in line for line in errors_of(waiting)) == 2, what="that it waits again"
-    )
+    wait_until(lambda: sum("and waits up to" in line for line in errors_of(waiting)) == 2, what="that it waits again")
     assert "1\n" in debugged(f"{run.id}:0", "p number\nq\n").stdout
     assert run.result() == [50, 0]
     assert sum("and waits up to" in line for line in errors_of(waiting)) == 2

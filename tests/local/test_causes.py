@@ -43,9 +43,7 @@ def test_a_worker_that_cannot_be_started_is_said_at_once(
         try:
             with pytest.raises(sky.RunError, match="status 9"):
                 sky.function(die)() @ pool
-            with pytest.raises(
-                sky.RunError, match=r"could not be started.*No such file or directory"
-            ) as told:
+            with pytest.raises(sky.RunError, match=r"could not be started.*No such file or directory") as told:
                 sky.function(lambda: 1)() @ pool
             assert "earlier" not in str(told.value)
         finally:
@@ -62,9 +60,7 @@ def test_a_result_that_does_not_load_here_names_its_rank_and_spares_the_others(h
         return Unloadable() if sky.instance_info().rank == 1 else f"of rank {sky.instance_info().rank}"
 
     with pool_of(3) as pool:
-        with pytest.raises(
-            sky.RunError, match=r"rank 1.*result.*cannot be loaded here.*only on nodes"
-        ) as told:
+        with pytest.raises(sky.RunError, match=r"rank 1.*result.*cannot be loaded here.*only on nodes") as told:
             sky.function(work)() @ pool
         assert told.value.results == {0: "of rank 0", 2: "of rank 2"}
         assert isinstance(told.value.__cause__, ImportError)

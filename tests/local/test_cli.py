@@ -43,9 +43,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     cli("run", "endings.py:fine", "--nodes", 2, "--pool", "dev", "--keep")
     yield cli
     receipts = cli.json("down", "dev")["receipts"]
-    assert [(r["pool"], r["created"], r["gone"], r["unaccounted"]) for r in receipts] == [
-        ("dev", 2, [0, 1], [])
-    ]
+    assert [(r["pool"], r["created"], r["gone"], r["unaccounted"]) for r in receipts] == [("dev", 2, [0, 1], [])]
 
 
 def test_help_and_version_import_nothing_heavy() -> None:
@@ -68,9 +66,7 @@ def test_the_app_needs_a_terminal(here: Any) -> None:
     assert "needs a terminal" in err
 
 
-def test_a_script_whose_project_is_for_another_python_and_has_none_is_told_so(
-    here: Any, tmp_path: Path
-) -> None:
+def test_a_script_whose_project_is_for_another_python_and_has_none_is_told_so(here: Any, tmp_path: Path) -> None:
     project, script = tmp_path / "pyproject.toml", tmp_path / "src" / "train.py"
     script.parent.mkdir()
     script.write_text("import skyward_core as sky\n@sky.function\ndef f(): ...\n1 / 0\n")
@@ -166,9 +162,7 @@ def test_logs_and_results_outlive_the_pool(cli: Cli) -> None:
     assert sorted(collapsed.stdout.splitlines()) == ["r0| seen by rank 0", "r1| seen by rank 1"]
     assert {line.partition("| ")[2] for line in collapsed.stderr.splitlines()} == {"to stderr"}
     rows = cli.json("logs", found["run"], "--collapse")["rows"]
-    said = [
-        rank for row in rows for rank in row["ranks"] if (row["stream"], row["text"]) == ("err", "to stderr")
-    ]
+    said = [rank for row in rows for rank in row["ranks"] if (row["stream"], row["text"]) == ("err", "to stderr")]
     assert sorted(said) == [0, 1]
     assert "leave --rank" in cli("logs", found["run"], "--collapse", "--rank", 1, status=2).stderr
     assert cli.json("logs", found["run"], "--rank", 1) == {
@@ -329,9 +323,7 @@ def test_binary_and_endless_lines_come_whole(cli: Cli) -> None:
 
 
 def test_a_timeout_stops_the_ranks(shared: Cli) -> None:
-    found = shared.json(
-        "run", "endings.py:waits", "--pool", "dev", "--arg", "marker=x", "--timeout", 0.5, status=1
-    )
+    found = shared.json("run", "endings.py:waits", "--pool", "dev", "--arg", "marker=x", "--timeout", 0.5, status=1)
     assert found["root_cause"]["type"] == "TimeoutError"
 
 

@@ -157,9 +157,7 @@ async def test_a_job_takes_its_folder_along_and_brings_what_was_edited_since(hos
     await run(cli, "down", "job", "-y")
 
 
-async def test_odd_entries_of_the_ssh_configuration_stop_no_other_host(
-    host: Host, cli: Cli, tmp_path: Path
-) -> None:
+async def test_odd_entries_of_the_ssh_configuration_stop_no_other_host(host: Host, cli: Cli, tmp_path: Path) -> None:
     garbage = tmp_path / "garbage"
     garbage.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n????\n-----END OPENSSH PRIVATE KEY-----\n")
     garbage.chmod(0o600)
@@ -173,9 +171,7 @@ async def test_odd_entries_of_the_ssh_configuration_stop_no_other_host(
     own = Path(cli.env["HOME"], ".ssh", "config")
     usual = f"HostName 127.0.0.1\n  Port {host.port}\n"
     entries = [f"Host {name}\n  {line}\n  {usual}" for name, line in odd.items()]
-    own.write_text(
-        "".join([*entries, f"Host good\n  {usual}", "Host *\n", f"  IdentityFile {host.client_key}\n"])
-    )
+    own.write_text("".join([*entries, f"Host good\n  {usual}", "Host *\n", f"  IdentityFile {host.client_key}\n"]))
     (own.parent / "known_hosts").write_text(host.known_line())
     cli.write("skyward.toml", f"[hosts]\nlab = {[*odd, 'gpu1..lab', 'good']}\n")
     looks = {each["host"]: each for each in cli_json(await run(cli, "hosts", "--json", status=1))["hosts"]}

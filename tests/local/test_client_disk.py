@@ -75,6 +75,4 @@ def test_a_locked_ledger_keeps_no_run_waiting(home: Path) -> None:
         other.close()
         assert waited < 9, "one wait for the ledger takes ten seconds"
         token = compute.pool.row.token
-        wait_until(
-            lambda: [run.state for run in Ledger().runs(token)] == ["done"] * 6, what="what was put off"
-        )
+        wait_until(lambda: [run.state for run in Ledger().runs(token)] == ["done"] * 6, what="what was put off")

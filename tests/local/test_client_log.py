@@ -37,9 +37,7 @@ def test_debug_writes_what_a_run_did_and_the_dump_holds_it(cli: Cli) -> None:
             rf"DEBUG skyward\.local logged \[\d+\] \S+/node-{node}: starting an agent: [\d.]+ s\n",
         ):
             assert re.search(told, log), f"{told} in\n{log}"
-    assert re.search(
-        r"DEBUG skyward\.provider logged \[\d+\] create took [\d.]+ s: machines 2 running\n", log
-    )
+    assert re.search(r"DEBUG skyward\.provider logged \[\d+\] create took [\d.]+ s: machines 2 running\n", log)
     for told in ("pool: up", r"run \w+: opened, broadcast of 2", r"run \w+: done", "pool: gone"):
         assert re.search(rf"INFO skyward\.pool logged \[\d+\] {told}\n", log), f"{told} in\n{log}"
     assert "7654321" not in log and "next door" not in log, "no value"
@@ -89,9 +87,7 @@ SCRIPT = f"""
 def test_a_script_has_its_log_and_no_secret_of_its_pool_is_in_it_or_in_a_dump(cli: Cli) -> None:
     path = cli.write("logged.py", textwrap.dedent(SCRIPT))
     env = cli.env | {"SKYWARD_LOG": "debug"}
-    done = subprocess.run(
-        [sys.executable, path], env=env, capture_output=True, text=True, timeout=90, check=True
-    )
+    done = subprocess.run([sys.executable, path], env=env, capture_output=True, text=True, timeout=90, check=True)
     assert done.stdout == done.stderr == ""
     log = (cli.folder / "home" / "debug" / "debug.log").read_text()
     assert f"a word with {'*' * len(SECRET)}" in log and SECRET not in log

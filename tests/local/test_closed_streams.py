@@ -26,9 +26,7 @@ if __name__ == "__main__":
 
 def run_without_stdout(*command: str) -> subprocess.CompletedProcess[str]:
     line = '"$0" "$@" >&-'
-    return subprocess.run(
-        ["sh", "-c", line, sys.executable, *command], stderr=subprocess.PIPE, text=True, timeout=90
-    )
+    return subprocess.run(["sh", "-c", line, sys.executable, *command], stderr=subprocess.PIPE, text=True, timeout=90)
 
 
 def test_a_script_whose_output_is_closed(home: Path, tmp_path: Path) -> None:

@@ -117,8 +117,7 @@ def test_ours_say_what_they_are_and_what_each_parameter_is() -> None:
             r"plugin broken needs parameters \(word: what is said\)",
         ),
         (
-            PLUGIN.replace("Greeter", "Broken")
-            + "    def __post_init__(self):\n        raise KeyError('dust')\n",
+            PLUGIN.replace("Greeter", "Broken") + "    def __post_init__(self):\n        raise KeyError('dust')\n",
             PluginError,
             "cannot be made: KeyError: 'dust'",
         ),
@@ -195,9 +194,7 @@ async def test_the_form_says_what_the_plugin_under_the_cursor_is_for(
         toggles = app.screen.query_one("#plugins", Toggles)
         assert "process group" not in screen_text(app)
         toggles.focus()
-        await until(
-            pilot, lambda: "torch: PyTorch, with a process group across all ranks" in screen_text(app)
-        )
+        await until(pilot, lambda: "torch: PyTorch, with a process group across all ranks" in screen_text(app))
         await pilot.press(*["right"] * len(toggles.options))
         await until(pilot, lambda: "greeter: a word of welcome in every rank" in screen_text(app))
         assert "what is said" in str(toggles.tooltip)

@@ -250,9 +250,7 @@ def test_one_that_cannot_be_loaded_is_named_and_harms_no_other(installed: Path) 
     declare(installed, "broken", "its_broken:Broken", "its_broken", "import not_installed_here\n")
     declare(installed, "other", "its_other:Other", "its_other", "class Other:\n    name = 'another'\n")
     _forget()
-    with pytest.raises(
-        UsageError, match=r"'broken' \(its_broken:Broken\) cannot be loaded: ModuleNotFoundError"
-    ):
+    with pytest.raises(UsageError, match=r"'broken' \(its_broken:Broken\) cannot be loaded: ModuleNotFoundError"):
         providers.by_name("broken")
     with pytest.raises(UsageError, match=r"'other' \(its_other:Other\) calls itself 'another'"):
         providers.by_name("other")
@@ -326,14 +324,10 @@ def test_it_runs_a_script_and_the_ledger_and_the_doctor_know_it(installed: Path,
     cli = Cli(tmp_path)
     cli.env["PYTHONPATH"] = str(installed)
     given = ("--set", "shelf=bottom", "--set", "drawers=2")
-    told = json.loads(
-        cli("run", "endings.py:fine", "--provider", "cupboard", *given, "--keep", "--json").stdout
-    )
+    told = json.loads(cli("run", "endings.py:fine", "--provider", "cupboard", *given, "--keep", "--json").stdout)
     pool = told["pool"]
     shown = cli.json("ls")["pools"]
-    assert [(each["name"], each["provider"], each["price_hourly"]) for each in shown] == [
-        (pool, "cupboard", 0.25)
-    ]
+    assert [(each["name"], each["provider"], each["price_hourly"]) for each in shown] == [(pool, "cupboard", 0.25)]
     with sqlite3.connect(tmp_path / "home" / "ledger.db") as db:
         assert db.execute("SELECT provider FROM pools").fetchall() == [
             ('{"provider": "cupboard", "shelf": "bottom", "drawers": 2}',)

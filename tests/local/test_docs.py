@@ -38,9 +38,7 @@ def scripts() -> list[Any]:
         found = SCRIPT.findall((DOCS / page).read_text(encoding="utf-8"))
         assert len(found) == len(patterns), f"{page} shows {len(found)} scripts"
         cases += [
-            pytest.param(
-                script, pattern, id=f"{page}-{number}", marks=WITH_TORCH if "plugins.torch" in script else ()
-            )
+            pytest.param(script, pattern, id=f"{page}-{number}", marks=WITH_TORCH if "plugins.torch" in script else ())
             for number, (script, pattern) in enumerate(zip(found, patterns, strict=True), 1)
         ]
     return cases

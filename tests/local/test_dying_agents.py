@@ -110,9 +110,7 @@ def test_a_broadcast_waits_for_the_new_agent_of_a_head_that_lost_its_own(home: P
         assert agent_pids(compute)[0] != agent
 
 
-def test_a_frozen_agent_is_shown_and_goes_on_where_it_was(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frozen_agent_is_shown_and_goes_on_where_it_was(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skyward_core.pool.agent_link.SILENCE", 0.4)
     with sky.Compute(nodes=2, options=QUIET) as compute:
         node = compute.pool.view.nodes[1]
@@ -158,9 +156,7 @@ def test_a_frozen_agent_that_goes_on_changes_no_phase_of_its_ranks(
 
 
 @pytest.mark.parametrize("stays", [False, True], ids=["stopped", "stopped for good"])
-def test_a_frozen_agent_is_ended_from_outside(
-    home: Path, monkeypatch: pytest.MonkeyPatch, stays: bool
-) -> None:
+def test_a_frozen_agent_is_ended_from_outside(home: Path, monkeypatch: pytest.MonkeyPatch, stays: bool) -> None:
     monkeypatch.setattr("skyward_core.pool.teardown.FROZEN", 0.5)
     over = threading.Event()
     with sky.Compute(nodes=2, options=QUIET) as compute:

@@ -29,9 +29,7 @@ TEXT = "import os\n\ndef version():\n    return {version!r}, os.getpid()\n"
 def folder(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    for name in [
-        name for name, module in sys.modules.items() if str(tmp_path) in str(getattr(module, "__file__", ""))
-    ]:
+    for name in [name for name, module in sys.modules.items() if str(tmp_path) in str(getattr(module, "__file__", ""))]:
         del sys.modules[name]
 
 
@@ -100,9 +98,7 @@ def test_the_next_run_uses_what_was_edited(folder: Path, cluster: bool) -> None:
         second = remote() @ compute
         assert [v for v, _ in second] == ["two", "two"]
         assert not {pid for _, pid in first} & {pid for _, pid in second}
-        assert said == [
-            "helper_a.py was edited: fresh processes take the ranks' places, and load the new text"
-        ]
+        assert said == ["helper_a.py was edited: fresh processes take the ranks' places, and load the new text"]
         assert remote() @ compute == second
 
         # Of a module that ranks alone have loaded, in each process that has: tasks have others beside the ranks'.
@@ -168,9 +164,7 @@ def test_runs_of_others_end_undisturbed_and_other_clients_see_the_edit(folder: P
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_an_edit_among_many_calls_is_used_by_the_next_one(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edit_among_many_calls_is_used_by_the_next_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # On a loaded machine a call may take longer than a look counts: here only what the kernel tells ends it.
     monkeypatch.setattr("skyward_core.pool.edited_modules.SHARE", 1e9)
     (folder / "often.py").write_text(TEXT.format(version="0"))

@@ -96,9 +96,7 @@ def test_one_that_is_just_being_removed_is_not_ready(root: Path) -> None:
 def test_whoever_wants_one_that_is_just_being_removed_has_it_made_anew(root: Path, tmp_path: Path) -> None:
     said: list[str] = []
     with prune("locked") as go_on:
-        wants = threading.Thread(
-            target=image_environment.ensure, args=(IMAGE, root, {}, str(tmp_path), said.append)
-        )
+        wants = threading.Thread(target=image_environment.ensure, args=(IMAGE, root, {}, str(tmp_path), said.append))
         wants.start()
         wait_until(lambda: bool(said))
         assert "somebody else" in said[0]
@@ -114,9 +112,7 @@ def test_one_that_is_waited_for_and_stays_counts_as_used(root: Path, tmp_path: P
     (lock,), (made,) = root.glob("*.lock"), root.glob(f"env-*/{image_environment.MADE}")
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        wants = threading.Thread(
-            target=image_environment.ensure, args=(IMAGE, root, {}, str(tmp_path), said.append)
-        )
+        wants = threading.Thread(target=image_environment.ensure, args=(IMAGE, root, {}, str(tmp_path), said.append))
         wants.start()
         wait_until(lambda: bool(said))
     wants.join()

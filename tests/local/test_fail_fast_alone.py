@@ -55,9 +55,7 @@ def test_the_others_are_stopped_and_the_next_run_finds_its_nodes_free(home: Path
     with sky.attach("shared") as compute:
         try:
             run = compute.runs[0]
-            wait_until(
-                lambda: run.state != "running", what=lambda: f"the run's end: {run.state}, {run.counts}"
-            )
+            wait_until(lambda: run.state != "running", what=lambda: f"the run's end: {run.state}, {run.counts}")
             assert (run.state, run.counts) == ("failed", {"exited": 1, "collateral": 2})
             cause = run.root_cause
             assert cause is not None
@@ -75,9 +73,7 @@ def test_where_failures_stop_nobody_the_others_go_on(home: Path, tmp_path: Path)
     with sky.attach("shared") as compute:
         try:
             run = compute.runs[0]
-            wait_until(
-                lambda: run.counts == {"exited": 1}, what=lambda: f"the rank's end: {run.state}, {run.counts}"
-            )
+            wait_until(lambda: run.counts == {"exited": 1}, what=lambda: f"the rank's end: {run.state}, {run.counts}")
             time.sleep(AWAY + 2)  # nothing is to happen: there is nothing else to wait for
             assert (run.state, run.counts) == ("running", {"exited": 1})
         finally:

@@ -59,9 +59,7 @@ print("receipt:", compute.receipt.ok)
 def test_a_forked_child_ends_by_itself_and_leaves_the_pool_to_its_parent(tmp_path: Path, home: Path) -> None:
     path = tmp_path / "forks.py"
     path.write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, timeout=100, check=False
-    )
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=100, check=False)
     lines = [line for line in done.stdout.splitlines() if not line.startswith("pool forking belongs")]
     assert lines == [
         "[0, 0]",

@@ -71,9 +71,7 @@ def test_a_session_unpickles_neither_values_nor_exceptions_nor_items(home: Path,
         session.detach()
 
 
-def test_leaving_at_the_news_of_a_receipt_leaves_it_in_the_ledger(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leaving_at_the_news_of_a_receipt_leaves_it_in_the_ledger(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told, ended = threading.Event(), Ledger.ended
 
     def slowly(ledger: Ledger, *arguments: Any) -> None:
@@ -195,9 +193,7 @@ def test_a_node_that_was_away_when_we_came_is_joined_as_soon_as_it_is_there(home
         maker.detach()
 
 
-def test_a_pool_to_which_the_way_is_long_is_listed_meanwhile(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pool_to_which_the_way_is_long_is_listed_meanwhile(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     maker, looker, there = Session(), Session(), threading.Event()
     attach = Pool.attach
 
@@ -206,15 +202,11 @@ def test_a_pool_to_which_the_way_is_long_is_listed_meanwhile(
         await attach(self)
 
     try:
-        maker.create(PoolSpec(name="far", provider=Local(), nodes=1, options=Options(console=False))).result(
-            90
-        )
+        maker.create(PoolSpec(name="far", provider=Local(), nodes=1, options=Options(console=False))).result(90)
         monkeypatch.setattr(Pool, "attach", slowly)
         seen = looker.refresh()
         wait_until(looker.pools)
-        assert [(view.name, view.state, view.is_live) for view in looker.pools()] == [
-            ("far", "connecting", True)
-        ]
+        assert [(view.name, view.state, view.is_live) for view in looker.pools()] == [("far", "connecting", True)]
         there.set()
         assert [(view.name, view.state) for view in seen.result(90)] == [("far", "up")]
     finally:

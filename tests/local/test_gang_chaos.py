@@ -157,9 +157,7 @@ def test_two_sweeps_share_a_pool_and_one_loses_its_client(cli: Cli, tmp_path: Pa
         cli.begin(*swept, "-a", "n=11..14", "-a", "waits=true") as two,
     ):
         wait_until(lambda: len(begun(shared)) == 2)
-        wait_until(
-            lambda: len(cli.json("queue", "storm")["runs"]) == 4, what=lambda: cli.json("queue", "storm")
-        )
+        wait_until(lambda: len(cli.json("queue", "storm")["runs"]) == 4, what=lambda: cli.json("queue", "storm"))
         os.kill(one.pid, signal.SIGKILL)
         killed = one.communicate()[1]
         (shared / "gate").touch()

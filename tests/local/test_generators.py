@@ -91,9 +91,7 @@ def test_a_reader_that_was_cut_off_gets_what_was_made_meanwhile(home: Path, tmp_
         assert list(taken) == list(range(1, 200))
 
 
-def test_values_that_are_gone_are_an_error_that_says_from_where(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_that_are_gone_are_an_error_that_says_from_where(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
         taken = values(COUNT) >> compute
         assert number(next(taken)) == 0

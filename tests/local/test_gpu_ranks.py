@@ -114,17 +114,12 @@ def seen() -> dict[str, Any]:
         "gpus": (mine.accelerators, mine.total_accelerators, mine.accelerator, mine.worker),
         "place": (mine.rank, mine.hostname, mine.network.interface, os.environ.get("CUDA_VISIBLE_DEVICES")),
         "child": json.loads(mine.with_run("").to_json()) == theirs,
-        "told": {
-            key: told[key]
-            for key in ("node", "total_nodes", "head_addr", "accelerators", "total_accelerators")
-        },
+        "told": {key: told[key] for key in ("node", "total_nodes", "head_addr", "accelerators", "total_accelerators")},
         "jax": visible_gpus(mine),
     }
 
 
-def test_a_rank_knows_the_gpus_that_its_node_and_its_pool_have(
-    driver: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_rank_knows_the_gpus_that_its_node_and_its_pool_have(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The nodes' interpreters give one of them another driver: what a node has is its own."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
@@ -189,9 +184,7 @@ def test_what_the_environment_leaves_visible_is_all_there_is(driver: pytest.Monk
 
 
 @pytest.mark.parametrize(("gpus", "why"), [(None, "Driver Not Loaded"), ("", "it lists none")])
-def test_without_gpus_the_error_says_to_give_a_number(
-    gpus: str | None, why: str, driver: pytest.MonkeyPatch
-) -> None:
+def test_without_gpus_the_error_says_to_give_a_number(gpus: str | None, why: str, driver: pytest.MonkeyPatch) -> None:
     if gpus is not None:
         driver.setenv("FAKE_GPUS", gpus)
     compute = sky.Compute(worker=PER_GPU, options=QUIET)

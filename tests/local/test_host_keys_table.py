@@ -17,9 +17,7 @@ from skyward_core.transport.ssh.connection import connect
 from skyward_core.transport.ssh.host_address import Target
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-pytestmark = pytest.mark.skipif(
-    SSHD is None or shutil.which("ssh") is None, reason="needs OpenSSH's client and server"
-)
+pytestmark = pytest.mark.skipif(SSHD is None or shutil.which("ssh") is None, reason="needs OpenSSH's client and server")
 PLAIN, SIGNED, TWO = "plain", "signed", "two"  # servers: one key, the same with a certificate, two keys
 
 

@@ -116,9 +116,7 @@ def test_a_second_signal_cuts_no_teardown_short(cli: Cli, begun: Callable[..., V
 
 @pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("seed", range(4))
-def test_a_run_takes_its_pool_down_at_any_moment(
-    seed: int, cli: Cli, begun: Callable[..., Vanishing]
-) -> None:
+def test_a_run_takes_its_pool_down_at_any_moment(seed: int, cli: Cli, begun: Callable[..., Vanishing]) -> None:
     moment = random.Random(seed)
     run = begun("skyward_tui", "run", "slow_end.py", "--pool", "s", "-n", "2")
     run.child.expect("pool s: 2 nodes")

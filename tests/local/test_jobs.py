@@ -43,9 +43,7 @@ OLD = "sk-" + "NobodyEither"  # where others' files have it: among the variables
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     made = Cli(tmp_path_factory.mktemp("jobs"))
-    made.env["HOME"] = str(
-        made.folder / "home"
-    )  # a job's shell reads its start-up file, and a person's may take locks
+    made.env["HOME"] = str(made.folder / "home")  # a job's shell reads its start-up file, and a person's may take locks
     (made.folder / "data").mkdir()
     (made.folder / "data" / "word.txt").write_text("brought\n")
     yield made
@@ -78,19 +76,11 @@ def test_files_come_first_then_setup_on_all_then_the_run(cli: Cli, monkeypatch: 
             f"r00{rank}| brought",
         )
     )
-    told = [
-        words.split(": ")[1].split(" on ")[0]
-        for words in done.stderr.splitlines()
-        if words.startswith("run ")
-    ]
+    told = [words.split(": ")[1].split(" on ")[0] for words in done.stderr.splitlines() if words.startswith("run ")]
     assert told == ["file_mounts", "setup", "job"]
     assert "pool job stays up, and ends itself 10:00 after its last use: skyward-tui down job" in done.stderr
     assert list(cli.pools()) == ["job"]
-    kept = [
-        file
-        for file in (cli.folder / "home").rglob("*")
-        if file.is_file() and TOKEN.encode() in file.read_bytes()
-    ]
+    kept = [file for file in (cli.folder / "home").rglob("*") if file.is_file() and TOKEN.encode() in file.read_bytes()]
     # A node keeps what it was given and what was printed there, for its ranks' own user.
     assert not [file for file in kept if not {"blobs", "spool"} & set(file.parts)]
 
@@ -145,9 +135,7 @@ def test_a_disk_that_is_too_small_for_its_files_is_named(cli: Cli, pool: str, tm
         subprocess.run(["umount", "-l", tmp_path], check=True)
     (cause,) = (line for line in done.stderr.splitlines() if line.startswith("root cause: "))
     assert f"file_mounts: {tmp_path}/there/large on node 0 (" in cause
-    assert (
-        "is not whole: No space left on device; free some space there (0 bytes are free), or choose" in cause
-    )
+    assert "is not whole: No space left on device; free some space there (0 bytes are free), or choose" in cause
     assert "Traceback" not in done.stderr and "| ran" not in done.stdout
 
 
@@ -159,9 +147,7 @@ def test_a_job_without_run_says_what_was_done(cli: Cli, pool: str) -> None:
     assert "task.yaml has no run: pool bare was made, and nothing was run" in made.stderr
     assert "task.yaml has no run: nothing was done" in cli("launch", name, "-c", pool).stderr
     assert "nothing: the file has no run" in cli("launch", name, "-c", "bare", "--dry-run").stdout
-    name = written(
-        cli, f"num_nodes: 2\nfile_mounts: {{{cli.folder}/brought: {cli.folder}/data}}\nsetup: echo set\n"
-    )
+    name = written(cli, f"num_nodes: 2\nfile_mounts: {{{cli.folder}/brought: {cli.folder}/data}}\nsetup: echo set\n")
     done = cli("launch", name, "-c", pool)
     assert "r001| set" in done.stdout
     assert "has no run: its files were brought, its nodes were set up, and nothing was run" in done.stderr
@@ -207,9 +193,7 @@ def test_a_clone_goes_when_its_pool_has_gone(cli: Cli, tmp_path: Path) -> None:
 
 def test_a_failing_setup_ends_it_with_its_log_before_the_run(cli: Cli, pool: str) -> None:
     setup = "if [ $SKYPILOT_SETUP_NODE_RANK = 1 ]; then echo no such package >&2; exit 9; fi; sleep 1000"
-    done = cli(
-        "launch", written(cli, f"num_nodes: 2\nsetup: {setup}\nrun: touch ran\n"), "-c", pool, status=9
-    )
+    done = cli("launch", written(cli, f"num_nodes: 2\nsetup: {setup}\nrun: touch ran\n"), "-c", pool, status=9)
     assert "r001| no such package" in done.stdout + done.stderr
     assert "root cause: r001 exited: ended with status 9" in done.stderr
     assert "what comes after setup is not begun: run" in done.stderr
@@ -279,9 +263,7 @@ def test_what_would_be_made_is_told(cli: Cli) -> None:
         (("exec", "--env", "NONESUCH_X", "job", "true"), "this shell has no variable of that name"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(
-    cli: Cli, pool: str, words: tuple[str, ...], said: str
-) -> None:
+def test_what_cannot_be_is_refused_in_one_line(cli: Cli, pool: str, words: tuple[str, ...], said: str) -> None:
     cli.write("bad.yaml", "run: a\nnodes: 2\n")
     cli.write("large.yaml", "num_nodes: 9\nrun: a\n")
     cli.write("empty.yaml", "")

@@ -64,9 +64,7 @@ def test_a_daemon_does_not_survive_the_receipt_although_its_agent_was_killed(
     assert not exists(pid)
 
 
-def test_a_daemon_does_not_survive_the_receipt_where_agent_and_workers_were_killed(
-    home: Path, tmp_path: Path
-) -> None:
+def test_a_daemon_does_not_survive_the_receipt_where_agent_and_workers_were_killed(home: Path, tmp_path: Path) -> None:
     with sky.Compute(nodes=1, options=QUIET) as compute:
         sky.function(detach)(tmp_path / "daemon") >> compute
         pid = int((tmp_path / "daemon").read_text())
@@ -79,9 +77,7 @@ def test_a_daemon_does_not_survive_the_receipt_where_agent_and_workers_were_kill
     assert not exists(pid)
 
 
-def test_a_forked_child_in_a_session_of_its_own_is_not_taken_for_the_worker(
-    home: Path, tmp_path: Path
-) -> None:
+def test_a_forked_child_in_a_session_of_its_own_is_not_taken_for_the_worker(home: Path, tmp_path: Path) -> None:
     def work() -> int:
         if os.fork() == 0:
             os.setsid()

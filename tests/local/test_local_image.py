@@ -59,9 +59,7 @@ def test_ranks_have_the_packages_of_the_image(wheels: None, home: Path) -> None:
     with pool(pip=["skytiny==1.0"]) as compute:
         found = seen() @ compute
         folder = compute.pool.archive.folder
-    told = [
-        each for each in replay(folder) if isinstance(each, NodePhase)
-    ]  # all that was told is written now
+    told = [each for each in replay(folder) if isinstance(each, NodePhase)]  # all that was told is written now
     said = [each.detail for each in told if each.phase == "installed"]
     assert [each for each in said if "skytiny" in each], "the phase board tells what is installed"
     (made,) = environments(home)
@@ -86,15 +84,11 @@ def test_a_set_up_command_runs_once_and_one_that_fails_is_named(home: Path, tmp_
             executable() @ compute
     assert (tmp_path / "made").read_text() == "made\n"
     with (
-        pytest.raises(
-            sky.PoolError, match=r"setup command 'echo why >&2; exit 3' failed with exit code 3: why"
-        ),
+        pytest.raises(sky.PoolError, match=r"setup command 'echo why >&2; exit 3' failed with exit code 3: why"),
         pool(setup=["echo why >&2; exit 3"]),
     ):
         pass
-    assert (
-        len(environments(home)) == 2 and not (environments(home)[0] / image_environment.MADE).exists()
-    ) or True
+    assert (len(environments(home)) == 2 and not (environments(home)[0] / image_environment.MADE).exists()) or True
 
 
 def test_a_folder_for_environments_that_cannot_be_is_named(home: Path) -> None:
@@ -135,9 +129,7 @@ def test_a_package_that_is_nowhere_is_named(wheels: None, home: Path) -> None:
         pass
 
 
-def test_debian_packages_are_refused_unless_they_are_there(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_debian_packages_are_refused_unless_they_are_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         pytest.raises(sky.PoolError, match=r"sky-no-such-package would be installed for all of this machine"),
         pool(apt=["bash", "sky-no-such-package"]),
@@ -170,9 +162,7 @@ def test_another_python_is_refused_in_words(home: Path) -> None:
 def test_two_pools_that_want_the_same_make_it_once(home: Path, tmp_path: Path) -> None:
     found, setup = (
         [],
-        [
-            f"echo made >> {tmp_path}/made; until test $(ls {tmp_path} | grep -c began) = 2; do sleep 0.02; done"
-        ],
+        [f"echo made >> {tmp_path}/made; until test $(ls {tmp_path} | grep -c began) = 2; do sleep 0.02; done"],
     )
 
     def use(number: int) -> None:
@@ -237,9 +227,7 @@ def test_what_a_killed_installer_has_started_ends_with_it(home: Path, tmp_path: 
     (installer,) = [pid for pid in running("bootstrap.image_environment import main") if pid in ours]
     os.kill(installer, signal.SIGKILL)
     thread.join()
-    assert "cannot be made on this machine: the process that makes it was ended by SIGKILL" in str(
-        failures[0]
-    )
+    assert "cannot be made on this machine: the process that makes it was ended by SIGKILL" in str(failures[0])
     wait_until(lambda: not running(f"{tmp_path}/go"))
 
 

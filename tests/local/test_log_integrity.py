@@ -129,9 +129,7 @@ def test_nothing_is_lost_when_the_pool_goes_down_behind_a_flood(home: Path) -> N
 
 
 @pytest.mark.parametrize("caught", ["capsys", "capfd"])
-def test_a_script_sees_its_ranks_lines_with_their_rank(
-    home: Path, caught: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_script_sees_its_ranks_lines_with_their_rank(home: Path, caught: str, request: pytest.FixtureRequest) -> None:
     def say() -> None:
         print("hello")
         print("oh", file=sys.stderr)

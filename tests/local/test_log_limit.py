@@ -23,9 +23,7 @@ def test_what_is_printed_beyond_the_limit_is_dropped_with_a_word_and_no_other_ru
     options = sky.Options(console=False, log_limit=LIMIT)
     with sky.Compute(nodes=1, options=options) as compute:
         pool = compute.pool
-        pool.news.subscribe(
-            lambda event: told.append(event.detail) if isinstance(event, NodeLink) else None, None
-        )
+        pool.news.subscribe(lambda event: told.append(event.detail) if isinstance(event, NodeLink) else None, None)
         for lines, word in ((10, "before"), (60_000, "flood"), (10, "after"), (60_000, "again")):
             sky.function(prints)(lines, word) >> compute
         on_loop(pool.background.catch_up)

@@ -18,9 +18,7 @@ from tests.support.faults import remove
 
 def leave(cli: Cli) -> tuple[str, str, str]:
     """Detach from a run that has gone on for a while; gives its pool, itself, and the folder of node 1."""
-    left = cli(
-        "run", "endings.py:waits", "--nodes", 2, "--arg", f"marker={cli.folder}/m", "--detach", "--json"
-    )
+    left = cli("run", "endings.py:waits", "--nodes", 2, "--arg", f"marker={cli.folder}/m", "--detach", "--json")
     run = json.loads(left.stdout.splitlines()[-1])["run"]
     with closing(Ledger(cli.folder / "home/ledger.db")) as ledger:
         row = ledger.run(run)

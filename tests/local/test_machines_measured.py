@@ -43,9 +43,7 @@ def samplers(agent: int) -> list[int]:
 
 
 @needs_compiler
-def test_a_run_its_gpus_and_who_comes_later(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_its_gpus_and_who_comes_later(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gpus").write_text("util=98 watts=650\nutil=12 throttle=64\n")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(compiled(tmp_path)))
     monkeypatch.setenv("FAKE_GPUS", "ww")
@@ -99,9 +97,7 @@ def test_an_agent_of_an_older_release_is_told_apart(home: Path) -> None:
         assert train(1) @ compute == [1]
 
 
-def test_the_command_line_shows_machines_and_writes_what_there_is(
-    home: Path, cli: Cli, tmp_path: Path
-) -> None:
+def test_the_command_line_shows_machines_and_writes_what_there_is(home: Path, cli: Cli, tmp_path: Path) -> None:
     with sky.Compute(name="shown", nodes=2, options=QUIET) as compute:
         train(3) @ compute
         table = cli("top", "shown", "--once").stdout.splitlines()
@@ -115,6 +111,4 @@ def test_the_command_line_shows_machines_and_writes_what_there_is(
         assert "loss" in names
         again = cli("metrics", "shown", "-o", str(tmp_path / "all.csv"), status=2)
         assert "is there already" in again.stderr
-    assert [curve["name"] for curve in json.loads(cli("metrics", "shown", "--json").stdout)["curves"]] == [
-        "loss"
-    ] * 2
+    assert [curve["name"] for curve in json.loads(cli("metrics", "shown", "--json").stdout)["curves"]] == ["loss"] * 2

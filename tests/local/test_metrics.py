@@ -53,9 +53,7 @@ def test_other_runs_and_slots_do_not_mix_and_a_later_client_sees_them(home: Path
 @pytest.mark.proof("1 s of a processor")
 def test_the_command_line_ends_with_the_newest_numbers(cli: Cli, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(
-        "import skyward as sky\n@sky.function\ndef train():\n    sky.log(step=1234, loss=2.31449)\n"
-    )
+    script.write_text("import skyward as sky\n@sky.function\ndef train():\n    sky.log(step=1234, loss=2.31449)\n")
     done = cli("run", str(script), "--nodes", "2")
     assert done.returncode == 0, done.stderr
     assert "last numbers of rank 0 (and 1 rank more): step 1,234  loss 2.314" in done.stderr
@@ -87,16 +85,12 @@ def diverged_and_waits(until: Path) -> None:
         time.sleep(0.02)
 
 
-def test_scripts_and_programs_are_told_what_is_amiss(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scripts_and_programs_are_told_what_is_amiss(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", cli.env["SKYWARD_HOME"])
     with sky.Compute(name="amiss", nodes=1, options=sky.Options(console=False)) as compute:
         run = diverged_and_waits(tmp_path / "end") > compute
         wait_until(lambda: compute.pool.view.metrics.latest(run.run, 0), what="its number")
-        found = [
-            alert for alert in run.alerts() if alert.kind == "nan"
-        ]  # this machine may be short of memory
+        found = [alert for alert in run.alerts() if alert.kind == "nan"]  # this machine may be short of memory
         assert [(alert.who, alert.words) for alert in found] == [("rank 0", "loss is NaN from step 7 on")]
         told = cli.json("top", "amiss", "--once")["alerts"]
         told = [alert for alert in told if alert["kind"] == "nan"]

@@ -136,9 +136,7 @@ def test_where_nobody_knows_any_more_that_is_said(home: Path) -> None:
         assert compute.down().ok
 
 
-def test_a_pool_without_plugins_goes_on_without_its_variables(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pool_without_plugins_goes_on_without_its_variables(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (agent,) = left_behind(home, 1, plugins="", console=True)
     kill(agent, *descendants(agent))
     with sky.attach("left") as compute:

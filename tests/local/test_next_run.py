@@ -25,9 +25,7 @@ def fine() -> str:
     return "ok"
 
 
-def test_starts_with_a_whole_gang_however_soon_it_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_starts_with_a_whole_gang_however_soon_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other rank, on another node, has returned: only the head's agent knows that the gang is broken."""
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     with sky.Compute(nodes=2, options=sky.Options(console=False)) as pool:

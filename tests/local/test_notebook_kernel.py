@@ -165,9 +165,7 @@ def test_cells_are_run_edited_and_fail_as_in_a_script(notebook: Notebook) -> Non
 
 @pytest.mark.proof("3 s of a processor")
 def test_a_kernel_that_is_started_anew_comes_back_to_its_pool(notebook: Notebook) -> None:
-    notebook.run(
-        "import skyward_core as sky\nsky.Compute(provider=sky.Local(), nodes=2, name='stays').__enter__()"
-    )
+    notebook.run("import skyward_core as sky\nsky.Compute(provider=sky.Local(), nodes=2, name='stays').__enter__()")
     notebook.restart()
     notebook.run("import skyward_core as sky\n@sky.function\ndef rank(): return sky.instance_info().rank")
     assert notebook.run("compute = sky.attach('stays')\nprint(rank() @ compute)") == "[0, 1]\n"

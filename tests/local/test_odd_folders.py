@@ -52,9 +52,7 @@ def project(below: Path, name: str) -> Path:
     folder = below / name
     folder.mkdir(parents=True)
     (folder / "r.py").write_text(SCRIPT)
-    (folder / "whole.py").write_text(
-        "import beside, os, sys\nassert str(os.fsencode(os.getcwd())) == sys.argv[1]\n"
-    )
+    (folder / "whole.py").write_text("import beside, os, sys\nassert str(os.fsencode(os.getcwd())) == sys.argv[1]\n")
     for file in ("beside.py", "beside_late.py", "data.txt"):
         (folder / file).touch()
     return folder
@@ -77,9 +75,7 @@ def seen(folder: Path, place: object = None) -> bytes:
     [ALL, *(pytest.param(name, marks=pytest.mark.proof("1 s of a processor")) for name in NAMES)],
     ids=ascii,
 )
-def test_a_rank_of_this_machine_finds_what_lies_beside_the_script(
-    home: Path, tmp_path: Path, name: str
-) -> None:
+def test_a_rank_of_this_machine_finds_what_lies_beside_the_script(home: Path, tmp_path: Path, name: str) -> None:
     folder = project(tmp_path, name)
     assert seen(folder) == os.fsencode(folder)
 

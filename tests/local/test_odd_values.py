@@ -46,9 +46,7 @@ ENDS = 0  # the argument of each; as an exit status it says that all is well
 @pytest.fixture(scope="module")
 def pool(world: Path) -> Iterator[sky.Compute]:
     worker = sky.Worker(ranks_per_node=2)
-    with sky.Compute(
-        provider=sky.Local(), worker=worker, options=sky.Options(console=False, grace=1.0)
-    ) as compute:
+    with sky.Compute(provider=sky.Local(), worker=worker, options=sky.Options(console=False, grace=1.0)) as compute:
         yield compute
 
 
@@ -228,9 +226,7 @@ def test_results_that_are_asked_for_later_fail_alike(home: Path) -> None:
             (archive.results / f"{run}.{index}.pickle").write_bytes(pickle.dumps(value))
     error = raised_by(lambda: sky.results(run))
     assert isinstance(error, sky.RunError) and (error.run, error.results) == (run, {0: "fine"}), repr(error)
-    assert re.search(
-        r"rank 1 \(node 0\) returned, but its result cannot be loaded here: SystemExit: 0", str(error)
-    )
+    assert re.search(r"rank 1 \(node 0\) returned, but its result cannot be loaded here: SystemExit: 0", str(error))
 
 
 def test_a_trial_whose_result_does_not_load_has_an_error(pool: sky.Compute) -> None:
@@ -300,9 +296,7 @@ def test_a_value_that_cannot_be_pickled_is_named(pool: sky.Compute, place: str, 
 
 @of_each_kind(1)
 @pytest.mark.parametrize("place", SENT)
-def test_a_value_that_does_not_load_on_a_rank_is_a_run_error(
-    pool: sky.Compute, place: str, kind: Any
-) -> None:
+def test_a_value_that_does_not_load_on_a_rank_is_a_run_error(pool: sky.Compute, place: str, kind: Any) -> None:
     work = lambda: SENT[place](pool, Odd(kind, "loaded there"))  # noqa: E731
     error = work()[1].error if place == "sweep" else raised_by(work)
     if place == "executor":

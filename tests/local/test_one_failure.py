@@ -79,9 +79,7 @@ def test_a_replacement_goes_on_once_the_ledger_is_free(home: Path, monkeypatch: 
         wait_for(compute, "up")
 
 
-def test_a_node_that_could_not_be_examined_is_examined_again(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_could_not_be_examined_is_examined_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, failed = Roster._decided, list[int]()
 
     def once(roster: Roster, node: int) -> bool:
@@ -125,9 +123,7 @@ def test_tasks_with_large_arguments_go_to_nodes_that_have_them(
         assert running.result(60) == [300_000 + index for index in range(200)]
 
 
-def test_an_agent_that_is_frozen_keeps_no_client_from_its_pool(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_that_is_frozen_keeps_no_client_from_its_pool(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_link, "WELCOME", 1.0)
     with sky.Compute(name="shared", nodes=2, options=sky.Options(console=False)) as compute:
         assert rank() @ compute == [0, 1]

@@ -113,9 +113,7 @@ def test_a_streamed_group_raises_what_a_task_raised(pool: sky.Compute) -> None:
     with pytest.raises(sky.RunError) as caught:
         list(sky.gather(add(1), sky.function(fail)(), stream=True, ordered=False) >> pool)
     assert isinstance(caught.value.__cause__, ValueError)
-    assert str(caught.value).startswith("fail failed: task 1 raised ValueError: no"), (
-        "not the group's first function"
-    )
+    assert str(caught.value).startswith("fail failed: task 1 raised ValueError: no"), "not the group's first function"
     assert caught.value.function == "fail"
 
 
@@ -256,9 +254,7 @@ class Watched:
             raise LookupError("rank 1 stays shut")
 
 
-def test_large_values_are_loaded_as_they_land_by_who_waits_for_them(
-    pool: sky.Compute, tmp_path: Path
-) -> None:
+def test_large_values_are_loaded_as_they_land_by_who_waits_for_them(pool: sky.Compute, tmp_path: Path) -> None:
     last = tmp_path / "may-end"
 
     def give() -> Watched:

@@ -114,9 +114,7 @@ def test_what_ranks_wrote_is_named(pool: sky.Compute) -> None:
     assert paths(pool.files(run=run)) == expected
     # What was sent, and is as it was, is nobody's work; what a run before wrote is that run's.
     assert paths(pool.files()) == sorted([*expected, (0, "mine.txt"), (1, "mine.txt")])
-    assert paths(pool.files("*.bin", "!", run=run)) == [
-        (n, p) for n in (0, 1) for p in ("a/ü.bin", "big.bin")
-    ]
+    assert paths(pool.files("*.bin", "!", run=run)) == [(n, p) for n in (0, 1) for p in ("a/ü.bin", "big.bin")]
     assert {file.size for file in pool.files("big.bin")} == {1000}
     assert all(file.age < 60 for file in pool.files())
     for pattern in ("../x", "/etc/passwd"):
@@ -180,9 +178,7 @@ def test_files_come_once_whole_and_over_nothing_else(pool: sky.Compute, tmp_path
     assert not any((tmp_path / "elsewhere").iterdir())
 
 
-def test_a_run_that_nobody_waits_for_names_and_brings_what_its_ranks_wrote(
-    pool: sky.Compute, tmp_path: Path
-) -> None:
+def test_a_run_that_nobody_waits_for_names_and_brings_what_its_ranks_wrote(pool: sky.Compute, tmp_path: Path) -> None:
     write({"own/before": 3}) @ pool
     over = time.time()
     wait_until(lambda: time.time() > over + 0.05)
@@ -374,18 +370,13 @@ def test_a_full_disk_is_named_and_nothing_half_is_left(
         subprocess.run(["umount", str(full)], check=True)
 
 
-def test_outputs_come_while_the_run_goes_on_and_after_it(
-    pool: sky.Compute, project: Path, tmp_path: Path
-) -> None:
+def test_outputs_come_while_the_run_goes_on_and_after_it(pool: sky.Compute, project: Path, tmp_path: Path) -> None:
     go_on = tmp_path / "go"
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: write_and_wait(str(go_on)) @ pool)
         try:
             wait_until(
-                lambda: (
-                    sorted(path.name for path in project.glob("outputs/*/r1/live/*"))
-                    == ["both.txt", "one.txt"]
-                )
+                lambda: sorted(path.name for path in project.glob("outputs/*/r1/live/*")) == ["both.txt", "one.txt"]
             )
             assert not list(project.glob("outputs/*/*/live/last.txt"))
         finally:
@@ -409,9 +400,7 @@ def test_outputs_come_while_the_run_goes_on_and_after_it(
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_who_comes_to_a_pool_has_the_outputs_of_others_runs_too(
-    pool: sky.Compute, world: Path, tmp_path: Path
-) -> None:
+def test_who_comes_to_a_pool_has_the_outputs_of_others_runs_too(pool: sky.Compute, world: Path, tmp_path: Path) -> None:
     go_on, env = tmp_path / "go", os.environ | {"SKYWARD_HOME": str(world)}
     comes = "import sys, skyward_core as sky\nwith sky.attach('writers') as pool: sys.stdin.read()"
     with ThreadPoolExecutor(1) as beside:

@@ -80,9 +80,7 @@ def test_what_goes_with_its_machine_is_fetched_or_named(
         news: list[str] = []
         compute.pool.news.subscribe(lambda event: news.append(getattr(event, "detail", "")), None)
         submit(compute.pool.down(keep_outputs=said)).result()
-    assert any("what its ranks wrote is brought here" in each for each in news) == bool(
-        most if said is None else said
-    )
+    assert any("what its ranks wrote is brought here" in each for each in news) == bool(most if said is None else said)
     assert compute.receipt is not None
     came = sorted(path.name for path in (project / "outputs" / key).rglob("*") if path.name != ".gitignore")
     if said:
@@ -214,9 +212,7 @@ def test_a_fetch_ends_with_the_pool_that_another_client_ends(
         coming = beside.submit(other.fetch, "ended/**", to=tmp_path)
         wait_until(lambda: through_ssh)
         assert compute.pool is not None and submit(compute.pool.down()).result().ok
-        with pytest.raises(
-            PoolError, match=r"here: ended/a, .*ended/e and 2 more of node 0: .* was ended at"
-        ):
+        with pytest.raises(PoolError, match=r"here: ended/a, .*ended/e and 2 more of node 0: .* was ended at"):
             coming.result(50)
     assert len(through_ssh) == 1 and not (tmp_path / PARTS).exists()
 

@@ -212,9 +212,7 @@ def test_a_stop_reaches_code_where_python_discards_exceptions(
     assert said(pool) == ""
 
 
-def test_a_child_that_comes_to_the_end_of_a_call_is_none_of_the_worker(
-    pool: sky.Compute, tmp_path: Path
-) -> None:
+def test_a_child_that_comes_to_the_end_of_a_call_is_none_of_the_worker(pool: sky.Compute, tmp_path: Path) -> None:
     def body() -> None:
         child = os.fork()
         if child:

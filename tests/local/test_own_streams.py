@@ -83,9 +83,7 @@ def all_end_with(pool: sky.Compute, text: bytes) -> bool:
     return bool(runs) and all(log_of(pool, last_run(pool), rank, "err").endswith(text) for rank in range(4))
 
 
-def test_a_rank_that_empties_its_own_log_is_said_and_goes_on_being_heard(
-    pool: sky.Compute, tmp_path: Path
-) -> None:
+def test_a_rank_that_empties_its_own_log_is_said_and_goes_on_being_heard(pool: sky.Compute, tmp_path: Path) -> None:
     fetched, heard = tmp_path / "fetched", tmp_path / "heard"
 
     def job(fetched: str, heard: str) -> None:

@@ -170,9 +170,7 @@ def local_library(project: Path) -> None:
     info = packages / "mylib-1.0.dist-info"
     info.mkdir()
     (info / "RECORD").write_text("mylib.pth,,\n")
-    (info / "direct_url.json").write_text(
-        json.dumps({"url": library.as_uri(), "dir_info": {"editable": True}})
-    )
+    (info / "direct_url.json").write_text(json.dumps({"url": library.as_uri(), "dir_info": {"editable": True}}))
 
 
 @pytest.mark.proof("1 s of a processor")

@@ -74,9 +74,7 @@ def test_what_waits_on_a_pool_that_another_process_ends_is_told_who_did(home: Pa
         with pytest.raises(sky.PoolGone, match=f"process {pid} "):
             _ = list(trickle() >> compute)
         wait_until(lambda: compute.pool.view.state == "gone", what="the view's end")
-        assert compute.pool.view.ended_at == Ledger().pool(compute.pool.row.token).ended_at, (
-            "not when we saw it"
-        )
+        assert compute.pool.view.ended_at == Ledger().pool(compute.pool.row.token).ended_at, "not when we saw it"
     assert compute.receipt is not None
     assert compute.receipt.ok
 

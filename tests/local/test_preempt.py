@@ -45,10 +45,7 @@ class Lends(sky.Local):
         """What it has taken back is gone from one moment to the next, and it says so."""
         seen = await super().describe(pool, known)
         taken = {"preempted": "it says so"}
-        return [
-            replace(each, extra=each.extra | taken) if Path(f"{each.id}.taken").exists() else each
-            for each in seen
-        ]
+        return [replace(each, extra=each.extra | taken) if Path(f"{each.id}.taken").exists() else each for each in seen]
 
     def notices(self, machine: Machine) -> str:
         return PROGRAM.format(path=f"{machine.id}.says")
@@ -257,8 +254,7 @@ def test_handlers_of_scripts_go_on_to_work(home: Path, steps: Steps, tmp_path: P
     text = "import signal, sys, time\nfrom pathlib import Path\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
     leaves.write_text(f"{text}Path({str(tmp_path)!r}, 'begun-0').touch()\ntime.sleep(600)\n")
     works: list[Any] = [
-        sky.function(each)(lambda: steps.take("begun"))
-        for each in (by_flag, by_native_code, by_leaving, by_callback)
+        sky.function(each)(lambda: steps.take("begun")) for each in (by_flag, by_native_code, by_leaving, by_callback)
     ]
     kinds = []
     for work in [*works, sky.script(leaves)]:
@@ -274,9 +270,7 @@ def test_handlers_of_scripts_go_on_to_work(home: Path, steps: Steps, tmp_path: P
     assert kinds == [["early [2, 1]"], ["native [1]"], "Preempted", "Preempted", "Preempted"]
 
 
-def test_an_agent_that_follows_one_that_died_tells_ranks_nothing_twice(
-    pool: sky.Compute, steps: Steps
-) -> None:
+def test_an_agent_that_follows_one_that_died_tells_ranks_nothing_twice(pool: sky.Compute, steps: Steps) -> None:
     def train() -> list[str]:
         heard: list[str] = []
         signal.signal(signal.SIGTERM, lambda *_: heard.append("signal"))

@@ -69,9 +69,7 @@ def pool_for(home: Path, **options: Any) -> sky.Compute:
     return sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=False, **options))
 
 
-def test_when_the_pool_has_returned(
-    home: Path, tmp_path: Path, work: Callable[..., sky.PendingFunction]
-) -> None:
+def test_when_the_pool_has_returned(home: Path, tmp_path: Path, work: Callable[..., sky.PendingFunction]) -> None:
     with pool_for(home) as pool:
         assert work(str(tmp_path)) @ pool == [1]
     assert written(tmp_path) == WRITTEN
@@ -94,9 +92,7 @@ def test_after_exit_and_cancel_and_what_it_prints_is_the_runs(
         wait_until(lambda: written(other) == WRITTEN, what="all that the cancelled run wrote")
 
 
-def test_when_its_gang_is_made_anew(
-    home: Path, tmp_path: Path, work: Callable[..., sky.PendingFunction]
-) -> None:
+def test_when_its_gang_is_made_anew(home: Path, tmp_path: Path, work: Callable[..., sky.PendingFunction]) -> None:
     def die() -> None:
         import os
 

@@ -60,9 +60,7 @@ def test_a_dry_run_says_what_files_say_of_the_interpreter(cli: Cli, mark: Path) 
     assert not mark.exists(), mark.read_text()
 
 
-def test_git_runs_no_program_that_a_project_configures(
-    cli: Cli, mark: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_git_runs_no_program_that_a_project_configures(cli: Cli, mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """These calls belong to a launch; there, too, nothing of the repository's configuration is run."""
     monkeypatch.chdir(cli.folder)
     listed = {item.path for item in manifest(cli.folder).items}

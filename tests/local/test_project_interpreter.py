@@ -195,9 +195,7 @@ def tiny_variables(wheels: Path) -> dict[str, str]:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_another_client_starts_agents_with_the_pool_s_interpreter(
-    project: Path, environments: dict[str, Path]
-) -> None:
+def test_another_client_starts_agents_with_the_pool_s_interpreter(project: Path, environments: dict[str, Path]) -> None:
     program = owned(project, environments)
     chosen = interpreter_of(project / "train.py")
     with up(project / "train.py", chosen) as pool:
@@ -213,9 +211,7 @@ def test_another_client_starts_agents_with_the_pool_s_interpreter(
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_what_another_python_has_pickled_is_refused_in_words(
-    project: Path, environments: dict[str, Path]
-) -> None:
+def test_what_another_python_has_pickled_is_refused_in_words(project: Path, environments: dict[str, Path]) -> None:
     script = project / "plain.py"
     script.write_text("import skyward_core as sky\n@sky.function\ndef f(): return 1\n")
     own = interpreter_of(script)
@@ -223,9 +219,7 @@ def test_what_another_python_has_pickled_is_refused_in_words(
     with up(script, own) as pool:
         assert pool.result() == 1
         pool.interpreter = interpreter_of(script)
-        with pytest.raises(
-            UsageError, match=rf"f cannot run in pool p, .*{program} \(\.venv of project train-it\)"
-        ):
+        with pytest.raises(UsageError, match=rf"f cannot run in pool p, .*{program} \(\.venv of project train-it\)"):
             pool.run("f")
         with pytest.raises(UsageError, match="bytecode"):
             pool.run("f")
@@ -290,9 +284,7 @@ def test_an_environment_that_is_gone_is_made_by_the_node(inline: Path) -> None:
 
 def test_an_environment_that_cannot_be_made_is_told(inline: Path) -> None:
     inline.write_text(inline.read_text().replace("skytiny==1.0", "skytiny==9.9"))
-    with pytest.raises(
-        PoolError, match=r"(?s)environment of the inline metadata of inline.py cannot .*skytiny==9.9"
-    ):
+    with pytest.raises(PoolError, match=r"(?s)environment of the inline metadata of inline.py cannot .*skytiny==9.9"):
         loaded(inline)
 
 
@@ -307,9 +299,7 @@ def test_a_client_that_is_killed_while_it_makes_an_environment_leaves_no_install
         index.settimeout(60)
         port = index.getsockname()[1]
         links = f'find-links = ["http://127.0.0.1:{port}/"]'
-        inline.write_text(
-            whole.replace('find-links = ["wheels"]', links).replace("skytiny==1.0", "skytiny==1.0.0")
-        )
+        inline.write_text(whole.replace('find-links = ["wheels"]', links).replace("skytiny==1.0", "skytiny==1.0.0"))
         chosen = interpreter_of(inline)
         with Cli(tmp_path).begin("run", f"{inline}:f") as client:
             link, _ = index.accept()  # an installer asks, and is never answered
@@ -418,10 +408,7 @@ def test_an_environment_of_a_project_that_is_broken_is_told(project: Path) -> No
     (project / ".venv" / "bin").mkdir(parents=True)
     done = command("train.py:f")
     assert done.returncode != 0 and "Traceback" not in done.stderr
-    assert (
-        f"{project}/.venv (.venv of project train-it) has no bin/python: make it anew, or remove it"
-        in done.stderr
-    )
+    assert f"{project}/.venv (.venv of project train-it) has no bin/python: make it anew, or remove it" in done.stderr
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")

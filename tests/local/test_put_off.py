@@ -41,9 +41,7 @@ def use() -> dict[str, object]:
     return {
         "doc": kind.__doc__,
         "logged": "ZeroDivisionError" in written.getvalue() and "ZeroDivisionError" in text,
-        "files": [
-            str(module.__file__).rpartition("/")[2] for module in (dis, inspect, platform, traceback, uuid)
-        ],
+        "files": [str(module.__file__).rpartition("/")[2] for module in (dis, inspect, platform, traceback, uuid)],
         "same": sys.modules["inspect"] is inspect and not inspect.signature(lambda: 0).parameters,
         "known": [
             (cloudpickle.cloudpickle.HAVE_ARGUMENT, cloudpickle.cloudpickle.EXTENDED_ARG)

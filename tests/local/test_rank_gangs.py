@@ -194,9 +194,7 @@ def test_broadcasts_and_sweeps_of_other_gangs_take_turns(node: sky.Compute) -> N
     assert len(got["tasks"]) == 6
 
 
-def test_what_cannot_run_on_several_ranks_is_refused(
-    node: sky.Compute, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_run_on_several_ranks_is_refused(node: sky.Compute, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(sky.UsageError, match="generator, or an argument that is one, is for one rank alone"):
         sky.sweep(place, n=[(each for each in [1, 2])]).with_ranks(2) @ node
     (link,) = node.pool.links

@@ -115,9 +115,7 @@ def test_an_agent_that_is_killed_while_ranks_are_set_up(nodes: sky.Compute, fold
         os.kill(pid, signal.SIGSTOP)
     for pid in (*agents, *ranks):
         os.kill(pid, signal.SIGKILL)
-    wait_until(
-        lambda: all(link.up for link in nodes.pool.links) and set(agents).isdisjoint(agent_pids(nodes))
-    )
+    wait_until(lambda: all(link.up for link in nodes.pool.links) and set(agents).isdisjoint(agent_pids(nodes)))
     (folder / "fails.2.1").unlink()
     trials.wait()
     assert {trial.outcome for trial in trials} <= {"returned", "exited"}

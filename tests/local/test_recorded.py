@@ -109,15 +109,10 @@ def test_secrets_that_the_packing_client_knows_are_blanked(
     assert SECRET not in text and "open-sesame" not in text and "a token ***" in text
 
 
-def test_a_run_alone_can_be_packed_and_a_file_that_is_there_stays(
-    key: str, ledger: Ledger, tmp_path: Path
-) -> None:
+def test_a_run_alone_can_be_packed_and_a_file_that_is_there_stays(key: str, ledger: Ledger, tmp_path: Path) -> None:
     row = ledger.find(key)
     assert row is not None
-    assert (
-        "nothing"
-        not in played(pack(ledger, row, ledger.runs(row.token)[0].run, tmp_path / "a").path).view.runs
-    )
+    assert "nothing" not in played(pack(ledger, row, ledger.runs(row.token)[0].run, tmp_path / "a").path).view.runs
     assert played(pack(ledger, row, "other", tmp_path / "b").path).view.runs == {}
     with pytest.raises(FileExistsError):
         pack(ledger, row, "", tmp_path / "a")

@@ -86,11 +86,7 @@ def test_ranks_have_the_variables_of_torchrun_and_a_port_that_is_theirs(pool):
             ends(how) @ pool
         told = failed.value.outcomes[1].error
         assert told is not None and "exited with status 3" in told.message
-        assert (
-            told.message.startswith("BadBatch: no labels")
-            == (told.traceback == "in load_labels")
-            == (how == "said")
-        )
+        assert told.message.startswith("BadBatch: no labels") == (told.traceback == "in load_labels") == (how == "said")
     again, _ = found() @ pool
     assert again["MASTER_PORT"] != first["MASTER_PORT"]
 

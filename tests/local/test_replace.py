@@ -116,9 +116,7 @@ def test_logs_go_on_where_the_lost_machine_s_ended(home: Path, node: int) -> Non
         wait_until(lambda: compute.pool.view.logs.rank(node).lines(0, 9) == ["before", "after"])
         name = f"r{node:03d}.out"
         assert compute.pool.archive.tail(name, 99) == b"before\nafter\n"
-    ((_, span),) = [
-        (log, span) for _, ranges in Ledger().outcomes(run) for log, span in ranges.items() if log == name
-    ]
+    ((_, span),) = [(log, span) for _, ranges in Ledger().outcomes(run) for log, span in ranges.items() if log == name]
     assert span == [len("before\n"), len("before\nafter\n")]
 
 
@@ -145,9 +143,7 @@ def test_tasks_go_to_the_nodes_that_are_there(home: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_without_another_machine_broadcasts_are_refused_in_words(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_another_machine_broadcasts_are_refused_in_words(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Provider(monkeypatch)
     monkeypatch.setattr(
         node_recovery, "REPLACEMENT_PAUSES", (600.0, 600.0)
@@ -218,9 +214,7 @@ def test_a_front_end_knows_what_leaving_does_to_a_run(home: Path, monkeypatch: p
             session.detach()
 
 
-def test_a_run_that_waits_is_cancelled_when_its_client_leaves(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_waits_is_cancelled_when_its_client_leaves(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody could ever answer it: no node has heard of it."""
     shop = Provider(monkeypatch)
     monkeypatch.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.05, 0.05))
@@ -234,9 +228,7 @@ def test_a_run_that_waits_is_cancelled_when_its_client_leaves(
         ours = beside.submit(lambda: rank() @ compute)
         wait_until(lambda: len(compute.pool.runs) == 1)
         other.detach()
-        with pytest.raises(
-            sky.Cancelled, match="left the pool before it was started; it was sent to no node"
-        ):
+        with pytest.raises(sky.Cancelled, match="left the pool before it was started; it was sent to no node"):
             waits.result(30)
         row = Ledger().run(run)
         assert row is not None
@@ -271,9 +263,7 @@ def test_a_client_that_leaves_is_told_where_its_run_goes_on(home: Path, tmp_path
             assert again.wait(run) == [0, 1]
 
 
-def test_a_machine_that_does_not_come_up_is_followed_by_another(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_that_does_not_come_up_is_followed_by_another(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.05, 0.05))
     real, broken = sky.Local.replace, list[Machine]()
 
@@ -304,9 +294,7 @@ def test_two_clients_see_the_new_machine_and_one_makes_it(home: Path) -> None:
             lose(compute, 1)
             wait_for(compute, "degraded")
             wait_for(compute, "up")
-            wait_until(
-                lambda: other.state == "up" and other.nodes[1].phase == "ready", 30.0, "the other client"
-            )
+            wait_until(lambda: other.state == "up" and other.nodes[1].phase == "ready", 30.0, "the other client")
             run = session.launch(compute.name, make_task(rank())).result(30)
             session.wait(compute.name, run.id).result(30)
             assert [out.summary.json for out in run.outcomes() if out.summary] == [0, 1]
@@ -324,9 +312,7 @@ def which() -> int:
     return sky.instance_info().rank
 
 
-def test_two_clients_of_different_minds_end_up_with_one_machine(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_clients_of_different_minds_end_up_with_one_machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To one a machine is gone, while the other finds it fit for a new agent: one decides, the other follows."""
     asked = asyncio.Event()
     gone = asyncio.Event()
@@ -342,11 +328,7 @@ def test_two_clients_of_different_minds_end_up_with_one_machine(
 
         async def describe(local: sky.Local, pool: str, known: Sequence[Machine]) -> list[Machine]:
             seen = await real(local, pool, known)
-            if (
-                len(known) > 1
-                or seen[0].id != compute.pool.machines[1].id
-                or (asked.is_set() and gone.is_set())
-            ):
+            if len(known) > 1 or seen[0].id != compute.pool.machines[1].id or (asked.is_set() and gone.is_set()):
                 return seen
             if local is second:
                 asked.set()

@@ -63,10 +63,7 @@ def test_a_run_that_gets_another_python_than_it_had_is_told_so(cli: Cli, tmp_pat
     shutil.rmtree(folder / ".venv")
     told = cli("rerun", run, "--dry-run").stderr
     had = f"run {run}: it had Python {another_python().version} at {folder}/.venv/bin/python (.venv of project project)"
-    assert (
-        f"{had}, and this one has Python {sys.version.split()[0]} at {sys.executable} (this program's own)"
-        in told
-    )
+    assert f"{had}, and this one has Python {sys.version.split()[0]} at {sys.executable} (this program's own)" in told
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -103,9 +100,7 @@ def test_what_cannot_be_launched_again_is_refused_in_words(cli: Cli) -> None:
     cli.folder.joinpath("moved.py").rename(cli.folder / "maths.py")
 
 
-def test_a_client_that_dies_as_its_run_starts_has_kept_its_launch(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_dies_as_its_run_starts_has_kept_its_launch(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     git = cli.write("git", "#!/bin/sh\nexec sleep 60\n")  # it has not come to that yet
     git.chmod(0o700)
     monkeypatch.setitem(cli.env, "PATH", f"{cli.folder}:{cli.env['PATH']}")
@@ -147,10 +142,7 @@ def test_a_job_is_run_again_whole_as_it_was_kept(cli: Cli) -> None:
     assert "| run 7 13 0" in done.stdout
     assert not any(b"in-the-file-1" in path.read_bytes() for path in (cli.folder / "home").rglob("*.json"))
     refused = cli("rerun", setup, status=2)
-    assert (
-        "HF_TOKEN of task.yaml is a secret, of which no value is kept: give --secret HF_TOKEN"
-        in refused.stderr
-    )
+    assert "HF_TOKEN of task.yaml is a secret, of which no value is kept: give --secret HF_TOKEN" in refused.stderr
     cli.write("task.yaml", "run: exit 9\n")
     again = cli("rerun", setup, "--secret", "HF_TOKEN=short-one")
     assert "task.yaml is not what it was: this runs what was kept of it" in again.stderr
@@ -220,6 +212,4 @@ def commands_are_run_again(cli: Cli) -> None:
 @pytest.mark.proof("1 s of a processor")
 def test_variables_of_a_job_are_refused_for_a_script(cli: Cli) -> None:
     run = run_of(cli("run", "maths.py"))
-    assert (
-        "are of job files and commands: leave them out" in cli("rerun", run, "--env", "A=1", status=2).stderr
-    )
+    assert "are of job files and commands: leave them out" in cli("rerun", run, "--env", "A=1", status=2).stderr

@@ -30,9 +30,7 @@ run: |
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     made = Cli(tmp_path_factory.mktemp("queue"))
-    made.env["HOME"] = str(
-        made.folder / "home"
-    )  # a job's shell reads its start-up file, and a person's may take locks
+    made.env["HOME"] = str(made.folder / "home")  # a job's shell reads its start-up file, and a person's may take locks
     made.write("up.yaml", "num_nodes: 3\nrun: 'true'\n")
     made("launch", "up.yaml", "-c", "q")
     yield made

@@ -487,6 +487,4 @@ def test_all_clients_tell_the_same_of_a_run_in_every_order(proofs: bool) -> None
     count = 60 if proofs else 3
     # An example takes half a second: a failure is shown as it was found.
     phases = (Phase.reuse, Phase.generate)
-    run_state_machine_as_test(
-        RunStates, settings=settings(max_examples=count, stateful_step_count=15, phases=phases)
-    )
+    run_state_machine_as_test(RunStates, settings=settings(max_examples=count, stateful_step_count=15, phases=phases))

@@ -184,9 +184,7 @@ def test_a_rank_gives_a_script_what_python_gives_it(pool, cli):
     # What was pickled there is the script's own.
     load = "import runpy, pickle, sys; sys.modules['__main__'].__dict__.update(runpy.run_path('train.py'))\n"
     load += "print(pickle.load(open('config-1.pickle', 'rb')))"
-    loaded = subprocess.run(
-        [sys.executable, "-c", load], cwd=cli.folder, capture_output=True, text=True, check=True
-    )
+    loaded = subprocess.run([sys.executable, "-c", load], cwd=cli.folder, capture_output=True, text=True, check=True)
     assert loaded.stdout == "Cfg(width=3)\n"
 
 
@@ -308,9 +306,7 @@ def test_mains_of_click_typer_and_hydra_are_as_alone(pool, cli, script, words, s
         with pytest.raises(sky.RunError) as failed:
             sky.script(script, words) @ pool
         # The other is not begun any more where it was still starting.
-        ended = {
-            each.rank: each.exit_code for each in failed.value.outcomes.values() if each.kind == "exited"
-        }
+        ended = {each.rank: each.exit_code for each in failed.value.outcomes.values() if each.kind == "exited"}
         assert set(ended.values()) == {status}
     else:
         ended = dict.fromkeys((0, 1))
@@ -347,9 +343,7 @@ def test_torchrun_tells_the_only_process_its_place_and_run_does_where_it_is_aske
 
 
 def test_the_command_line_runs_one_with_words_of_its_own(cli):
-    found = cli(
-        "run", "train.py", "--ranks-per-node", 2, "--json", "--", "--epochs", 3, "--how", "4", status=4
-    )
+    found = cli("run", "train.py", "--ranks-per-node", 2, "--json", "--", "--epochs", 3, "--how", "4", status=4)
     found = json.loads(found.stdout.splitlines()[-1])
     assert found["function"] == "train.py"
     assert "sys.exit(4)" in found["root_cause"]["message"]

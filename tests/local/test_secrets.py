@@ -134,9 +134,7 @@ def test_nothing_of_what_is_yielded_is_shown_nor_can_others_see_it_meanwhile(
     holders = {pid for pid, found in around.items() if any(secret.encode() in found for secret in SEEN)}
     assert holders
     assert holders <= workers, [(pid, seen_of(pid, "cmdline")) for pid in holders - workers]
-    assert not any(mode & 0o077 for mode in spooled), (
-        "the spool, which has what was printed, is its user's alone"
-    )
+    assert not any(mode & 0o077 for mode in spooled), "the spool, which has what was printed, is its user's alone"
 
 
 def seen_of(pid: int, what: str) -> bytes:

@@ -76,9 +76,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sky.Compute]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("work"))
         options = sky.Options(console=False, grace=5)
-        with sky.Compute(
-            provider=sky.Local(), nodes=2, plugins=[sky.plugins.shared()], options=options
-        ) as compute:
+        with sky.Compute(provider=sky.Local(), nodes=2, plugins=[sky.plugins.shared()], options=options) as compute:
             yield compute
     assert not private_folder(plugin(compute).token).exists()
 

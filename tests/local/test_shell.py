@@ -26,9 +26,7 @@ KEY = "sk-" + "NobodyMayRead" * 2
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sky.Compute]:
     folder = tmp_path_factory.mktemp("shell")
     (folder / "sub").mkdir()
-    with sky.Compute(
-        provider=sky.Local(), nodes=2, name="shell", image=sky.Image(workdir=str(folder))
-    ) as compute:
+    with sky.Compute(provider=sky.Local(), nodes=2, name="shell", image=sky.Image(workdir=str(folder))) as compute:
         yield compute
 
 
@@ -124,9 +122,7 @@ def test_secrets_are_blanked_and_nobody_sees_the_command(pool: sky.Compute) -> N
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_python_is_the_ranks_also_where_its_folder_has_it_by_its_version_alone(
-    tmp_path: Path, home: Path
-) -> None:
+def test_python_is_the_ranks_also_where_its_folder_has_it_by_its_version_alone(tmp_path: Path, home: Path) -> None:
     known = another_python()
     named = tmp_path / "bin" / "python{}.{}".format(*known.version.split("."))
     named.parent.mkdir()
@@ -134,14 +130,10 @@ def test_python_is_the_ranks_also_where_its_folder_has_it_by_its_version_alone(
     named.with_name("python3").symlink_to(sys.executable)  # the host's own
     chosen = Interpreter(str(named), known.prefix, known.version, "--python")
     options = sky.Options(console=False)
-    text = (
-        f"for each in python python3; do $each -c 'import sys; print(sys.version)' >> {tmp_path}/said; done"
-    )
+    text = f"for each in python python3; do $each -c 'import sys; print(sys.version)' >> {tmp_path}/said; done"
     session = Session()
     try:
-        session.create(
-            sky.PoolSpec(name="named", provider=sky.Local(), interpreter=chosen, options=options)
-        ).result(60)
+        session.create(sky.PoolSpec(name="named", provider=sky.Local(), interpreter=chosen, options=options)).result(60)
         run = session.launch("named", shell_task([text], {}, {})).result(60)
         assert session.wait("named", run.id).result(60).state == "done"
         assert session.down("named").result(60).ok

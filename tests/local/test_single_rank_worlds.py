@@ -126,9 +126,7 @@ def test_a_task_that_is_cancelled_or_killed_takes_no_gang_with_it(pool: sky.Comp
     assert worlds([world_of() >> pool, *(world_of() @ pool)]) == [([1], 1), ([2], 2), ([2], 2)]
 
 
-def test_a_task_survives_the_death_of_the_process_that_waits_its_turn(
-    pool: sky.Compute, tmp_path: Path
-) -> None:
+def test_a_task_survives_the_death_of_the_process_that_waits_its_turn(pool: sky.Compute, tmp_path: Path) -> None:
     gang = world_of() @ pool
     places = {pid for *_, pid in sky.gather(*[world_of() for _ in range(4)]) >> pool}
     assert second_workers(pool) == places and len(places) == 2

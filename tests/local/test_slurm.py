@@ -137,9 +137,7 @@ def test_a_start_that_is_given_up_leaves_nothing_in_the_queue(cluster: SlurmClus
     assert cluster.jobs() == []
 
 
-def test_a_job_that_somebody_cancels_in_the_queue_is_not_submitted_anew(
-    cluster: SlurmCluster, home: Path
-) -> None:
+def test_a_job_that_somebody_cancels_in_the_queue_is_not_submitted_anew(cluster: SlurmCluster, home: Path) -> None:
     session = Session()
     options = sky.Options(console=False, wait_for_capacity="1h")
     try:
@@ -258,9 +256,7 @@ def test_a_client_killed_at_its_submission_leaks_nothing(
     assert [job.split("|")[2] for job in cluster.jobs("all") if "skyward-killed" in job][-1] == "CANCELLED"
 
 
-def test_what_no_ledger_remembers_is_swept_and_what_is_another_s_is_not(
-    cluster: SlurmCluster, home: Path
-) -> None:
+def test_what_no_ledger_remembers_is_swept_and_what_is_another_s_is_not(cluster: SlurmCluster, home: Path) -> None:
     for ledger, token in ((ledger_id(), "a" * 16), ("0" * 16, "b" * 16)):
         cluster(
             "sbatch", f"--job-name=skyward-lost.{token}", f"--comment={comment(ledger)}", "-o", "/dev/null", "--wrap",
@@ -315,9 +311,7 @@ def test_a_login_host_runs_the_commands_and_is_the_way_to_the_nodes(
 
 
 def test_what_makes_no_sense_is_refused_in_words(cluster: SlurmCluster, home: Path) -> None:
-    with pytest.raises(
-        PoolError, match=r"sbatch on this machine failed: .*invalid partition specified: nowhere"
-    ):
+    with pytest.raises(PoolError, match=r"sbatch on this machine failed: .*invalid partition specified: nowhere"):
         pool("bad", partition="nowhere").__enter__()
     with pytest.raises(UsageError, match=r"the cluster names no H100 among its GPUs: it has gpu:a100:2"):
         sky.Compute(provider=sky.Slurm(), accelerator="H100", nodes=1, name="bad", options=QUIET).__enter__()

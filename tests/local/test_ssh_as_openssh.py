@@ -99,9 +99,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     authority.generate_user_certificate(one, "me").write_certificate(folder / "signed")
     two = asyncssh.read_public_key(folder / "two.pub")
     authority.generate_user_certificate(two, "me").write_certificate(folder / "two-cert.pub")
-    started = subprocess.run(
-        ["ssh-agent", "-s", "-a", folder / "agent"], check=True, capture_output=True, text=True
-    )
+    started = subprocess.run(["ssh-agent", "-s", "-a", folder / "agent"], check=True, capture_output=True, text=True)
     agent = int(started.stdout.partition("SSH_AGENT_PID=")[2].partition(";")[0])
     held = [folder / "agent's own", folder / "three", folder / "one"]
     env = {**os.environ, "SSH_AUTH_SOCK": str(folder / "agent")}
@@ -138,9 +136,7 @@ class Writer:
         ending = self.random.choice(["\n", "\n", "\r\n"])
         way = f"ProxyCommand bash {relay} %n %h %p %r %%"
         # Without its own way, a jump host often leads to itself.
-        head = self.random.choice(
-            [[], ["Host gate gamma", way, "Match all"], ["Host gate gamma", way, "Host *"]]
-        )
+        head = self.random.choice([[], ["Host gate gamma", way, "Match all"], ["Host gate gamma", way, "Host *"]])
         tail = [
             "Host *", way, f"IdentityFile {keys}/last", "KexAlgorithms curve25519-sha256",
             f"UserKnownHostsFile {keys}/known", "GlobalKnownHostsFile /dev/null", "BatchMode yes", "LogLevel ERROR",
@@ -233,13 +229,9 @@ async def asked(file: Path, name: str) -> dict[str, str] | None:
     host, _, port = host.partition(":")
     said = {"-J": jump, "-l": user, "-p": port}
     words = ["ssh", "-G", "-F", str(file), *(word for each in said.items() if each[1] for word in each), host]
-    done = await asyncio.to_thread(
-        subprocess.run, words, stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
+    done = await asyncio.to_thread(subprocess.run, words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     return (
-        dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
-        if done.returncode == 0
-        else None
+        dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line) if done.returncode == 0 else None
     )
 
 
@@ -285,9 +277,7 @@ CASES = [pytest.param(seed, marks=pytest.mark.proof("20 s of a processor", after
 
 
 @pytest.mark.parametrize("seed", CASES)
-async def test_a_name_means_what_it_means_to_ssh(
-    seed: int, keys: Path, recorder: Recorder, tmp_path: Path
-) -> None:
+async def test_a_name_means_what_it_means_to_ssh(seed: int, keys: Path, recorder: Recorder, tmp_path: Path) -> None:
     await compare(Writer(seed, tmp_path, keys, recorder.port).file, recorder, NAMES[:2])
 
 
@@ -302,9 +292,7 @@ KEY_LINES = [
 
 
 @pytest.mark.parametrize("lines", KEY_LINES)
-async def test_the_keys_that_ssh_offers_are_offered(
-    lines: str, keys: Path, recorder: Recorder, tmp_path: Path
-) -> None:
+async def test_the_keys_that_ssh_offers_are_offered(lines: str, keys: Path, recorder: Recorder, tmp_path: Path) -> None:
     given = lines.format(keys=keys).split("\n")
     await compare(Writer(0, tmp_path, keys, recorder.port, given).file, recorder, ["alpha", "ann@alpha"])
 

@@ -27,9 +27,7 @@ from tests.support.sshd import Host
 
 @pytest.fixture
 def target(host: Host, known: Path) -> Target:
-    return Target(
-        "127.0.0.1", port=host.port, keys=(str(host.client_key),), known_hosts=str(known), config=False
-    )
+    return Target("127.0.0.1", port=host.port, keys=(str(host.client_key),), known_hosts=str(known), config=False)
 
 
 async def nothing(link: connection.HostConnection) -> None:
@@ -94,9 +92,7 @@ async def until_none(connections: set[Any]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_the_first_to_connect_takes_it_and_the_next_gets_one_of_its_own(
-    host: Host, target: Target
-) -> None:
+async def test_the_first_to_connect_takes_it_and_the_next_gets_one_of_its_own(host: Host, target: Target) -> None:
     await connection.open_early([target], Dials([]), nothing)
     first = await connection.connect(target, patience=0)
     second = await connection.connect(target, patience=0)
@@ -119,9 +115,7 @@ async def test_one_that_nobody_took_is_closed(host: Host, target: Target) -> Non
     await (await connection.connect(target, patience=0)).close()
 
 
-async def test_a_host_that_is_not_there_yet_is_tried_again_by_who_needs_it(
-    host: Host, target: Target
-) -> None:
+async def test_a_host_that_is_not_there_yet_is_tried_again_by_who_needs_it(host: Host, target: Target) -> None:
     await host.stop()
     await connection.open_early([target], Dials([]), nothing)
     with pytest.raises(PoolError, match="refuses"):

@@ -125,9 +125,7 @@ async def test_a_pool_torn_down_while_a_key_is_judged_never_comes_up(host: Host,
 
     session = Session()
     session.on_host_key(hook)
-    creation = session.create(
-        PoolSpec(name="judged", provider=provider(host, tmp_path / "none", host_keys="ask"))
-    )
+    creation = session.create(PoolSpec(name="judged", provider=provider(host, tmp_path / "none", host_keys="ask")))
     assert await asyncio.to_thread(asked.wait, 20)
     receipt = await asyncio.wrap_future(session.down("judged"))
     assert receipt.ok and receipt.created == 1
@@ -208,9 +206,7 @@ async def test_a_session_that_ends_withdraws_its_questions(host: Host, tmp_path:
 
     session = Session()
     session.on_host_key(hook)
-    creation = session.create(
-        PoolSpec(name="judged", provider=provider(host, tmp_path / "none", host_keys="ask"))
-    )
+    creation = session.create(PoolSpec(name="judged", provider=provider(host, tmp_path / "none", host_keys="ask")))
     assert await asyncio.to_thread(asked.wait, 20)
     await asyncio.to_thread(session.detach)
     assert withdrawn.is_set()

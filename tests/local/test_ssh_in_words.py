@@ -34,9 +34,7 @@ def host(host: Host) -> Host:
     return host
 
 
-async def test_another_python_is_named_before_anything_is_sent(
-    host: Host, known: Path, tmp_path: Path
-) -> None:
+async def test_another_python_is_named_before_anything_is_sent(host: Host, known: Path, tmp_path: Path) -> None:
     other = tmp_path / "python3.9"
     other.write_text('#!/bin/sh\n[ "$1" = -V ] && echo Python 3.9.1 && exit\nexit 97\n')
     other.chmod(0o755)
@@ -175,9 +173,7 @@ async def test_a_failing_setup_command_fails_with_its_last_words(host: Host, kno
     reports = Reports()
     async with running(transport):
         with pytest.raises(Failed, match=r"(?s)exit code 3.*no such thing"):
-            await transport.prepare(
-                config(image={"setup": ["echo looking; echo no such thing; exit 3"]}), reports
-            )
+            await transport.prepare(config(image={"setup": ["echo looking; echo no such thing; exit 3"]}), reports)
         assert "looking" in reports.of("installed")
 
 
@@ -200,9 +196,7 @@ async def test_a_wrong_key_names_user_and_remedy(host: Host, known: Path, tmp_pa
         known_hosts=str(known),
         config=False,
     )
-    with pytest.raises(
-        CredentialsRefused, match=r"accepts none of the keys offered for user 'me'.*ssh-copy-id"
-    ):
+    with pytest.raises(CredentialsRefused, match=r"accepts none of the keys offered for user 'me'.*ssh-copy-id"):
         await connection.connect(wish)
 
 

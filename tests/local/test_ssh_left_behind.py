@@ -70,9 +70,7 @@ def test_a_live_agent_keeps_its_folder_however_quiet_it_is(tmp_path: Path) -> No
 def worker(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     mark = {host_inspection.MARK: str(tmp_path / "pools" / "orphans.a.0")}
     code = "print('here', flush=True); input()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], env=mark, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    process = subprocess.Popen([sys.executable, "-c", code], env=mark, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     if process.stdout is not None:
         process.stdout.readline()  # in the middle of its exec a process has no environment
     yield process
@@ -81,9 +79,7 @@ def worker(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are found by /proc")
-def test_workers_that_outlived_their_agent_keep_its_folder(
-    tmp_path: Path, worker: subprocess.Popen[bytes]
-) -> None:
+def test_workers_that_outlived_their_agent_keep_its_folder(tmp_path: Path, worker: subprocess.Popen[bytes]) -> None:
     folder = leave(tmp_path, "orphans.a.0", 7000)
     bootstrap.sweep(str(tmp_path))
     assert folder.exists()
@@ -96,9 +92,7 @@ async def test_the_next_start_on_the_host_removes_it(tmp_path: Path, monkeypatch
     await host.start()
     known = tmp_path / "known"
     known.write_text(host.known_line())
-    target = Target(
-        "127.0.0.1", port=host.port, keys=(str(host.client_key),), known_hosts=str(known), config=False
-    )
+    target = Target("127.0.0.1", port=host.port, keys=(str(host.client_key),), known_hosts=str(known), config=False)
     config = {"pool": "p", "node": 0, "nodes": 1, "idle_timeout": 100.0, "grace": 0.1}
     first, second = SSHTransport(target, "first.a.0"), SSHTransport(target, "second.b.0")
     root = host.home / ".cache" / "skyward"
@@ -125,9 +119,7 @@ async def test_the_next_start_on_the_host_removes_it(tmp_path: Path, monkeypatch
         await host.stop()
 
 
-async def test_a_node_that_ended_itself_says_why_when_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_node_that_ended_itself_says_why_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     host = Host(tmp_path / "host")

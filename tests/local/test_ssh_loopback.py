@@ -273,9 +273,7 @@ async def test_no_host_left_to_replace_one_is_no_capacity(host: Host, known: Pat
         await ssh.replace("train", "token", 0, [], machines)
 
 
-async def test_a_client_that_comes_back_tells_why_no_node_answers(
-    host: Host, known: Path, tmp_path: Path
-) -> None:
+async def test_a_client_that_comes_back_tells_why_no_node_answers(host: Host, known: Path, tmp_path: Path) -> None:
     """A pool's host is there, lets nobody in, shows another key, is off: four errors that scripts can tell apart."""
     maker = Session()
     await asyncio.wrap_future(maker.create(PoolSpec(name="back", provider=provider(host, known))))
@@ -350,9 +348,7 @@ async def test_who_looks_at_a_host_without_the_wanted_python_takes_another_and_h
     assert (python.state, python.detail.endswith("its uv fetches it at the first start")) == ("ok", True)
     assert any("clock is right" in each.detail for each in lines), "all else is looked at"
     uv.chmod(0o644)
-    host.noise = (
-        f"PATH={Path(sys.executable).resolve().parent}:/usr/bin:/bin"  # that of the tests may have one, too
-    )
+    host.noise = f"PATH={Path(sys.executable).resolve().parent}:/usr/bin:/bin"  # that of the tests may have one, too
     (python,) = (each for each in await hosts.check_for(wanted) if each.state == "fail")
     assert python.detail.endswith("install python3.99 or uv there")
     assert (await hosts.look_at(hosts.hosts[0], wanted)).reached
@@ -360,9 +356,7 @@ async def test_who_looks_at_a_host_without_the_wanted_python_takes_another_and_h
     named = replace(hosts, python=sys.executable)  # is taken at its word
     (line,) = await named.check_for(wanted)
     assert line.state == "fail"
-    assert (
-        f"{sys.executable}, which is named for it, is no Python 3.99 that runs there (it has" in line.detail
-    )
+    assert f"{sys.executable}, which is named for it, is no Python 3.99 that runs there (it has" in line.detail
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen to lock a key with")

@@ -173,9 +173,7 @@ async def test_a_project_of_another_version_has_that_version_there(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_host_without_that_version_is_named(
-    host: Host, known: Path, project: Path, tmp_path: Path
-) -> None:
+async def test_a_host_without_that_version_is_named(host: Host, known: Path, project: Path, tmp_path: Path) -> None:
     minor, other = other_minor(), Host(tmp_path / "other")
     path = project / "plain.py"
     path.write_text("import skyward_core as sky\n@sky.function\ndef f(): return 1\n")
@@ -185,9 +183,7 @@ async def test_a_host_without_that_version_is_named(
         with known.open("a") as file:
             file.write(f"\n{other.known_line()}")
         other.authorized.write_bytes(host.authorized.read_bytes())
-        other.rewrite = lambda command: command.replace(minor, "3.99").replace(
-            minor.replace(".", ","), "3,99"
-        )
+        other.rewrite = lambda command: command.replace(minor, "3.99").replace(minor.replace(".", ","), "3,99")
         both = replace(provider(host, known), hosts=[f"127.0.0.1:{each.port}" for each in (host, other)])
         missing = rf"127\.0\.0\.1 has no Python {minor} \(it has"
         said = rf"{missing} .* the script is loaded with: install python{minor} (or uv|there)"
@@ -204,9 +200,7 @@ async def test_an_image_for_another_python_than_the_script_s_is_refused_before_a
 ) -> None:
     path = script(project, links, other_minor())
     chosen = interpreter_of(path)
-    with pytest.raises(
-        UsageError, match=r"loads the script, .*inline metadata of train\.py.*leave python out"
-    ):
+    with pytest.raises(UsageError, match=r"loads the script, .*inline metadata of train\.py.*leave python out"):
         async with up(path, chosen, spec(provider(host, known), chosen, image=Image(python=OURS))):
             pass
     assert host.logins == 0

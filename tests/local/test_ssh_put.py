@@ -81,9 +81,7 @@ async def test_a_connection_that_breaks_as_the_file_is_to_go_is_made_anew(
     assert not way._link.lost.is_set()
 
 
-async def test_a_host_out_of_reach_is_a_connection_error(
-    host: Host, way: SSHTransport, tmp_path: Path
-) -> None:
+async def test_a_host_out_of_reach_is_a_connection_error(host: Host, way: SSHTransport, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"data")
     await host.stop()

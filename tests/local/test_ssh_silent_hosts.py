@@ -42,9 +42,7 @@ async def refusal(host: Host, known: Path) -> str:
 
 
 @pytest.mark.parametrize("noise", ["read x", "head -c 5000 > /dev/null", "read x; read y; echo $x"])
-async def test_start_up_that_takes_a_part_of_what_is_sent_is_named(
-    host: Host, known: Path, noise: str
-) -> None:
+async def test_start_up_that_takes_a_part_of_what_is_sent_is_named(host: Host, known: Path, noise: str) -> None:
     host.noise = noise
     said = await refusal(host, known)
     assert said.startswith("Host 127.0.0.1 lost a part of what was sent to it") and READS in said
@@ -111,9 +109,7 @@ def stopped(host: Host) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("size", [0, 20_000_000])
-async def test_a_host_that_stops_to_answer_while_it_works_is_named(
-    host: Host, known: Path, size: int
-) -> None:
+async def test_a_host_that_stops_to_answer_while_it_works_is_named(host: Host, known: Path, size: int) -> None:
     transport = SSHTransport(target(host, known), "p.0")
     channel = await transport.channel()
     said = r"Host 127.0.0.1 sent nothing for 2 s while it was asked for 'rest'"
@@ -123,9 +119,7 @@ async def test_a_host_that_stops_to_answer_while_it_works_is_named(
     await transport.close()
 
 
-async def test_a_transfer_to_a_host_that_stops_to_take_it_ends(
-    host: Host, known: Path, tmp_path: Path
-) -> None:
+async def test_a_transfer_to_a_host_that_stops_to_take_it_ends(host: Host, known: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(bytes(20_000_000))
     way = SSHTransport(target(host, known), "p.0")
@@ -139,9 +133,7 @@ async def test_a_transfer_to_a_host_that_stops_to_take_it_ends(
             await sending
 
 
-async def test_what_is_begun_on_a_host_that_has_fallen_silent_ends(
-    host: Host, known: Path, tmp_path: Path
-) -> None:
+async def test_what_is_begun_on_a_host_that_has_fallen_silent_ends(host: Host, known: Path, tmp_path: Path) -> None:
     host.forwards = False
     source = tmp_path / "source"
     source.write_bytes(b"data")
@@ -174,18 +166,12 @@ async def test_a_copy_from_a_host_that_stops_to_answer_ends(host: Host, known: P
     await host.stop()
     host.sftp = Hangs
     await host.start()
-    with pytest.raises(
-        Unreachable, match=r"Host 127.0.0.1 sent nothing for 2 s while it was asked for a copy"
-    ):
-        await ssh_hosts._from_node(
-            target(host, known), "results", tmp_path / "here", lambda done, total: None
-        )
+    with pytest.raises(Unreachable, match=r"Host 127.0.0.1 sent nothing for 2 s while it was asked for a copy"):
+        await ssh_hosts._from_node(target(host, known), "results", tmp_path / "here", lambda done, total: None)
 
 
 @pytest.mark.parametrize("text", ["x", "0", "-1", "nan", "inf", "1e999"])
 def test_a_limit_that_cannot_be_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ANSWER_TIMEOUT, text)
-    with pytest.raises(
-        UsageError, match=f"{ANSWER_TIMEOUT}='{text}' cannot be used: give a number of seconds"
-    ):
+    with pytest.raises(UsageError, match=f"{ANSWER_TIMEOUT}='{text}' cannot be used: give a number of seconds"):
         answer_timeout()

@@ -117,9 +117,7 @@ def functions(stacks: Stacks) -> dict[int, list[str]]:
 
 def processes(ranks: sky.Compute, stacks: Stacks) -> dict[int, RankProcess]:
     folder = ranks.pool.machines[0].extra["folder"]
-    return {
-        each.rank: RankProcess(each.pid, f"{folder}/stacks.{each.rank}.0", PLACES) for each in stacks.ranks
-    }
+    return {each.rank: RankProcess(each.pid, f"{folder}/stacks.{each.rank}.0", PLACES) for each in stacks.ranks}
 
 
 @needs_py_spy
@@ -140,19 +138,13 @@ def test_a_second_client_sees_where_each_rank_is(session: Session, hung: str) ->
 def test_a_script_is_told_the_same(ranks: sky.Compute, session: Session, hung: str) -> None:
     mine, theirs = ranks.stacks(), take(session, run=hung)
     assert mine.run == hung
-    assert (
-        [group.ranks for group in groups(mine)]
-        == [group.ranks for group in groups(theirs)]
-        == ["0-1", "2", "3"]
-    )
+    assert [group.ranks for group in groups(mine)] == [group.ranks for group in groups(theirs)] == ["0-1", "2", "3"]
     with sky.attach("four") as attached:
         assert functions(attached.stacks(run=hung)) == functions(theirs)
 
 
 @needs_py_spy
-def test_ranks_write_their_stacks_at_the_signal_and_go_on(
-    ranks: sky.Compute, session: Session, hung: str
-) -> None:
+def test_ranks_write_their_stacks_at_the_signal_and_go_on(ranks: sky.Compute, session: Session, hung: str) -> None:
     told = take(session, run=hung)
     for rank, process in processes(ranks, told).items():
         found = taken(process, "", signal=True)  # as the agent does where it has no py-spy
@@ -272,9 +264,7 @@ def test_who_has_closed_the_file_is_not_sent_the_signal(home: Path) -> None:
         pid, refusals = (closes(f"{folder}/stacks.0.0") @ compute)[0]
         assert refusals == ["", "its code has taken the signal, or closed the file of the answer"]
         pid, caught = (takes_it() @ compute)[0]
-        assert stack_sampling.refusal(pid, f"{folder}/stacks.0.0"), (
-            "what user code has taken for itself is its own"
-        )
+        assert stack_sampling.refusal(pid, f"{folder}/stacks.0.0"), "what user code has taken for itself is its own"
         assert caught == ["seen"]
 
 

@@ -240,9 +240,7 @@ def test_an_around_app_that_died_is_entered_anew_by_the_next_run_on_its_node_alo
     diary = Diary(tmp_path / "diary")
     with sky.Compute(nodes=2, plugins=[diary], options=options()) as compute:
         before = dict(who() @ compute)
-        apps = {
-            int(line.split()[1]) for line in diary.file.read_text().splitlines() if line.startswith("app")
-        }
+        apps = {int(line.split()[1]) for line in diary.file.read_text().splitlines() if line.startswith("app")}
         (victim,) = [pid for pid in apps if parent(pid) == agent_pids(compute)[1]]
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: not Path(f"/proc/{victim}").exists(), what="the agent's noticing it")

@@ -198,9 +198,7 @@ def test_gangs_of_some_nodes_run_side_by_side_and_who_fails_is_named(cli: Cli) -
 
 
 @pytest.mark.proof("3 s of a processor")
-def test_a_client_of_gangs_that_is_killed_leaves_what_runs_and_the_rest_is_run_later(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_a_client_of_gangs_that_is_killed_leaves_what_runs_and_the_rest_is_run_later(cli: Cli, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     words = ["--sweep", "--gang-nodes", 2, "-a", "seed=3..7", "-a", f"gate={gate}", "--pool", "killed"]
     client = cli.begin("run", "swept.py:waits", *words, "--nodes", 4)
@@ -247,9 +245,7 @@ def test_a_sweep_by_gangs_is_stopped_as_a_whole(cli: Cli, held: str, tmp_path: P
         out, said = client.communicate()
     assert client.returncode == 130, said
     assert "0 of 5 combinations have results" in said and "; 3 did not begin" in said
-    assert [line.split()[3:5] for line in out.splitlines() if re.match(r"[234] ", line)] == [
-        ["◌", "waiting"]
-    ] * 3
+    assert [line.split()[3:5] for line in out.splitlines() if re.match(r"[234] ", line)] == [["◌", "waiting"]] * 3
     assert going(cli) == []
     listed = {row["run"]: row["arguments"] for row in cli.json("history")["runs"]}
     assert sorted(listed[run][0] for run in runs) == ["seed=3", "seed=4"], "each its own"
@@ -356,10 +352,7 @@ def test_a_plan_says_how_many_combinations(cli: Cli) -> None:
     for gang, ranks in (("--gang", 8), ("--gang-nodes=2", 4), ("--gang-ranks=2", 2), ("--gang-ranks=1", 1)):
         said = f"each trial: {ranks} rank{'s' * (ranks > 1)}, world size {ranks}\n"
         assert said in cli(*sweep, *shape, gang).stdout, gang
-    assert (
-        "world    1 rank, world size 1\n"
-        in cli("run", "swept.py:train", "-a", "lr=1", "--one", "--dry-run").stdout
-    )
+    assert "world    1 rank, world size 1\n" in cli("run", "swept.py:train", "-a", "lr=1", "--one", "--dry-run").stdout
     assert "whole script" in cli("run", "swept.py", "--sweep", "--", "x", status=2).stderr
 
 

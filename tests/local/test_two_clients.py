@@ -62,9 +62,7 @@ def test_a_pool_that_comes_up_after_it_was_looked_at_is_followed(
 
     monkeypatch.setattr(command, "live_pool", live)
     script = tmp_path / "work.py"
-    script.write_text(
-        "import skyward_core as sky\n@sky.function\ndef work():\n    print('hello')\n    return 1\n"
-    )
+    script.write_text("import skyward_core as sky\n@sky.function\ndef work():\n    print('hello')\n    return 1\n")
     assert command.run(LaunchRequest(script=str(script), pool="shared", detach=detach), Console()) == 0
     if not detach:
         assert "hello" in capsys.readouterr().out

@@ -140,9 +140,7 @@ def check(cli: Cli, run: str, marks: Path) -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("gang", [(), ("--gang-nodes", 1)])
-def test_of_several_that_start_at_once_one_runs_it(
-    cli: Cli, tmp_path: Path, gang: tuple[object, ...]
-) -> None:
+def test_of_several_that_start_at_once_one_runs_it(cli: Cli, tmp_path: Path, gang: tuple[object, ...]) -> None:
     run = swept(cli, tmp_path, *gang)
     clients = [cli.begin("rerun", run, "--missing") for _ in range(3)]
     told = [client.communicate()[1] for client in clients]

@@ -80,9 +80,7 @@ def left_there(home: Path) -> list[str]:
 
 
 def wait_for_the_end(home: Path) -> None:
-    wait_until(
-        lambda: not any(name.startswith("node-") for name in left_there(home)), what="the end by the lease"
-    )
+    wait_until(lambda: not any(name.startswith("node-") for name in left_there(home)), what="the end by the lease")
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
@@ -209,9 +207,7 @@ def test_what_a_teardown_cannot_fetch_stays_on_its_host_and_the_receipt_says_so(
         (kept,) = receipt.kept
         assert kept.startswith(f"run {run} (") and " on node 1 (127.0.0.1) until " in kept
         assert any("not fetched" in note and "Is a directory" in note for note in receipt.notes)
-        wait_until(
-            lambda: left_there(home) == ["kept.node-1"], what="the end of the agent that was to hand it out"
-        )
+        wait_until(lambda: left_there(home) == ["kept.node-1"], what="the end of the agent that was to hand it out")
         told = Ledger().pool(row.token).receipt
         assert told is not None and told["kept"] == [kept]
         place.rmdir()
@@ -283,9 +279,7 @@ def test_results_come_from_the_nodes_of_a_pool_that_is_up_and_are_had_here_from_
     wait_until_unfetched(run)
     done = cli("results", run, "-o", f"{tmp_path}/all.pickle")
     fetched = [line for line in done.stderr.splitlines() if line.startswith(f"fetched run {run} (")]
-    assert [line.partition(") ")[2] for line in fetched] == [
-        f"from node {node} (127.0.0.1)" for node in (0, 1)
-    ]
+    assert [line.partition(") ")[2] for line in fetched] == [f"from node {node} (127.0.0.1)" for node in (0, 1)]
     assert "fetched" not in cli("results", run).stderr
     values = [[0, bytes(size)], [1, bytes(size)]]
     assert sky.results(run) == values

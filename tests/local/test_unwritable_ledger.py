@@ -32,9 +32,7 @@ def fault(request: pytest.FixtureRequest, home: Path, monkeypatch: pytest.Monkey
             if os.geteuid() != 0:
                 pytest.skip("making a small disk needs root")
             home.mkdir()
-            subprocess.run(
-                ["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "tmpfs", str(home)], check=True
-            )
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "tmpfs", str(home)], check=True)
             stack.callback(subprocess.run, ["umount", "-l", str(home)], check=True)
             for name in ("local", "pools"):  # elsewhere: the nodes' end would make room for the ledger
                 home.with_name(name).mkdir()

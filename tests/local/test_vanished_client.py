@@ -29,9 +29,7 @@ with sky.Compute(nodes=2, name="shared", options=sky.Options(console=False)) as 
 """
 
 
-def test_a_run_that_was_wholly_started_goes_on_when_another_client_starts_the_next(
-    home: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_was_wholly_started_goes_on_when_another_client_starts_the_next(home: Path, tmp_path: Path) -> None:
     client = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -50,9 +48,7 @@ def test_a_run_that_was_wholly_started_goes_on_when_another_client_starts_the_ne
         try:
             client.stdin.write("go on\n")
             client.stdin.flush()
-            wait_until(
-                lambda: compute.runs and compute.runs[0].counts == {"returned": 1}, what="rank 0's end"
-            )
+            wait_until(lambda: compute.runs and compute.runs[0].counts == {"returned": 1}, what="rank 0's end")
             client.kill()
             client.communicate()
             first = compute.runs[0]

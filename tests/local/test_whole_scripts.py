@@ -109,9 +109,7 @@ class TestModule:
         )
         command = ["nohup", sys.executable, "-m", "skyward_core", "long.py"]
         pipe = subprocess.PIPE
-        with Child(
-            command, cwd=cli.folder, env=cli.env, stdin=pipe, stdout=pipe, stderr=pipe, text=True
-        ) as process:
+        with Child(command, cwd=cli.folder, env=cli.env, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
             assert process.stdin is not None and process.stdout is not None
             assert process.stdout.readline() == "up\n"
             process.send_signal(signal.SIGHUP)
@@ -131,9 +129,7 @@ class TestExamples:
         assert [value["rank"] for value in values] == [0, 1]
         assert values[0]["weights"] == values[1]["weights"]
         assert found["aggregate"]["loss"]["std"] == 0
-        losses = [
-            float(x) for x in re.findall(r"^r000\| epoch \d/3 loss=([\d.]+)", done.stderr, re.MULTILINE)
-        ]
+        losses = [float(x) for x in re.findall(r"^r000\| epoch \d/3 loss=([\d.]+)", done.stderr, re.MULTILINE)]
         assert len(losses) == 3
         assert losses == sorted(losses, reverse=True)
         assert losses[-1] < losses[0]
@@ -142,23 +138,14 @@ class TestExamples:
     @pytest.mark.proof("1 s of a processor")
     def test_ddp_runs_without_a_pool(self) -> None:
         code = "import ddp; print(ddp.train.local(epochs=1, samples=64)['rank'])"
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=EXAMPLES, capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([sys.executable, "-c", code], cwd=EXAMPLES, capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "0"
 
     @pytest.mark.proof("1 s of a processor")
     def test_streaming_yields_on_every_rank(self, cli: Cli) -> None:
         arguments = ("--nodes", 2, "--arg", "steps=3", "--arg", "pause=0")
         done = cli("run", EXAMPLES / "streaming.py", *arguments)
-        assert (
-            len(
-                re.findall(
-                    r"^r00\d  n\d    ✓ returned .* 3 items; last {'step': 2", done.stdout, re.MULTILINE
-                )
-            )
-            == 2
-        )
+        assert len(re.findall(r"^r00\d  n\d    ✓ returned .* 3 items; last {'step': 2", done.stdout, re.MULTILINE)) == 2
 
     @pytest.mark.proof("1 s of a processor", after=1)
     @pytest.mark.parametrize("first, rank, status", [("raised", 1, 1), ("killed", 2, 137)])
@@ -173,9 +160,7 @@ class TestExamples:
         assert found["ranks"][0]["value"] == "done before the trouble began"
 
     @pytest.mark.proof("1 s of a processor")
-    @pytest.mark.parametrize(
-        "name, says", [("hello", "= 499999500000"), ("broken", "root cause: rank 1, loss is nan")]
-    )
+    @pytest.mark.parametrize("name, says", [("hello", "= 499999500000"), ("broken", "root cause: rank 1, loss is nan")])
     def test_they_are_scripts_too(self, cli: Cli, name: str, says: str) -> None:
         done = TestModule.run(cli, EXAMPLES / f"{name}.py")
         assert done.returncode == 0, done.stderr

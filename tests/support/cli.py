@@ -120,9 +120,7 @@ class Cli:
     def json(self, *arguments: object, status: int | None = 0) -> Any:
         return json.loads(self(*arguments, "--json", status=status).stdout.splitlines()[-1])
 
-    def begin(
-        self, *arguments: object, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE
-    ) -> Child:
+    def begin(self, *arguments: object, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE) -> Child:
         """A call that goes on meanwhile."""
         return LOADED.start(
             [PROGRAM, *map(str, arguments)],

@@ -24,9 +24,7 @@ def compile_before(config: pytest.Config) -> None:
     folders = [config.rootpath / "skyward_core", config.rootpath / "skyward_tui", tests]
     plain = {source for folder in folders for source in folder.rglob("*.py")} - rewritten
     loader = config.pluginmanager.rewrite_hook
-    many = config.getoption("numprocesses", None) and isinstance(
-        loader, Loader
-    )  # with --assert=plain it is none
+    many = config.getoption("numprocesses", None) and isinstance(loader, Loader)  # with --assert=plain it is none
     todo = sorted(plain), sorted(filter(_is_new, rewritten)) if many else []
     cores = os.cpu_count() or 1
     # Forked, as there is no thread yet: pytest's loader cannot be sent.
@@ -61,6 +59,5 @@ def _is_new(source: Path) -> bool:
     """Whether nothing is kept of it as it is now."""
     changed = source.stat().st_mtime
     return all(
-        kept.stat().st_mtime < changed
-        for kept in source.parent.glob(f"__pycache__/{source.stem}.*-pytest-*.pyc")
+        kept.stat().st_mtime < changed for kept in source.parent.glob(f"__pycache__/{source.stem}.*-pytest-*.pyc")
     )

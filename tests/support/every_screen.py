@@ -69,9 +69,7 @@ def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
         lambda: PythonsScreen(None),
         lambda: PresetsScreen([Preset("small", Path("skyward.toml"), {"script": "train.py"})]),
         lambda: HostKeyScreen(shown()),
-        lambda: DifferencesScreen(
-            "results of ranks 0 and 3", ["         rank 0  rank 3", "loss     0.21    0.34"]
-        ),
+        lambda: DifferencesScreen("results of ranks 0 and 3", ["         rank 0  rank 3", "loss     0.21    0.34"]),
         lambda: SecretsScreen(["HF_TOKEN", "WANDB_API_KEY"]),
         lambda: JumpScreen([]),
     ]

@@ -353,15 +353,11 @@ class FakeSession:
         if kind == "broadcast":
             for rank in range(total):
                 node = rank // view.ranks_per_node
-                began = events.RankBegan(
-                    pool=view.name, run=run, index=rank, rank=rank, node=node, at=self.now - 40
-                )
+                began = events.RankBegan(pool=view.name, run=run, index=rank, rank=rank, node=node, at=self.now - 40)
                 self.emit(view, began)
         return view.runs[run]
 
-    def end_rank(
-        self, view: PoolView, run: RunView, rank: int, kind: str = "returned", **fields: Any
-    ) -> None:
+    def end_rank(self, view: PoolView, run: RunView, rank: int, kind: str = "returned", **fields: Any) -> None:
         node = rank // view.ranks_per_node
         outcome = Outcome(rank, rank, node, kind, fields.pop("seconds", 3.25), **fields)  # type: ignore[arg-type]
         self.emit(view, events.RankEnded(pool=view.name, run=run.id, outcome=outcome, at=self.now))
@@ -369,9 +365,7 @@ class FakeSession:
     def end_run(
         self, view: PoolView, run: RunView, state: outcomes.RunStatus = "done", root: RootCause | None = None
     ) -> None:
-        self.emit(
-            view, events.RunEnded(pool=view.name, run=run.id, state=state, root_cause=root, at=self.now)
-        )
+        self.emit(view, events.RunEnded(pool=view.name, run=run.id, state=state, root_cause=root, at=self.now))
         self.runs_ended.setdefault(run.id, Future()).set_result(run)
 
     def print(

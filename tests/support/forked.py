@@ -154,9 +154,7 @@ def read_by_python(env: Mapping[str, str]) -> dict[str, str]:
 class _Forked(Child):
     """Such a child, begun and waited for as any other."""
 
-    def __init__(
-        self, fork: Callable[[dict[str, Any], Sequence[int]], int], argv: Sequence[str], **more: Any
-    ) -> None:
+    def __init__(self, fork: Callable[[dict[str, Any], Sequence[int]], int], argv: Sequence[str], **more: Any) -> None:
         self._fork = fork
         super().__init__(list(argv), **more)
 

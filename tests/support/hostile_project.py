@@ -93,9 +93,7 @@ def hostile_project(folder: Path, mark: Path) -> Path:
         module(folder / f"{name}.py", f"{name}.py")
     (folder / "block.py").write_text(HEAD + body)
     (folder / "notebook.ipynb").write_text(
-        json.dumps(
-            {"cells": [{"cell_type": "code", "source": [f"!{evil} notebook"]}], "nbformat": 4, "metadata": {}}
-        )
+        json.dumps({"cells": [{"cell_type": "code", "source": [f"!{evil} notebook"]}], "nbformat": 4, "metadata": {}})
     )
     _environment(folder / ".venv", program, module)
     named = {"evil": evil, "folder": folder, "preset": PRESET, "script": SCRIPT}
@@ -148,9 +146,7 @@ def _repository(folder: Path, evil: Path, program) -> None:  # type: ignore[no-u
         git("config", key, f"{evil} {key}")
     git("config", "filter.theirs.required", "true")
     (folder / ".gitattributes").write_text("* filter=theirs diff=theirs\n")
-    (folder / "block.py").write_text(
-        (folder / "block.py").read_text() + "\n"
-    )  # as git sees it, it was changed
+    (folder / "block.py").write_text((folder / "block.py").read_text() + "\n")  # as git sees it, it was changed
     for hook in (
         "post-index-change",
         "pre-auto-gc",

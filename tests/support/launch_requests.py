@@ -117,13 +117,9 @@ def requests(draw: st.DrawFn) -> LaunchRequest:
         accelerator=draw(st.sampled_from((None, "A100", "A100-80GB:4", "H100:8"))),
         plugins=plugins,
         plugin_settings=draw(given_to(plugins)),
-        image_settings=draw(
-            st.lists(IMAGE if provider in ("ssh", "aws") else OF_ANY_IMAGE, max_size=4, unique=True)
-        ),
+        image_settings=draw(st.lists(IMAGE if provider in ("ssh", "aws") else OF_ANY_IMAGE, max_size=4, unique=True)),
         **draw(st.sampled_from(PACKAGES_SAID)),
-        outputs=draw(
-            st.lists(st.sampled_from(("out/**", "*.pt", "a b", "a,b", ",", "-x", "☃'\"")), unique=True)
-        ),
+        outputs=draw(st.lists(st.sampled_from(("out/**", "*.pt", "a b", "a,b", ",", "-x", "☃'\"")), unique=True)),
         one=draw(st.booleans()),
         keep=draw(st.booleans()),
         detach=draw(st.booleans()),
@@ -150,12 +146,8 @@ HOSTILE = st.builds(
     wait_for_capacity=st.none() | TEXT,
     debug_wait=st.none() | TEXT,
     plugins=st.lists(TEXT | st.just("torch"), max_size=2),
-    plugin_settings=st.dictionaries(
-        TEXT | st.sampled_from(["torch.backend", "a.b.c", " .a"]), TEXT, max_size=2
-    ),
-    image_settings=st.lists(
-        TEXT | st.sampled_from(["pip=", "env.=", "env.a b=c", "secret=", "secret=X"]), max_size=2
-    ),
+    plugin_settings=st.dictionaries(TEXT | st.sampled_from(["torch.backend", "a.b.c", " .a"]), TEXT, max_size=2),
+    image_settings=st.lists(TEXT | st.sampled_from(["pip=", "env.=", "env.a b=c", "secret=", "secret=X"]), max_size=2),
     outputs=st.lists(TEXT, max_size=2),
     one=st.booleans(),
     keep=st.booleans(),

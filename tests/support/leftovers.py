@@ -17,13 +17,9 @@ MACHINE = Leftover(
 
 def leftovers() -> Sweep:
     """Of a pool that is up, of one that should have ended, of one that nobody remembers, of another ledger."""
-    up = replace(
-        MACHINE, id="i-0f0f0f0f0f0f0f0f0", pool="llama-ft", token="0", expires=NOW + HOUR, hourly=0.0
-    )
+    up = replace(MACHINE, id="i-0f0f0f0f0f0f0f0f0", pool="llama-ft", token="0", expires=NOW + HOUR, hourly=0.0)
     lost = replace(MACHINE, id="i-0aaaaaaaaaaaaaaaa", pool="lost", token="tl", place="eu-west-1", hourly=1.5)
-    group = replace(
-        lost, what="security group", id="sg-0aaaaaaaaaaaaaaaa", is_machine=False, since=None, hourly=None
-    )
+    group = replace(lost, what="security group", id="sg-0aaaaaaaaaaaaaaaa", is_machine=False, since=None, hourly=None)
     return Sweep(
         (),
         [

@@ -30,18 +30,14 @@ def target(host: Host, known: Path, **wishes: Any) -> Target:
 
 
 def provider(host: Host, known: Path, **wishes: Any) -> SSH:
-    return SSH(
-        [f"127.0.0.1:{host.port}"], keys=str(host.client_key), known_hosts=str(known), config=False, **wishes
-    )
+    return SSH([f"127.0.0.1:{host.port}"], keys=str(host.client_key), known_hosts=str(known), config=False, **wishes)
 
 
 class Reports:
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
 
-    def __call__(
-        self, phase: str, detail: str = "", retry_at: float | None = None, address: str = ""
-    ) -> None:
+    def __call__(self, phase: str, detail: str = "", retry_at: float | None = None, address: str = "") -> None:
         self.lines.append((phase, detail))
 
     def of(self, phase: str) -> str:

@@ -218,9 +218,7 @@ class Client:
         self.dropped: list[int] = []
         self.greeted: list[int] = []
         self.book = RunBook(context, self.news, self.background, lambda run: None)
-        self.startup = Startup(
-            context, self.news, self.background, self.knowledge, self.roster, self, self._drop
-        )
+        self.startup = Startup(context, self.news, self.background, self.knowledge, self.roster, self, self._drop)
         self.replacements = Replacements(context, self.news, self.roster, self.startup, self._renewed)
 
     async def _renewed(self, brought: bool) -> None:

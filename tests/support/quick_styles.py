@@ -21,9 +21,7 @@ Found = dict[tuple[Any, ...], Any]
 FOUND: dict[tuple[int, ...], Known] = {}  # by the rules that may hold
 # What is known of a whole sheet's nodes, by its rules, which are kept, so that none of another app has the id of one.
 ALL_OF: dict[tuple[int, ...], tuple[tuple[RuleSet, ...], dict[Any, Candidates]]] = {}
-SET: dict[
-    int, tuple[Any, Any]
-] = {}  # what a new node has once rules are set, by the id of these, which are kept
+SET: dict[int, tuple[Any, Any]] = {}  # what a new node has once rules are set, by the id of these, which are kept
 FLAGS = ("_has_hover_style", "_has_focus_within", "_has_order_style", "_has_odd_or_even")
 ALIKE: dict[str, DOMNode] = {}  # a part of a widget that has a class alone, by that
 
@@ -101,9 +99,7 @@ def match_once(patch: pytest.MonkeyPatch) -> None:
             base._updates += 1
             if parent is not None:
                 parent._nodes.updated()
-        elif animate and (
-            "transitions" in rules or node.app.animator._animations or node.app.animator._scheduled
-        ):
+        elif animate and ("transitions" in rules or node.app.animator._animations or node.app.animator._scheduled):
             replace_rules(cls, node, rules, animate=animate)
             return
         else:

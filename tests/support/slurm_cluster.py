@@ -157,9 +157,7 @@ class SlurmCluster:
 
     def jobs(self, *states: str) -> list[str]:
         """What is waiting or running, or in some states: number, name, state and reason."""
-        return self(
-            "squeue", "-h", "-o", "%i|%j|%T|%r", *(("-t", ",".join(states)) if states else ())
-        ).splitlines()
+        return self("squeue", "-h", "-o", "%i|%j|%T|%r", *(("-t", ",".join(states)) if states else ())).splitlines()
 
     def stop(self) -> None:
         self("scancel", "-u", "root")

@@ -91,9 +91,7 @@ class Host:
         self._children.add(child)
         feed = asyncio.create_task(self._feed(process.stdin, child.stdin))
         gone = asyncio.create_task(self._let_go(process, child))
-        await asyncio.gather(
-            self._pass(child.stdout, process.stdout), self._pass(child.stderr, process.stderr)
-        )
+        await asyncio.gather(self._pass(child.stdout, process.stdout), self._pass(child.stderr, process.stderr))
         feed.cancel()
         gone.cancel()
         process.exit(await child.wait())

@@ -301,12 +301,7 @@ class Stage:
         self.background.catch_up()
         for link in self.links:
             link.flush_acknowledgements()
-        return [
-            (node.number, header["calls"])
-            for node in self.nodes
-            for header in node.of("ack")
-            if header["calls"]
-        ]
+        return [(node.number, header["calls"]) for node in self.nodes for header in node.of("ack") if header["calls"]]
 
     def replacing(self, node: int) -> asyncio.Event:
         """Another machine is on its way for a node; it has come, or will not, once the event is set."""
@@ -321,9 +316,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(
-    nodes: int = 2, *, ranks: int = 1, concurrency: int = 1, **options: Any
-) -> AsyncIterator[Stage]:
+async def staged(nodes: int = 2, *, ranks: int = 1, concurrency: int = 1, **options: Any) -> AsyncIterator[Stage]:
     """A pool of so many nodes; ``options`` are those of a pool."""
     stage = Stage(nodes, ranks, concurrency, Options(console=False, **options))
     try:

@@ -34,9 +34,7 @@ class Terminal:
         self.screen = pyte.Screen(self.columns, self.rows)
         self._stream = pyte.ByteStream(self.screen)
         self._text: str | None = None  # of the screen as it stands
-        env = {
-            k: v for k, v in os.environ.items() if k not in ("SSH_CONNECTION", "NO_COLOR", "COLUMNS", "LINES")
-        }
+        env = {k: v for k, v in os.environ.items() if k not in ("SSH_CONNECTION", "NO_COLOR", "COLUMNS", "LINES")}
         env |= {"SKYWARD_HOME": str(home), "TERM": "xterm-256color", "COLORTERM": "truecolor"}
         self.child = pexpect.spawn(
             sys.executable,

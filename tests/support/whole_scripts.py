@@ -16,9 +16,7 @@ def run_script(text: str, folder: Path, seconds: float, **env: str) -> subproces
     path.write_text(text)
     done = subprocess.run(
         [sys.executable, "-m", "skyward_core", "--provider", "local", str(path)],
-        env=os.environ
-        | {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
-        | env,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))} | env,
         cwd=folder,
         capture_output=True,
         text=True,

@@ -209,9 +209,7 @@ CORPUS = [
 
 
 @pytest.mark.parametrize(("path", "document", "gives"), CORPUS, ids=[path for path, _, _ in CORPUS])
-def test_what_it_gives(
-    path: str, document: str, gives: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_it_gives(path: str, document: str, gives: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one.txt").touch()
     text = textwrap.dedent(document)
@@ -236,11 +234,7 @@ def in_words(job: JobFile) -> str:
         parts = [way.cloud, way.region, "spot" if way.spot else "", way.accelerator]
         parts += [f"{way.vcpus} cpus"] * bool(way.vcpus) + [f"{way.disk_gb} GB"] * bool(way.disk_gb)
         ways.append(" ".join(filter(None, parts)) or "anything")
-    said = [
-        f"{job.num_nodes} on {'in order, ' if job.ordered else ''}{' | '.join(ways)}".replace(
-            "on in", "on, in"
-        )
-    ]
+    said = [f"{job.num_nodes} on {'in order, ' if job.ordered else ''}{' | '.join(ways)}".replace("on in", "on, in")]
     said[0] += ": " + ", ".join(call.name for call in job.calls())
     said += [f"ends after {job.idle_seconds:g} s"] if job.idle_seconds else []
     said += [" ".join(job.envs)] if job.envs else []

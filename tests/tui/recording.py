@@ -209,9 +209,7 @@ def main() -> None:
     palette = shown[len(shown) // 2].quantize(COLOURS)
     first, *others = [each.quantize(palette=palette, dither=Image.Dither.NONE) for each in shown]
     milliseconds = int(EVERY * 1000)
-    first.save(
-        FOLDER / "tour.gif", save_all=True, append_images=others, duration=milliseconds, loop=0, optimize=True
-    )
+    first.save(FOLDER / "tour.gif", save_all=True, append_images=others, duration=milliseconds, loop=0, optimize=True)
 
 
 if __name__ == "__main__":

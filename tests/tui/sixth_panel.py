@@ -41,9 +41,7 @@ class WeatherPanel(RunPanel):
         self._sky, self._seen = sky, ""
 
     def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
-        seen = (
-            "" if run is None else f"{'sunny' if run.state == 'running' else 'grey'} over rank {chosen.rank}"
-        )
+        seen = "" if run is None else f"{'sunny' if run.state == 'running' else 'grey'} over rank {chosen.rank}"
         changed, self._seen, self.filled = seen != self._seen, seen, run is not None
         if changed:
             self._sky.update(seen)
@@ -75,9 +73,7 @@ async def watch() -> None:
         assert "8 weather" not in screen_text(app) and screen.active != ROW.id
 
         session.open_run(view)
-        await until(
-            pilot, lambda: "╭─ 8 weather" in screen_text(app) and "sunny over rank 0" in screen_text(app)
-        )
+        await until(pilot, lambda: "╭─ 8 weather" in screen_text(app) and "sunny over rank 0" in screen_text(app))
         await pilot.press("8")
         await until(pilot, lambda: app.focused is screen.query_one("#weather") and screen.active == ROW.id)
         await pilot.press("]")
@@ -88,9 +84,7 @@ async def watch() -> None:
         session.now += 60  # that message is over
         await until(pilot, lambda: screen_text(app).splitlines()[-1].startswith(" a all ranks  z zoom "))
         await pilot.press("z")
-        await until(
-            pilot, lambda: "2 log" not in screen_text(app) and "sunny over rank 1" in screen_text(app)
-        )
+        await until(pilot, lambda: "2 log" not in screen_text(app) and "sunny over rank 1" in screen_text(app))
         await pilot.press("?")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
         assert isinstance(app.screen, HelpScreen)

@@ -40,9 +40,7 @@ async def test_a_number_that_is_none_is_told_once(
         view.metrics.note(run.id, 3, session.now + 1, {"step": 104, "loss": nan})
         view.metrics.note(run.id, 1, session.now + 1, {"step": 104, "loss": nan})
         await until(pilot, lambda: "+1 more" in screen_text(app))
-        assert told == [
-            f"✗ NaN  rank {rank}: loss is NaN from step {step} on" for rank, step in ((3, 103), (1, 104))
-        ]
+        assert told == [f"✗ NaN  rank {rank}: loss is NaN from step {step} on" for rank, step in ((3, 103), (1, 104))]
         assert "rank 1: loss is NaN from step 104 on" in screen_text(app).splitlines()[-1], "for all to see"
         for step in range(20):
             for rank in (1, 3):

@@ -74,9 +74,7 @@ async def test_at_any_size_the_hints_and_the_focus_are_on_screen(
     sizes = random.Random(7)
     screens = every_screen(session)
     view = busy(session)
-    session.taken = hung(
-        next(iter(session.view("llama-ft").runs)), 4
-    )  # a list that is empty has no row to be on
+    session.taken = hung(next(iter(session.view("llama-ft").runs)), 4)  # a list that is empty has no row to be on
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: app.session is not None)
         for make in (*screens, lambda: RunScreen(view.key)):
@@ -104,9 +102,7 @@ async def test_hundreds_of_keys_do_no_harm(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch, proofs: bool
 ) -> None:
     """Any key of any scope, and text, wherever it comes to; now and then another size, news, or the end of a run."""
-    Path("train.py").write_text(
-        "import skyward_core as sky\n\n@sky.function\ndef train(lr: float = 0.1): ...\n"
-    )
+    Path("train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef train(lr: float = 0.1): ...\n")
     monkeypatch.setattr(app, "_end", lambda status=0: None)  # else it would soon be over
     monkeypatch.setattr(app, "action_suspend_process", lambda: None)
     fate = random.Random(11)

@@ -247,9 +247,7 @@ async def test_any_size_can_be_painted(app: SkywardApp, session: FakeSession) ->
         assert isinstance(app.screen, LaunchScreen)
 
 
-async def test_without_colour_every_state_is_still_told(
-    session: FakeSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_colour_every_state_is_still_told(session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     app = SkywardApp(lambda: session, clock=lambda: session.now)
     view = session.pool("llama-ft")
@@ -313,14 +311,10 @@ async def test_a_session_that_dies_is_said_and_nothing_else(app: SkywardApp, ses
         await pilot.press("enter", "C", "tab", "enter")
         await until(pilot, lambda: f"✗ run {run.id} cannot be reached" in screen_text(app))
         await pilot.press("X", *"llama-ft", "enter")
-        await until(
-            pilot, lambda: "✗ run" in screen_text(app) and "Something may be left" in screen_text(app)
-        )
+        await until(pilot, lambda: "✗ run" in screen_text(app) and "Something may be left" in screen_text(app))
 
 
-async def test_a_pool_that_cannot_be_reached_is_shown_all_the_same(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_a_pool_that_cannot_be_reached_is_shown_all_the_same(app: SkywardApp, session: FakeSession) -> None:
     lost = PoolView("lost", "ssh", "unreachable", "10.0.0.7 does not answer", session.now - 60)
     lost.hint, lost.spec = Hint("trust-host-key", "10.0.0.7"), {"nodes": 2, "worker": {"ranks_per_node": 3}}
     session.views.append(lost)
@@ -329,16 +323,12 @@ async def test_a_pool_that_cannot_be_reached_is_shown_all_the_same(
         assert re.search("lost +! unreachable +0/2 ", screen_text(app))
         lost.detail, told = "pool lost was not finished", lost.detail
         lost.version += 1
-        await until(
-            pilot, lambda: re.search(r"lost +! unreach.*  was not finished", screen_text(app)) is not None
-        )
+        await until(pilot, lambda: re.search(r"lost +! unreach.*  was not finished", screen_text(app)) is not None)
         lost.detail = told
         lost.version += 1
         await pilot.press("enter")
         said = "10.0.0.7 does not answer; accept it with: "
-        await until(
-            pilot, lambda: screen_text(app).count(said) == 2
-        )  # the board of phases has room for no more
+        await until(pilot, lambda: screen_text(app).count(said) == 2)  # the board of phases has room for no more
         assert f"{said}skyward-tui trust 10.0.0.7" in screen_text(app)
         await pilot.press("]", "r", "1", "down", "enter", "a", "e", "S", "{")
         for size in ((80, 24), (160, 48)):
@@ -347,9 +337,7 @@ async def test_a_pool_that_cannot_be_reached_is_shown_all_the_same(
         assert isinstance(app.screen, RunScreen)
         lost.detail, lost.hint = f"{'its machines cost money ' * 5}until somebody ends them", None
         lost.version += 1
-        await until(
-            pilot, lambda: screen_text(app).count("until somebody ends them") == 1
-        )  # in a line of its own
+        await until(pilot, lambda: screen_text(app).count("until somebody ends them") == 1)  # in a line of its own
         await pilot.resize_terminal(80, 24)
         await pilot.press("3")
         await until(pilot, lambda: "somebody ends them" in " ".join(screen_text(app).split()))
@@ -489,9 +477,7 @@ async def test_cancel_of_a_run_that_ended_says_so(app: SkywardApp, session: Fake
         assert isinstance(app.screen, RunScreen)
 
 
-async def test_a_screen_that_comes_or_goes_can_be_told_something(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_a_screen_that_comes_or_goes_can_be_told_something(app: SkywardApp, session: FakeSession) -> None:
     """By work whose end nobody foresees: what is copied, a launch, a teardown."""
     screen = RunScreen(session.pool("llama-ft").key)
     async with app.run_test(size=(120, 24)) as pilot:

@@ -53,10 +53,7 @@ async def test_fields_and_line_say_the_same(app: SkywardApp) -> None:
         line.value = "lr=1e-2 warmup=3"
         await until(
             pilot,
-            lambda: (
-                len(screen.query_one("#argument-fields").query(ArgumentRow)) == 6
-                and "1e-2" in screen_text(app)
-            ),
+            lambda: len(screen.query_one("#argument-fields").query(ArgumentRow)) == 6 and "1e-2" in screen_text(app),
         )
         await pilot.press("tab", "tab", "tab", "tab")
         await until(pilot, lambda: " how often all data is seen" in screen_text(app))
@@ -79,9 +76,7 @@ async def test_fields_and_line_say_the_same(app: SkywardApp) -> None:
         await until(pilot, lambda: "data=a.csv0123456789 " in line.value)
         # And back: the line fills the fields, an enum by its value, too; what is not given is as it was.
         line.value = "epochs=4 mode=e kind=sgd resume=false"
-        widgets = {
-            row.asked.name: row._field for row in screen.query_one("#argument-fields").query(ArgumentRow)
-        }
+        widgets = {row.asked.name: row._field for row in screen.query_one("#argument-fields").query(ArgumentRow)}
         mode, kind, resume = widgets["mode"], widgets["kind"], widgets["resume"]
         assert isinstance(mode, Select) and isinstance(kind, Select) and isinstance(resume, Toggles)
         await until(pilot, lambda: (mode.value, kind.value, resume.chosen) == ("EXACT", "sgd", set()))
@@ -131,10 +126,7 @@ async def test_another_function_has_other_fields(app: SkywardApp) -> None:
         screen.query_one("#function", Select).value = "other"
         await until(
             pilot,
-            lambda: (
-                [row.asked.name for row in screen.query_one("#argument-fields").query(ArgumentRow)]
-                == ["note"]
-            ),
+            lambda: [row.asked.name for row in screen.query_one("#argument-fields").query(ArgumentRow)] == ["note"],
         )
         screen.query_one("#function", Select).value = ":whole"
         await until(pilot, lambda: not screen.query_one("#argument-fields").query(ArgumentRow))
@@ -187,17 +179,13 @@ async def test_several_values_are_a_sweep(app: SkywardApp, session: FakeSession)
         await until(pilot, lambda: "each combination of a sweep runs on one rank anyway" in screen_text(app))
         assert options.has_class("-wrong")
         await pilot.press("space", "ctrl+r")
-        await until(
-            pilot, lambda: any(run.kind == "sweep" for view in session.views for run in view.runs.values())
-        )
+        await until(pilot, lambda: any(run.kind == "sweep" for view in session.views for run in view.runs.values()))
         (run,) = session.views[-1].runs.values()
         assert run.total == 5 and session.boards[run.id].sheet.rows[4] == ("5", "0.1")
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_sweep_runs_by_gangs_of_as_many_nodes_as_its_field_says(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_a_sweep_runs_by_gangs_of_as_many_nodes_as_its_field_says(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         options, gang = screen.query_one("#options", Toggles), screen.query_one("#gang", Input)

@@ -18,9 +18,7 @@ from tests.support.fake_session import FakeSession
 
 def spent(session: FakeSession, name: str = "train", ends_in: float = 600.0) -> PoolView:
     view = session.pool(name, price=25.0, age=3600.0)
-    told = events.BudgetNews(
-        pool=name, budget=25.0, state="asked", ends_at=session.now + ends_in, at=session.now
-    )
+    told = events.BudgetNews(pool=name, budget=25.0, state="asked", ends_at=session.now + ends_in, at=session.now)
     session.emit(view, told)
     return view
 
@@ -64,9 +62,7 @@ async def test_who_says_nothing_is_asked_once_and_what_others_answer_is_not_aske
         assert session.raised == [] and session.torn_down == [] and first.budget_state == "asked"
 
 
-async def test_one_that_lies_under_another_dialog_is_taken_back_later(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_one_that_lies_under_another_dialog_is_taken_back_later(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         view = spent(session)
         await asked(app, pilot)
@@ -92,9 +88,7 @@ async def test_how_it_looks(app: SkywardApp, session: FakeSession, snap: Snap, s
         snap(app, f"budget-{size[0]}x{size[1]}")
 
 
-async def test_a_look_finds_what_lies_below_whoever_has_painted_last(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_a_look_finds_what_lies_below_whoever_has_painted_last(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         spent(session)
         await asked(app, pilot)

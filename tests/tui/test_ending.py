@@ -49,9 +49,7 @@ async def test_a_pool_that_costs_money_wants_its_name_though_it_has_one_node(
         assert "Type the pool's name" in screen_text(app)
 
 
-async def test_the_app_stays_where_a_teardown_on_the_way_out_failed(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_the_app_stays_where_a_teardown_on_the_way_out_failed(app: SkywardApp, session: FakeSession) -> None:
     session.auto = False
     session.pool("paid", 1, price=4.0)
     session.downing["paid"] = future = Future[Any]()
@@ -65,9 +63,7 @@ async def test_the_app_stays_where_a_teardown_on_the_way_out_failed(
         assert app.is_running and not session.detached
 
 
-async def test_who_chose_to_tear_down_on_the_way_out_is_not_asked_again(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_who_chose_to_tear_down_on_the_way_out_is_not_asked_again(app: SkywardApp, session: FakeSession) -> None:
     session.pool("free", 1)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ " in screen_text(app))
@@ -90,9 +86,7 @@ async def test_hiding_a_teardown_on_the_way_out_is_no_way_out(app: SkywardApp, s
         assert app.is_running and not session.detached
 
 
-@pytest.mark.parametrize(
-    ("connection", "frames"), [("", FRAMES), ("10.0.0.1 1 10.0.0.2 22", FRAMES_OVER_SSH)]
-)
+@pytest.mark.parametrize(("connection", "frames"), [("", FRAMES), ("10.0.0.1 1 10.0.0.2 22", FRAMES_OVER_SSH)])
 def test_over_ssh_and_at_rest_the_app_paints_less_often(
     app: SkywardApp, connection: str, frames: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

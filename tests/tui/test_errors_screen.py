@@ -55,9 +55,7 @@ async def test_the_code_around_each_frame_stands_below_the_traceback(
         assert "stopped" in screen_text(app), "who was stopped has no traceback, and no code"
 
 
-async def test_how_far_a_bar_had_come_stands_among_the_last_lines(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_how_far_a_bar_had_come_stands_among_the_last_lines(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 1)
     run = session.open_run(view)
     session.print(view, 0, "epoch 3\n 12%|#\r 57%|#####")
@@ -71,9 +69,7 @@ async def test_how_far_a_bar_had_come_stands_among_the_last_lines(
         await until(pilot, lambda: "57%|#####" in screen_text(app).partition("last lines of rank 0")[2])
 
 
-async def test_without_its_files_the_traceback_has_all_the_room(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_without_its_files_the_traceback_has_all_the_room(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 2)
     run = session.open_run(view)
     session.end_rank(view, run, 1, "raised", error=ErrorInfo("ZeroDivisionError", "by zero", TRACEBACK))

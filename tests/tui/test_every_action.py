@@ -57,11 +57,7 @@ TRIED_IN = {
 
 
 def literals(node: ast.AST) -> Iterator[str]:
-    return (
-        each.value
-        for each in ast.walk(node)
-        if isinstance(each, ast.Constant) and isinstance(each.value, str)
-    )
+    return (each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str))
 
 
 def pressed(file: Path) -> Iterator[str]:
@@ -76,8 +72,7 @@ def pressed(file: Path) -> Iterator[str]:
             elif called == "show" or (called == "parametrize" and "key" in next(literals(node), "")):
                 yield from literals(node)
         elif isinstance(node, ast.For) and any(
-            isinstance(each, ast.Call) and getattr(each.func, "attr", "") == "press"
-            for each in ast.walk(node)
+            isinstance(each, ast.Call) and getattr(each.func, "attr", "") == "press" for each in ast.walk(node)
         ):
             yield from literals(node.iter)
 
@@ -87,18 +82,14 @@ def test_every_action_has_a_test_that_presses_its_key() -> None:
     untried = []
     for scope, files in TRIED_IN.items():
         keys = {key for name in (*files, "test_every_action") for key in pressed(HERE / f"{name}.py")}
-        keys |= {
-            f"ctrl+{chr(ord(key) + 96)}" for key in keys if "\x01" <= key <= "\x1a"
-        }  # as terminals send them
+        keys |= {f"ctrl+{chr(ord(key) + 96)}" for key in keys if "\x01" <= key <= "\x1a"}  # as terminals send them
         for action in ACTIONS:
             if action.scope == scope and not keys & {*action.keys.split(","), *action.shown_keys()}:
                 untried.append(action.id)
     assert not untried, "no test presses their keys in the files that TRIED_IN names"
 
 
-async def test_pages_of_a_log_and_of_many_ranks_and_another_launch(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_pages_of_a_log_and_of_many_ranks_and_another_launch(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 32, 8)
     session.open_run(view)
     session.print(view, 0, "".join(f"line {number} {'x' * 200}\n" for number in range(200)))
@@ -132,9 +123,7 @@ async def test_pages_of_a_log_and_of_many_ranks_and_another_launch(
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and "llama-ft" in screen_text(app))
 
 
-async def test_help_and_pickers_scroll_and_boxes_are_gone_through(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_help_and_pickers_scroll_and_boxes_are_gone_through(app: SkywardApp, session: FakeSession) -> None:
     for name in ("a.py", "b.py"):
         Path(name).write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
     async with app.run_test(size=(100, 30)) as pilot:

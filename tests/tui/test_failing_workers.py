@@ -27,9 +27,7 @@ async def fails() -> None:
     raise KeyError("odd")
 
 
-async def test_a_look_at_hosts_that_fails_leaves_the_app_open(
-    app: SkywardApp, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_look_at_hosts_that_fails_leaves_the_app_open(app: SkywardApp, monkeypatch: pytest.MonkeyPatch) -> None:
     def look(*_: Any) -> None:
         raise KeyError("odd")
 
@@ -46,9 +44,7 @@ async def test_a_look_at_hosts_that_fails_leaves_the_app_open(
 
 
 @pytest.mark.parametrize("where", ["panel", "part of a panel", "screen", "app", "dialog"])
-async def test_an_error_stands_where_its_worker_belongs(
-    app: SkywardApp, session: FakeSession, where: str
-) -> None:
+async def test_an_error_stands_where_its_worker_belongs(app: SkywardApp, session: FakeSession, where: str) -> None:
     key = session.pool("llama-ft").key
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.session is not None)

@@ -28,9 +28,7 @@ def gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-async def test_the_app_goes_on_and_says_what_it_cannot_do(
-    app: SkywardApp, session: FakeSession, gone: Path
-) -> None:
+async def test_the_app_goes_on_and_says_what_it_cannot_do(app: SkywardApp, session: FakeSession, gone: Path) -> None:
     view = session.pool("llama-ft", 8)
     run = session.open_run(view)
     session.print(view, 0, "hello\n")
@@ -40,9 +38,7 @@ async def test_the_app_goes_on_and_says_what_it_cannot_do(
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and "hello" in screen_text(app))
         gone.rmdir()
         await pilot.press("S")
-        await until(
-            pilot, lambda: f"could not save: {gone}, which the app was started in, {GONE}" in screen_text(app)
-        )
+        await until(pilot, lambda: f"could not save: {gone}, which the app was started in, {GONE}" in screen_text(app))
         await pilot.press("s")
         await until(pilot, lambda: isinstance(app.screen, StacksScreen) and "rank 5 not" in screen_text(app))
         await pilot.press("S")

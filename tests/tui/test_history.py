@@ -111,9 +111,7 @@ async def test_no_run_yet(app: SkywardApp, session: FakeSession) -> None:
         await until(pilot, lambda: "esc back" in screen_text(app))
         shown = screen_text(app)
         assert "launches a script" in shown and "…" not in shown, "what has no room goes on below"
-        assert not {"find", "compare", "failures"} & set(shown.splitlines()[-1].split()), (
-            "nothing to do it to"
-        )
+        assert not {"find", "compare", "failures"} & set(shown.splitlines()[-1].split()), "nothing to do it to"
         await pilot.press("escape", "s")
         await until(pilot, lambda: "No groups of hosts yet" in screen_text(app))
         assert "…" not in screen_text(app)
@@ -130,9 +128,7 @@ async def test_two_that_are_marked_are_compared(app: SkywardApp, session: FakeSe
         await pilot.press("c")
         await until(pilot, lambda: "mark two runs with space" in screen_text(app))
         await pilot.press("space", "down", "space", "c")
-        await until(
-            pilot, lambda: isinstance(app.screen, CompareScreen) and "loss, median" in screen_text(app)
-        )
+        await until(pilot, lambda: isinstance(app.screen, CompareScreen) and "loss, median" in screen_text(app))
         assert session.compared == [(past[0].run, past[2].run)]
         shown = screen_text(app)
         assert any("≠" in line and "a1b2c3d4e5" in line for line in shown.splitlines())
@@ -148,9 +144,7 @@ async def test_two_that_are_marked_are_compared(app: SkywardApp, session: FakeSe
         await until(pilot, lambda: isinstance(app.screen, HistoryScreen))
 
 
-async def test_failures_that_nobody_has_dismissed_are_counted_and_shown(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_failures_that_nobody_has_dismissed_are_counted_and_shown(app: SkywardApp, session: FakeSession) -> None:
     past = some_past(session)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "✗ 2 failures (F)" in screen_text(app))
@@ -186,9 +180,7 @@ async def test_the_run_under_the_cursor_shows_below_once_the_cursor_rests(
 ) -> None:
     first, second, *_ = some_past(session)
     of_first = compared_run(first, 0.1)
-    session.past_looks[first.run] = PastLook(
-        of_first.view, of_first.book, 3, ["\x1b[31mthe last\x1b[0m line"]
-    )
+    session.past_looks[first.run] = PastLook(of_first.view, of_first.book, 3, ["\x1b[31mthe last\x1b[0m line"])
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("H")
         shown = (
@@ -205,9 +197,7 @@ async def test_the_run_under_the_cursor_shows_below_once_the_cursor_rests(
         await until(pilot, lambda: "the last line" in screen_text(app))
         assert session.looked_at == [first.run, second.run], "each once"
         await pilot.resize_terminal(80, 18)
-        await until(
-            pilot, lambda: "chosen" not in screen_text(app) and "the last line" not in screen_text(app)
-        )
+        await until(pilot, lambda: "chosen" not in screen_text(app) and "the last line" not in screen_text(app))
 
 
 async def test_a_run_that_cannot_be_read_is_said(app: SkywardApp, session: FakeSession) -> None:
@@ -220,9 +210,7 @@ async def test_a_run_that_cannot_be_read_is_said(app: SkywardApp, session: FakeS
         await until(pilot, lambda: "the ledger is damaged" in screen_text(app))
 
 
-async def test_of_a_sweep_the_trials_stand_below_and_are_counted_as_such(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_of_a_sweep_the_trials_stand_below_and_are_counted_as_such(app: SkywardApp, session: FakeSession) -> None:
     view, run = swept(session)
     table = session.boards[run.id].table(run.id, run.tasks, view.metrics)
     session.past = [past_run(1, run=run.id, key=view.key, pool=view.name, ranks=6, counted="trial")]
@@ -235,9 +223,7 @@ async def test_of_a_sweep_the_trials_stand_below_and_are_counted_as_such(
         assert "acc by lr" in shown and "0.625" in shown
 
 
-async def test_a_short_list_leaves_the_rest_to_the_run_under_the_cursor(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_a_short_list_leaves_the_rest_to_the_run_under_the_cursor(app: SkywardApp, session: FakeSession) -> None:
     some_past(session)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("H")

@@ -61,9 +61,7 @@ def looks_harmless(app: SkywardApp) -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(160, 48), (80, 24)])
-async def test_no_screen_shows_more_than_text(
-    app: SkywardApp, session: FakeSession, size: tuple[int, int]
-) -> None:
+async def test_no_screen_shows_more_than_text(app: SkywardApp, session: FakeSession, size: tuple[int, int]) -> None:
     def refused(pool: str, run: str) -> Future[None]:
         future: Future[None] = Future()
         future.set_exception(PoolError(EVIL))

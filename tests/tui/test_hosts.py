@@ -71,9 +71,7 @@ async def test_who_uses_which_gpu_and_what_works_there(app: SkywardApp, asked: l
         await until(pilot, lambda: not isinstance(app.screen, HostsScreen))
 
 
-async def test_groups_are_edited_by_keys_and_the_file_stays_a_persons(
-    app: SkywardApp, asked: list[list[str]]
-) -> None:
+async def test_groups_are_edited_by_keys_and_the_file_stays_a_persons(app: SkywardApp, asked: list[list[str]]) -> None:
     file = put_groups()
     async with opened(app) as pilot:
         await pilot.press("a")
@@ -95,9 +93,7 @@ async def test_groups_are_edited_by_keys_and_the_file_stays_a_persons(
         await answer(app, pilot, "Name of the new group", "far")
         await answer(app, pilot, "First host of far", "10.0.0.7")
         await shows(app, pilot, "far has 10.0.0.7")
-    assert (
-        file.read_text() == '[hosts]\ncave = ["gpu1", "gpu2", "gpu9"]  # the big ones\nfar = ["10.0.0.7"]\n'
-    )
+    assert file.read_text() == '[hosts]\ncave = ["gpu1", "gpu2", "gpu9"]  # the big ones\nfar = ["10.0.0.7"]\n'
 
 
 async def test_a_file_that_cannot_be_used_is_said_and_a_refusal_changes_nothing(

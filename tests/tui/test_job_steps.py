@@ -35,9 +35,7 @@ async def test_each_node_shows_its_steps_and_who_is_late(app: SkywardApp, sessio
         await until(pilot, lambda: "! others wait for it" in row_of(app, 2))
 
 
-async def test_where_there_is_little_room_the_step_that_goes_on_is_seen(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_where_there_is_little_room_the_step_that_goes_on_is_seen(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("wide", 2)
     for name in ("workdir", "setup", "a-job-of-mine"):
         session.now += 1
@@ -55,16 +53,12 @@ async def test_where_there_is_little_room_the_step_that_goes_on_is_seen(
 async def test_a_setup_that_fails_has_its_last_lines_on_top(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("pair", 2)
     setup = session.open_run(view, "setup", job="j1")
-    view.logs.feed(
-        1, "out", b"Collecting tensorboard\nERROR: no such version\n", session.now, setup.id, "r001"
-    )
+    view.logs.feed(1, "out", b"Collecting tensorboard\nERROR: no such version\n", session.now, setup.id, "r001")
     error = ErrorInfo("Exit", "ended with status 1")
     session.end_rank(view, setup, 1, "exited", error=error)
     session.end_rank(view, setup, 0, "collateral")
     cause = RootCause(1, "exited", "Exit", "ended with status 1")
-    session.emit(
-        view, events.RunEnded(pool=view.name, run=setup.id, state="failed", root_cause=cause, at=session.now)
-    )
+    session.emit(view, events.RunEnded(pool=view.name, run=setup.id, state="failed", root_cause=cause, at=session.now))
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "3", "z")
         await until(pilot, lambda: "n1 setup: ended with status 1" in screen_text(app))

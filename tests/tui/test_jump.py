@@ -30,9 +30,7 @@ async def test_a_letter_leads_to_each_panel(app: SkywardApp, session: FakeSessio
         assert isinstance(jump, JumpScreen)
         assert len(jump._there) == (4 if width > 100 else 1)
         for letter, widget in jump._there.items():
-            assert re.match(
-                f".{{{widget.region.x}}} {letter} ", screen_text(app).splitlines()[widget.region.y]
-            )
+            assert re.match(f".{{{widget.region.x}}} {letter} ", screen_text(app).splitlines()[widget.region.y])
         await pilot.press("d" if width > 100 else "a")
         await until(pilot, lambda: app.screen is run)
         await until(pilot, lambda: run.active == ("phases" if width > 100 else "log"))

@@ -90,9 +90,7 @@ async def left_at(session: FakeSession, *keys: str, shows: str) -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("back", ["escape", "q"])
-async def test_the_next_start_opens_the_screen_that_was_left(
-    session: FakeSession, view: PoolView, back: str
-) -> None:
+async def test_the_next_start_opens_the_screen_that_was_left(session: FakeSession, view: PoolView, back: str) -> None:
     await left_at(session, "enter", shows="step=2")
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -280,9 +278,7 @@ async def test_charts_are_drawn_as_they_were_left(session: FakeSession, view: Po
         ("{", True),
     ],
 )
-async def test_what_makes_no_sense_is_not_used(
-    session: FakeSession, view: PoolView, text: str, told: bool
-) -> None:
+async def test_what_makes_no_sense_is_not_used(session: FakeSession, view: PoolView, text: str, told: bool) -> None:
     settings.remember("app", text)
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:

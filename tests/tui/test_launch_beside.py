@@ -63,9 +63,7 @@ async def test_without_a_script_one_can_begin_with_launches_of_late_and_examples
     """The lower half of the form was empty."""
     (tmp_path / "train.py").write_text(SCRIPT)
     for epochs in (1, 2):
-        remember(
-            Form(script=str(tmp_path / "train.py"), function="train", arguments=f"epochs={epochs}", nodes="7")
-        )
+        remember(Form(script=str(tmp_path / "train.py"), function="train", arguments=f"epochs={epochs}", nodes="7"))
     async with app.run_test(size=size) as pilot:
         screen = await launch_form(app, pilot, "")
         await until(pilot, lambda: "train.py:train  epochs=2" in screen_text(app))

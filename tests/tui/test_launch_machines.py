@@ -28,9 +28,7 @@ def script(tmp_path: Path) -> Path:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_hosts_that_did_not_answer_can_be_changed(
-    app: SkywardApp, session: FakeSession, script: Path
-) -> None:
+async def test_hosts_that_did_not_answer_can_be_changed(app: SkywardApp, session: FakeSession, script: Path) -> None:
     session.auto = False
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
@@ -83,9 +81,7 @@ async def test_hosts_are_a_list_or_a_group(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_an_accelerator_is_picked_from_the_catalogue(
-    app: SkywardApp, session: FakeSession, script: Path
-) -> None:
+async def test_an_accelerator_is_picked_from_the_catalogue(app: SkywardApp, session: FakeSession, script: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
@@ -97,9 +93,7 @@ async def test_an_accelerator_is_picked_from_the_catalogue(
         await pilot.press("enter")
         await until(pilot, lambda: screen.query_one("#accelerator", Input).value == "H100:8")
         await until(pilot, lambda: "8 × NVIDIA H100 per node" in screen_text(app))
-        assert "nothing is rented or looked at: each node must have H100:8" in " ".join(
-            plan_text(screen).split()
-        )
+        assert "nothing is rented or looked at: each node must have H100:8" in " ".join(plan_text(screen).split())
         assert "--accelerator H100:8" in command_line(screen.form())
         await pilot.press("ctrl+r")
         await until(pilot, lambda: bool(session.created))
@@ -138,12 +132,7 @@ async def test_an_accelerator_is_picked_from_what_is_offered(
         await pilot.press("ctrl+g")
         await until(pilot, lambda: "the cheapest 8 × 80 GB" in screen_text(app))
         shown = screen_text(app)
-        assert (
-            shown.index("$0.53/h")
-            < shown.rindex("$11.50/h")
-            < shown.index("$21.00/h")
-            < shown.index("$55.00/h")
-        )
+        assert shown.index("$0.53/h") < shown.rindex("$11.50/h") < shown.index("$21.00/h") < shown.index("$55.00/h")
         assert "$27.45/h" in shown and "us-east-1b" in shown and "spot prices of some zones" in shown
         await pilot.press("enter")  # the cheapest in two keys
         await until(pilot, lambda: field.value == "A100-80GB:8")
@@ -175,6 +164,4 @@ async def test_why_nothing_is_offered_is_said_and_the_catalogue_is_there(
         screen.query_one("#provider", Select).value = "aws"
         await until(pilot, lambda: screen.form().provider == "aws")
         await pilot.press("ctrl+g")
-        await until(
-            pilot, lambda: "no provider here tells" in screen_text(app) and "bf16" in screen_text(app)
-        )
+        await until(pilot, lambda: "no provider here tells" in screen_text(app) and "bf16" in screen_text(app))

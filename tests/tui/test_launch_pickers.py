@@ -53,9 +53,7 @@ async def test_folders_are_walked(app: SkywardApp, tmp_path: Path) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_in_a_folder_that_was_opened_the_cursor_is_on_what_lies_there(
-    app: SkywardApp, tmp_path: Path
-) -> None:
+async def test_in_a_folder_that_was_opened_the_cursor_is_on_what_lies_there(app: SkywardApp, tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "mine.py").write_text(SCRIPT)
     async with app.run_test(size=SIZE) as pilot:

@@ -69,9 +69,7 @@ async def test_a_script_without_functions_is_launched_as_a_whole(
         await until(pilot, lambda: "✗ No closing quotation" in screen_text(app))
         assert screen.query_one("#arguments").has_class("-wrong")
         await typed(app, pilot, "' -- 3")
-        await until(
-            pilot, lambda: "runs python plain.py --name 'a b' -- 3 on all 4 ranks" in plan_text(screen)
-        )
+        await until(pilot, lambda: "runs python plain.py --name 'a b' -- 3 on all 4 ranks" in plan_text(screen))
         assert not screen.query_one("#arguments").has_class("-wrong")
         assert "--keep -- --name 'a b' -- 3" in plan_text(screen)
         await pilot.press("ctrl+r")
@@ -101,9 +99,7 @@ async def test_a_script_with_functions_may_be_run_as_a_whole(app: SkywardApp, pr
 @pytest.mark.proof("1 s of a processor")
 async def test_a_whole_script_is_launched_again_with_its_words(app: SkywardApp, project: Path) -> None:
     remember(Form(script="train.py", function="train", arguments="epochs=2"))
-    remember(
-        Form(script="train.py", whole=True, arguments="--epochs 3", packages="lock uv.lock", outputs="a,b")
-    )
+    remember(Form(script="train.py", whole=True, arguments="--epochs 3", packages="lock uv.lock", outputs="a,b"))
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")
         await until(pilot, lambda: screen.form().arguments == "epochs=2")  # those of a function, as it is one
@@ -149,9 +145,7 @@ def test_only_what_there_is_can_be_chosen(project: Path) -> None:
     assert choices_for(script, "lock uv.lock") == [("none found", ""), ("uv.lock", "lock uv.lock")]
 
 
-def test_a_project_is_looked_through_to_its_root_and_no_further(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_project_is_looked_through_to_its_root_and_no_further(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = project / "app" / "jobs"
     inner.mkdir(parents=True)
     (inner / "train.py").write_text(FUNCTION)

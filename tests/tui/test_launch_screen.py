@@ -127,9 +127,7 @@ async def test_a_plugin_of_another_package_is_listed(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_pool_that_is_not_kept_goes_with_its_run(
-    app: SkywardApp, session: FakeSession, script: Path
-) -> None:
+async def test_a_pool_that_is_not_kept_goes_with_its_run(app: SkywardApp, session: FakeSession, script: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
@@ -140,9 +138,7 @@ async def test_a_pool_that_is_not_kept_goes_with_its_run(
         await until(pilot, lambda: bool(session.runs_ended))
         assert session.torn_down == []
         session.end_run(view, next(iter(view.runs.values())))
-        await until(
-            pilot, lambda: "run ended, train torn down: created 4, verified gone 4" in screen_text(app)
-        )
+        await until(pilot, lambda: "run ended, train torn down: created 4, verified gone 4" in screen_text(app))
 
 
 async def test_a_live_pool_is_used_as_it_is(app: SkywardApp, session: FakeSession, script: Path) -> None:
@@ -183,9 +179,7 @@ async def test_launching_again_is_one_step_from_the_pools_too(
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
 
 
-async def test_a_script_that_does_not_load_costs_no_pool(
-    app: SkywardApp, session: FakeSession, tmp_path: Path
-) -> None:
+async def test_a_script_that_does_not_load_costs_no_pool(app: SkywardApp, session: FakeSession, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(SCRIPT + "\nraise RuntimeError('no data here')\n")
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "bad.py")
@@ -198,9 +192,7 @@ async def test_a_script_that_does_not_load_costs_no_pool(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_name_in_use_is_one_line_in_the_form(
-    app: SkywardApp, session: FakeSession, script: Path
-) -> None:
+async def test_a_name_in_use_is_one_line_in_the_form(app: SkywardApp, session: FakeSession, script: Path) -> None:
     session.pool("train")
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
@@ -215,9 +207,7 @@ async def test_a_name_in_use_is_one_line_in_the_form(
 
 @pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
-async def test_what_is_wrong_is_there_to_the_last_word(
-    app: SkywardApp, script: Path, size: tuple[int, int]
-) -> None:
+async def test_what_is_wrong_is_there_to_the_last_word(app: SkywardApp, script: Path, size: tuple[int, int]) -> None:
     async with app.run_test(size=size) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
@@ -270,9 +260,7 @@ async def test_arrows_go_through_all_fields(app: SkywardApp, script: Path) -> No
 
 @pytest.mark.proof("1 s of a processor")
 async def test_a_plan_longer_than_its_place_scrolls_by_keys(app: SkywardApp, script: Path) -> None:
-    script.write_text(
-        SCRIPT + "\nimport no_such_thing, no_such_package_anywhere, nor_this_one, nor_that_other_one\n"
-    )
+    script.write_text(SCRIPT + "\nimport no_such_thing, no_such_package_anywhere, nor_this_one, nor_that_other_one\n")
     Path("requirements.txt").touch()
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
@@ -280,9 +268,7 @@ async def test_a_plan_longer_than_its_place_scrolls_by_keys(app: SkywardApp, scr
         await until(pilot, lambda: "pgdn, pgup scroll" in screen_text(app))
         assert "creates  pool" in screen_text(app) and "as a command" not in screen_text(app)
         await pilot.press("pagedown", "pagedown")
-        await until(
-            pilot, lambda: "as a command" in screen_text(app) and "creates  pool" not in screen_text(app)
-        )
+        await until(pilot, lambda: "as a command" in screen_text(app) and "creates  pool" not in screen_text(app))
         await pilot.press("pageup", "pageup")
         await until(pilot, lambda: "creates  pool" in screen_text(app))
         assert app.focused is not None and app.focused.id != "plan", "the fields keep the focus"

@@ -25,9 +25,7 @@ from tests.support.fake_session import FakeSession
 def plan(pool: PoolView) -> LaunchPlan:
     function: Any = FunctionInfo
     own: Any = None
-    return LaunchPlan(
-        script=Path("train.py"), interpreter=own, function=function, values={}, pool=pool, plugins=()
-    )
+    return LaunchPlan(script=Path("train.py"), interpreter=own, function=function, values={}, pool=pool, plugins=())
 
 
 async def test_a_launch_goes_to_the_pool_that_was_chosen_and_to_no_namesake(session: FakeSession) -> None:
@@ -41,9 +39,7 @@ async def test_a_launch_goes_to_the_pool_that_was_chosen_and_to_no_namesake(sess
     assert (await create(app, plan(namesake))).key == namesake.key
 
 
-def test_a_form_means_the_pool_that_was_chosen_though_a_namesake_is_up(
-    session: FakeSession, tmp_path: Path
-) -> None:
+def test_a_form_means_the_pool_that_was_chosen_though_a_namesake_is_up(session: FakeSession, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import skyward_core as sky\n@sky.function\ndef train(): ...\n")
     chosen = session.pool("train")
@@ -57,9 +53,7 @@ def test_a_form_means_the_pool_that_was_chosen_though_a_namesake_is_up(
     assert caught.value.field == "pool"
 
 
-async def test_a_form_for_a_pool_that_is_over_by_now_makes_a_new_one(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_a_form_for_a_pool_that_is_over_by_now_makes_a_new_one(app: SkywardApp, session: FakeSession) -> None:
     over = session.pool("train")
     session.emit(over, events.PoolState(pool="train", state="gone", at=session.now))
     session.pool("train")

@@ -32,9 +32,7 @@ def fail(session: FakeSession, view: PoolView, run: RunView) -> None:
     session.end_run(view, run, "failed", RootCause(2, "exited", "RankExit", "exit status 1"))
 
 
-async def test_the_rank_is_chosen_and_its_log_is_at_the_traceback(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_the_rank_is_chosen_and_its_log_is_at_the_traceback(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
     for rank in range(4):
@@ -55,9 +53,7 @@ async def test_the_rank_is_chosen_and_its_log_is_at_the_traceback(
 
 
 @pytest.mark.parametrize("key", ["right_square_bracket", "a", "1", "slash", "space"])
-async def test_whoever_has_moved_stays_where_they_are(
-    app: SkywardApp, session: FakeSession, key: str
-) -> None:
+async def test_whoever_has_moved_stays_where_they_are(app: SkywardApp, session: FakeSession, key: str) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
     for rank in range(4):
@@ -89,9 +85,7 @@ async def test_an_exception_stands_below_the_log_of_the_rank_that_raised_it(
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: "✗ ZeroDivisionError: division by zero  e shows all" in screen_text(app))
-        assert "    return total / count" in screen_text(app) and "the last line of rank 2" in screen_text(
-            app
-        )
+        assert "    return total / count" in screen_text(app) and "the last line of rank 2" in screen_text(app)
         await pilot.press("left_square_bracket")
         await until(pilot, lambda: "return total / count" not in screen_text(app))
 

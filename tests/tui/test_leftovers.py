@@ -103,9 +103,7 @@ async def test_what_other_ledgers_made_is_looked_at_once_somebody_says_so(
         await pilot.press("a")
         await until(pilot, lambda: session.looks[-1] == ({"aws": (), "slurm": ()}, True, ()))
         await pilot.press("G", "k", "enter")
-        await until(
-            pilot, lambda: session.looks[-1] == ({"aws": (), "slurm": ()}, True, ("0123456789abcdef",))
-        )
+        await until(pilot, lambda: session.looks[-1] == ({"aws": (), "slurm": ()}, True, ("0123456789abcdef",)))
 
 
 async def test_an_account_that_does_not_answer_blocks_no_key(app: SkywardApp, session: FakeSession) -> None:

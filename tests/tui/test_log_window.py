@@ -77,9 +77,7 @@ def test_files_go_on_where_the_ring_begins(tmp_path: Path) -> None:
     assert numbers(window.before(1_402, 4)) == [1_398, 1_399, 1_400, 1_401]
     assert numbers(window.after(1_399, 3)) == [1_399, 1_400, 1_401]
     assert numbers(window.after(0, 2)) == [0, 1]
-    ring.extend(
-        [f"line {i}" for i in range(1_500, 1_600)]
-    )  # what lies between is nowhere: a gap in the numbers
+    ring.extend([f"line {i}" for i in range(1_500, 1_600)])  # what lies between is nowhere: a gap in the numbers
     assert numbers(window.after(1_448, 4)) == [1_448, 1_449, 1_500, 1_501]
     assert numbers(window.before(1_501, 3)) == [1_448, 1_449, 1_500]
 
@@ -218,9 +216,7 @@ PIECES = (
     st.lists(st.sampled_from(PIECES), min_size=1, max_size=5),
     st.lists(st.text("ab ABx1\té", max_size=6), max_size=6),
 )
-def test_many_lines_are_passed_over_only_where_none_of_them_matches(
-    pattern: list[str], lines: list[str]
-) -> None:
+def test_many_lines_are_passed_over_only_where_none_of_them_matches(pattern: list[str], lines: list[str]) -> None:
     matcher = Matcher.parse("".join(pattern), invertible=True)
     assert matcher is not None
     if any(map(matcher.hits, lines)):

@@ -75,9 +75,7 @@ async def test_keys_choose_the_figure_and_move_among_nodes(app: SkywardApp, sess
         await until(pilot, lambda: " n0 " in screen_text(app) and "n39" not in screen_text(app))
 
 
-async def test_without_gpus_a_key_draws_any_figure_of_the_nodes(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_without_gpus_a_key_draws_any_figure_of_the_nodes(app: SkywardApp, session: FakeSession) -> None:
     book = measured_later(session, 2)
     for at in range(40):
         for node in range(2):
@@ -197,9 +195,7 @@ async def test_each_node_has_its_use_over_time_beside_it(app: SkywardApp, sessio
         await until(pilot, lambda: "of 100 %" not in screen_text(app))
 
 
-async def test_where_there_is_room_each_gpu_has_a_row_over_time(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_where_there_is_room_each_gpu_has_a_row_over_time(app: SkywardApp, session: FakeSession) -> None:
     book = measured_later(session, 2, 4)
     for second in range(120):
         for node in range(2):
@@ -245,9 +241,7 @@ async def test_only_rows_that_have_changed_are_painted(
         assert grid.update(book, session.now) and [[each.y for each in paint] for paint in painted] == [[6]]
 
 
-async def test_machines_of_a_pool_at_rest_are_looked_at_more_seldom(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_machines_of_a_pool_at_rest_are_looked_at_more_seldom(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 4)
     run = session.open_run(view)
     view.machines = measured(session.now, 4, 0)

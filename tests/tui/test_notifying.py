@@ -35,12 +35,8 @@ async def test_a_run_that_ends_calls_and_a_command_that_fails_is_told_once(
         assert written == []
         session.end_run(view, run)
         await until(pilot, lambda: len(written) == 1)
-        assert written == [
-            "\x1b]9;skyward: train (llama-ft-1) on llama-ft done after 41.0 s: 0/4 returned\x1b\\\a"
-        ]
-        await until(
-            pilot, lambda: "the command of [notify], /no/such/program, does not work" in screen_text(app)
-        )
+        assert written == ["\x1b]9;skyward: train (llama-ft-1) on llama-ft done after 41.0 s: 0/4 returned\x1b\\\a"]
+        await until(pilot, lambda: "the command of [notify], /no/such/program, does not work" in screen_text(app))
 
 
 async def test_who_watches_is_not_called_for_what_is_over_at_once(
@@ -60,9 +56,7 @@ async def test_who_watches_is_not_called_for_what_is_over_at_once(
             assert len(written) == (0 if looks else 1)
 
 
-async def test_a_question_calls_who_is_away(
-    app: SkywardApp, session: FakeSession, written: list[str]
-) -> None:
+async def test_a_question_calls_who_is_away(app: SkywardApp, session: FakeSession, written: list[str]) -> None:
     async with app.run_test(size=(120, 24)) as pilot:
         await until(pilot, lambda: session.ask is None and app.session is not None)
         app.post_message(events.AppBlur())

@@ -23,9 +23,7 @@ from tests.support.machines import measured
 
 def test_the_newest_numbers_are_shown_while_a_rank_runs():
     view = PoolView("p")
-    apply(
-        view, events.PoolOpened(pool="p", spec={"nodes": 2, "worker": {"ranks_per_node": 1}}, created_at=0.0)
-    )
+    apply(view, events.PoolOpened(pool="p", spec={"nodes": 2, "worker": {"ranks_per_node": 1}}, created_at=0.0))
     apply(view, events.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=2, at=0.0))
     for node in (0, 1):
         apply(view, events.NodePhase(pool="p", node=node, phase="ready"))
@@ -52,9 +50,7 @@ async def opened(app: SkywardApp, pilot: Pilot[None]) -> RunScreen:
     return app.screen
 
 
-async def test_numbers_take_their_place_when_the_first_ones_come(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_numbers_take_their_place_when_the_first_ones_come(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -113,9 +109,7 @@ async def test_what_stands_behind_a_name_in_wide_letters_keeps_its_column(
         assert len(ends) == 1, screen_text(app)
 
 
-async def test_yielded_numbers_are_charted_and_a_new_run_begins_anew(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_yielded_numbers_are_charted_and_a_new_run_begins_anew(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 1)
     first = session.open_run(view)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -163,9 +157,7 @@ async def test_a_flood_of_numbers_is_looked_at_now_and_then(
         await until(pilot, lambda: "loss                53!" in screen_text(app))
 
 
-async def test_one_rank_of_256_that_is_far_off_is_named_and_drawn(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_one_rank_of_256_that_is_far_off_is_named_and_drawn(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 32, 8)
     run = session.open_run(view)
     for rank in range(256):

@@ -32,9 +32,7 @@ async def test_files_of_ranks_are_shown_and_fetched(app: SkywardApp, session: Fa
         assert "o fetch files" not in screen_text(app)
 
 
-async def test_the_key_that_fetches_is_hinted_on_a_small_terminal(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_the_key_that_fetches_is_hinted_on_a_small_terminal(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 2)
     session.open_run(view, "train")
     session.written = [WrittenFile("ck/model.pt", 2_000_000, session.now - 90, 0, "1")]

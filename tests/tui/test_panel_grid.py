@@ -17,9 +17,7 @@ def scalars(*texts: str) -> tuple[Scalar, ...]:
     return tuple(Scalar.parse(text) for text in texts)
 
 
-@pytest.mark.parametrize(
-    ("by", "cells"), [(0, 46), (4, 50), (-4, 42), (-99, LEAST_COLUMNS), (99, 100 - LEAST_COLUMNS)]
-)
+@pytest.mark.parametrize(("by", "cells"), [(0, 46), (4, 50), (-4, 42), (-99, LEAST_COLUMNS), (99, 100 - LEAST_COLUMNS)])
 def test_a_border_moves_until_a_panel_would_have_too_little(by: int, cells: int) -> None:
     found = sizes(scalars("46", "1fr"), 0, by, 100, LEAST_COLUMNS)
     assert [(each.value, str(each.unit)) for each in found] == [
@@ -47,9 +45,7 @@ def widths(screen: RunScreen) -> tuple[int, int]:
     return screen.panels["ranks"].size.width, screen.panels["phases"].size.height
 
 
-async def test_the_panel_that_is_looked_at_grows_and_shrinks_by_keys(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_the_panel_that_is_looked_at_grows_and_shrinks_by_keys(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, session, pilot)
         ranks, nodes = widths(screen)
@@ -65,9 +61,7 @@ async def test_the_panel_that_is_looked_at_grows_and_shrinks_by_keys(
         await until(pilot, lambda: widths(screen) == (ranks, nodes))
 
 
-async def test_a_border_is_dragged_and_stands_there_the_next_time(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_a_border_is_dragged_and_stands_there_the_next_time(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, session, pilot)
         ranks, nodes = widths(screen)
@@ -91,9 +85,7 @@ async def test_a_border_is_dragged_and_stands_there_the_next_time(
         await until(pilot, lambda: widths(screen) == (ranks + 10, nodes + 4))
 
 
-async def test_panels_take_the_rows_that_they_need_and_the_log_the_rest(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_panels_take_the_rows_that_they_need_and_the_log_the_rest(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 2)
     run = session.open_run(view)
     async with app.run_test(size=(160, 48)) as pilot:

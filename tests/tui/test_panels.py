@@ -48,9 +48,7 @@ def test_the_run_screen_knows_no_panel_by_name() -> None:
 
 def test_each_panel_has_a_file_of_its_own() -> None:
     modules = [row.made_by.partition(":")[0] for row in PANELS]
-    assert len(set(modules)) == len(modules) and all(
-        each.startswith("skyward_tui.panels.") for each in modules
-    )
+    assert len(set(modules)) == len(modules) and all(each.startswith("skyward_tui.panels.") for each in modules)
     for row in PANELS:
         assert issubclass(resolve_name(row.made_by), RunPanel), row.id
 
@@ -72,9 +70,7 @@ def test_what_an_empty_panel_says_fits_a_small_screen() -> None:
 @pytest.mark.parametrize("row", PANELS, ids=lambda row: row.id)
 def test_no_panel_knows_another(row: Row) -> None:
     module = row.made_by.partition(":")[0]
-    others = {other.made_by.partition(":")[0].rpartition(".")[2] for other in PANELS} - {
-        module.rpartition(".")[2]
-    }
+    others = {other.made_by.partition(":")[0].rpartition(".")[2] for other in PANELS} - {module.rpartition(".")[2]}
     tree = ast.parse((ROOT.parent / f"{module.replace('.', '/')}.py").read_text("utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level == 1:

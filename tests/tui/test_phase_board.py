@@ -18,9 +18,7 @@ async def test_enter_shows_what_the_installer_printed_last(app: SkywardApp, sess
     at = session.now - 60
     for number in range(30):
         line = f"Downloading part-{number:02}.whl"
-        session.emit(
-            view, events.NodePhase(pool="llama-ft", node=1, phase="installed", detail=line, at=at + number)
-        )
+        session.emit(view, events.NodePhase(pool="llama-ft", node=1, phase="installed", detail=line, at=at + number))
     late = events.NodePhase(
         pool="llama-ft", node=2, phase="running", detail="connection refused", at=at, retry_at=session.now + 7
     )

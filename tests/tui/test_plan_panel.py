@@ -13,9 +13,7 @@ from tests.support.app_driver import launch_form, screen_text, until
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "train.py").write_text(
-        "import skyward_core as sky\n\n@sky.function\ndef train(epochs: int): ...\n"
-    )
+    (tmp_path / "train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef train(epochs: int): ...\n")
     return tmp_path
 
 

@@ -26,9 +26,7 @@ from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
 SIZE = (120, 40)
-SCRIPT = (
-    "import skyward_core as sky\n\n@sky.function\ndef train(epochs: int = 1) -> int:\n    return epochs\n"
-)
+SCRIPT = "import skyward_core as sky\n\n@sky.function\ndef train(epochs: int = 1) -> int:\n    return epochs\n"
 FOR_EVER = 600  # seconds; a test that waited for it would not end
 LOOKING = "looking for the Python of the script, 0:0"
 

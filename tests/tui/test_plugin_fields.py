@@ -47,9 +47,7 @@ async def test_parameters_of_the_plugins_that_are_on(app: SkywardApp) -> None:
         await until(pilot, lambda: screen.focused is screen.query_one("#packages"))
         assert title is not None and fields in title.ancestors
         await pilot.press("up", "enter")
-        await until(
-            pilot, lambda: "torch.backend" in screen_text(app) and "str = 'cu128'" in screen_text(app)
-        )
+        await until(pilot, lambda: "torch.backend" in screen_text(app) and "str = 'cu128'" in screen_text(app))
         await pilot.press("down")
         await typed(app, pilot, "gloo")
         await until(pilot, lambda: "torch (backend=gloo)" in screen_text(app))
@@ -61,10 +59,7 @@ async def test_parameters_of_the_plugins_that_are_on(app: SkywardApp) -> None:
         toggles.focus()
         await pilot.press("space", "right", "right", "space")
         await until(pilot, lambda: shown(fields) == ["keras.backend", "keras.seed"])
-        assert (
-            "--plugin-set" not in command_line(screen.form())
-            and not request_of(screen.form()).plugin_settings
-        )
+        assert "--plugin-set" not in command_line(screen.form()) and not request_of(screen.form()).plugin_settings
         await pilot.press("left", "left", "space")
         await until(pilot, lambda: "torch.backend" in shown(fields) and "keras.seed" in shown(fields))
         assert request_of(screen.form()).plugin_settings == {"torch.backend": "gloo"}

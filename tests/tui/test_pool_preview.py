@@ -21,9 +21,7 @@ def training(session: FakeSession, name: str = "llama-ft", nodes: int = 4) -> Po
     return view
 
 
-async def test_ranks_numbers_and_last_lines_of_the_pool_under_the_cursor(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_ranks_numbers_and_last_lines_of_the_pool_under_the_cursor(app: SkywardApp, session: FakeSession) -> None:
     session.pool("idle", 2)
     training(session)
     async with app.run_test(size=(160, 48)) as pilot:
@@ -82,9 +80,7 @@ async def test_what_a_start_waits_for_and_why_a_run_failed(app: SkywardApp, sess
         await pilot.press("down")
         await until(
             pilot,
-            lambda: (
-                "▶ sweep-7" in screen_text(app) and "rank 2 raised, ZeroDivisionError" in screen_text(app)
-            ),
+            lambda: "▶ sweep-7" in screen_text(app) and "rank 2 raised, ZeroDivisionError" in screen_text(app),
         )
 
 

@@ -79,6 +79,4 @@ async def test_the_time_of_a_run_that_goes_on_does_not_stand_still(
         await until(pilot, lambda: "recent runs" in screen_text(app))
         for seconds in (5, 11):
             session.now += seconds
-            await until(
-                pilot, lambda: f"0:{session.now - NOW:02.0f}" in screen_text(app).split("recent runs")[1]
-            )
+            await until(pilot, lambda: f"0:{session.now - NOW:02.0f}" in screen_text(app).split("recent runs")[1])

@@ -34,9 +34,7 @@ async def test_no_pools_says_what_to_do(app: SkywardApp) -> None:
         assert isinstance(app.screen, PoolsScreen)
 
 
-async def test_pools_of_others_show_up_and_the_cursor_stays_on_its_pool(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_pools_of_others_show_up_and_the_cursor_stays_on_its_pool(app: SkywardApp, session: FakeSession) -> None:
     session.pool("mine")
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ mine" in screen_text(app))
@@ -132,9 +130,7 @@ async def test_teardown_wants_the_name_and_gives_a_receipt(app: SkywardApp, sess
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
 
 
-async def test_a_pool_with_nothing_at_stake_is_only_asked_about(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_a_pool_with_nothing_at_stake_is_only_asked_about(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("free", 8)
     session.end_run(view, session.open_run(view))
     async with app.run_test(size=SIZE) as pilot:
@@ -149,9 +145,7 @@ async def test_a_pool_with_nothing_at_stake_is_only_asked_about(
 
 
 @pytest.mark.parametrize("key", ["q", "escape", "enter"])
-async def test_a_receipt_is_closed_as_other_screens_are(
-    app: SkywardApp, session: FakeSession, key: str
-) -> None:
+async def test_a_receipt_is_closed_as_other_screens_are(app: SkywardApp, session: FakeSession, key: str) -> None:
     view = session.pool("free", 8, price=1.0)
     session.end_run(view, session.open_run(view))
     async with app.run_test(size=SIZE) as pilot:
@@ -181,9 +175,7 @@ async def test_keys_that_come_at_once_each_go_to_the_screen_that_is_there_then(
         await until(pilot, lambda: not app.is_running)
 
 
-async def test_work_that_nobody_has_fetched_is_named_and_wants_the_word(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_work_that_nobody_has_fetched_is_named_and_wants_the_word(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("free", 1)
     run = session.open_run(view)
     session.end_run(view, run)
@@ -207,9 +199,7 @@ async def test_what_is_left_is_named_and_hiding_does_not_stop(app: SkywardApp, s
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
         future.set_result(Receipt("paid", 1, (), ("i-0123",), 9.0))
-        await until(
-            pilot, lambda: "✗ paid: created 1, verified gone 0, unaccounted 1: i-0123" in screen_text(app)
-        )
+        await until(pilot, lambda: "✗ paid: created 1, verified gone 0, unaccounted 1: i-0123" in screen_text(app))
 
 
 async def test_quitting_without_pools_just_quits(app: SkywardApp, session: FakeSession) -> None:
@@ -302,14 +292,10 @@ async def test_a_pool_whose_teardown_failed_is_not_over(app: SkywardApp, session
         await until(pilot, lambda: session.torn_down == ["stuck"])
 
 
-async def test_a_machine_that_is_taken_back_counts_down_on_every_screen(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_a_machine_that_is_taken_back_counts_down_on_every_screen(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("spot", 2)
     session.open_run(view, total=2)
-    session.emit(
-        view, ev.NodeNotice(pool="spot", node=1, kind="terminate", ends_at=session.now + 102, at=session.now)
-    )
+    session.emit(view, ev.NodeNotice(pool="spot", node=1, kind="terminate", ends_at=session.now + 102, at=session.now))
     async with app.run_test(size=(160, 48)) as pilot:
         await until(pilot, lambda: "n1 taken back in 1:42 (terminate)" in screen_text(app))
         session.now += 10
@@ -372,9 +358,7 @@ async def test_short_names_leave_room_for_their_heading(app: SkywardApp, session
         await until(pilot, lambda: "▶ a" in screen_text(app))
         for keys in ([], ["right"]):
             await pilot.press(*keys)
-            heading, row, *_ = [
-                line for line in screen_text(app).splitlines() if "STATE" in line or "▶ a" in line
-            ]
+            heading, row, *_ = [line for line in screen_text(app).splitlines() if "STATE" in line or "▶ a" in line]
             assert "POOL▲ STATE" in heading or ("POOL  STATE" in heading and not keys)
             assert row.index("● up") == heading.index("STATE")
 

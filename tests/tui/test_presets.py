@@ -25,9 +25,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_form_is_saved_loaded_and_deleted_by_keys(
-    app: SkywardApp, session: FakeSession, folder: Path
-) -> None:
+async def test_a_form_is_saved_loaded_and_deleted_by_keys(app: SkywardApp, session: FakeSession, folder: Path) -> None:
     file = folder / "skyward.toml"
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
@@ -75,9 +73,7 @@ async def test_a_form_is_saved_loaded_and_deleted_by_keys(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_what_a_preset_names_that_is_gone_is_said_and_the_rest_filled(
-    app: SkywardApp, folder: Path
-) -> None:
+async def test_what_a_preset_names_that_is_gone_is_said_and_the_rest_filled(app: SkywardApp, folder: Path) -> None:
     with (folder / "skyward.toml").open("a") as file:
         file.write(
             '[presets.old]\nscript = "train.py"\nfunction = "train"\narguments = ["epochs=3", "warmup=1"]\n'

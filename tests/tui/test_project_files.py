@@ -35,9 +35,7 @@ async def test_the_form_runs_no_file_of_a_project(
         await until(pilot, lambda: f"Python?at{project}/evil.sh" in plan_text(screen))
         await pilot.press("ctrl+n")
         await until(pilot, lambda: isinstance(app.screen, PythonsScreen))
-        rows = [
-            f"{sys.version.split()[0]} +{source}" for source in (".venv of project", "this program's own")
-        ]
+        rows = [f"{sys.version.split()[0]} +{source}" for source in (".venv of project", "this program's own")]
         await until(pilot, lambda: all(re.search(row, screen_text(app)) for row in rows))
         await pilot.press("escape")
         screen.query_one("#script", Input).value = JOB

@@ -26,9 +26,7 @@ def stands_out(widget: PoolList | RankPanel) -> bool:
     return any(PULSE_STYLE in str(span.style) for span in widget.render().spans)
 
 
-async def test_a_pool_and_a_rank_that_change_stand_out_for_a_moment(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_a_pool_and_a_rank_that_change_stand_out_for_a_moment(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 2)
     run = session.open_run(view)
     async with app.run_test(size=(120, 40)) as pilot:

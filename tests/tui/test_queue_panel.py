@@ -13,9 +13,7 @@ EMPTY = "no run waits for nodes, and no two share them"
 
 
 def waits(session: FakeSession, view: PoolView, run: str, name: str) -> None:
-    opened = events.RunOpened(
-        pool=view.name, run=run, function=name, kind="broadcast", total=4, at=session.now - 20
-    )
+    opened = events.RunOpened(pool=view.name, run=run, function=name, kind="broadcast", total=4, at=session.now - 20)
     session.emit(view, opened)
     line = [events.QueuedRun(run=run, name=name, nodes=4, only=[], since=session.now - 20, who="me")]
     session.emit(view, events.QueueNews(pool=view.name, waiting=line))

@@ -18,9 +18,7 @@ def measured(session: FakeSession, nodes: int, gpus: int) -> MachineBook:
     """Of each GPU the use is its place among all, of the memory the half is used."""
     book = MachineBook()
     for node in range(nodes):
-        of_each = [
-            {"util": (node * gpus + gpu) % 100, "mem_used": 40, "mem_total": 80} for gpu in range(gpus)
-        ]
+        of_each = [{"util": (node * gpus + gpu) % 100, "mem_used": 40, "mem_total": 80} for gpu in range(gpus)]
         sample = {"at": session.now, "node": {"cpu": 10.0 * node}, "gpus": of_each}
         book.feed(node, json.dumps(sample).encode())
     return book
@@ -39,9 +37,7 @@ def test_each_rank_has_the_figure_of_its_own_gpus(session: FakeSession) -> None:
     view.machines = measured(session, 2, 8)  # two GPUs each
     assert [each.text for each in heat_map(view, run, "use %", session.now).of.values()][:2] == ["0 %", "2 %"]
     view.machines = measured(session, 2, 3)  # nobody knows which are whose
-    assert [each.text for each in heat_map(view, run, "use %", session.now).of.values()] == ["1 %"] * 4 + [
-        "4 %"
-    ] * 4
+    assert [each.text for each in heat_map(view, run, "use %", session.now).of.values()] == ["1 %"] * 4 + ["4 %"] * 4
     view.machines = measured(session, 2, 0)
     assert heat_map(view, run, "use %", session.now).of[7].text == "10 %", "of its node"
     assert heat_map(view, run, "use %", session.now + 60).of == {}, "no figures of now"
@@ -67,9 +63,7 @@ def test_numbers_are_shaded_from_the_least_to_the_greatest(
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(4, 1), (4, 4), (32, 8)])  # cards, a table, a grid
-async def test_a_key_goes_through_the_figures(
-    app: SkywardApp, session: FakeSession, nodes: int, per_node: int
-) -> None:
+async def test_a_key_goes_through_the_figures(app: SkywardApp, session: FakeSession, nodes: int, per_node: int) -> None:
     view = session.pool("llama-ft", nodes, per_node)
     run = session.open_run(view)
     async with app.run_test(size=(160, 48)) as pilot:

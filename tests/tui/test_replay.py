@@ -53,11 +53,7 @@ def recorded(path: Path) -> Path:
         writer.put(recorded_events.of_figures(at, 0, figures % (at, second, second), 0.0))
         if second == 90:
             error = ErrorInfo("ValueError", "out of sand", "Traceback …\nValueError: out of sand\n")
-            put(
-                ev.RankEnded(
-                    pool="llama-ft", at=at, run="r1", outcome=Outcome(2, 2, 1, "raised", 90.0, error=error)
-                )
-            )
+            put(ev.RankEnded(pool="llama-ft", at=at, run="r1", outcome=Outcome(2, 2, 1, "raised", 90.0, error=error)))
             cause = RootCause(2, "raised", "ValueError", "out of sand")
             put(ev.RunEnded(pool="llama-ft", at=at, run="r1", state="failed", root_cause=cause))
     writer.close()
@@ -180,15 +176,9 @@ async def test_a_record_of_a_stranger_does_no_harm(tmp_path: Path) -> None:
         )  # fmt: skip
         put(ev.RankBegan(pool=bad, at=START, run="r", index=rank, rank=2**20 - 1, node=2**20 - 1))
         put(ev.RankEnded(pool=bad, at=START, run="r", outcome=outcome))
-    put(
-        ev.RunEnded(
-            pool=bad, at=START, run="r", state="failed", root_cause=RootCause(-9, "exited", bad, bad, -9)
-        )
-    )
+    put(ev.RunEnded(pool=bad, at=START, run="r", state="failed", root_cause=RootCause(-9, "exited", bad, bad, -9)))
     gpu = '{"util":1e300,"throttle":1e200,"temp":-1e200,"mem_used":1e300,"mem_total":1}'
-    sample = (
-        f'{{"at":{START},"node":{{"cpu":1e308,"memory_used":-1e300,"memory_total":1e-300}},"gpus":[{gpu}]}}\n'
-    )
+    sample = f'{{"at":{START},"node":{{"cpu":1e308,"memory_used":-1e300,"memory_total":1e-300}},"gpus":[{gpu}]}}\n'
     writer.put(recorded_events.of_figures(START, 0, sample.encode() * 3, -9e6))
     writer.put(recorded_events.of_figures(START, 1, sample.encode() * 3, 0.0))
     writer.put(recorded_events.of_log(START, "r9999999", "out", "r", bad.encode("utf-8") * 50 + b"\n"))
@@ -256,9 +246,7 @@ def test_the_line_fits(width: int) -> None:
     assert ("p pause" in shown.plain) is (width >= 80)
 
 
-def test_what_is_no_record_is_refused_before_there_is_an_app(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_record_is_refused_before_there_is_an_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skyward_tui.cli.main.has_terminal", lambda: None)
     (tmp_path / "a").write_text("hello")
     done = CliRunner().invoke(cli, ["replay", "a"])

@@ -7,9 +7,7 @@ from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession, value
 
 
-async def test_parts_of_results_are_columns_where_all_have_the_same(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_parts_of_results_are_columns_where_all_have_the_same(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 4)
     run = session.open_run(view)
     for rank, loss in ((0, 0.5), (1, 12.25)):

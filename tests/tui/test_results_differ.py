@@ -28,9 +28,7 @@ async def test_who_disagrees_is_named_and_two_are_compared(app: SkywardApp, sess
         session.end_run(view, run)
         await until(pilot, lambda: "disagree   loss: r2 0.5; most have 0.25" in screen_text(app))
         await pilot.press("d", "enter")  # one that is as most, and the odd one, are offered
-        await until(
-            pilot, lambda: "r0 and r2 of train" in screen_text(app) and "2 values differ" in screen_text(app)
-        )
+        await until(pilot, lambda: "r0 and r2 of train" in screen_text(app) and "2 values differ" in screen_text(app))
         await pilot.press("escape", "d")
         await until(pilot, lambda: "Compare the results of two" in screen_text(app))
         await pilot.press("ctrl+a", "ctrl+k")

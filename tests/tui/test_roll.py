@@ -77,9 +77,7 @@ async def test_rows_that_were_compared_are_painted_as_they_are_unless_something_
             if chosen:
                 board.selected = chosen
             ours = painted(board)
-            assert len(made) == 12 * (3 if chosen else 2), (
-                "once for each change, and to paint what a key has done"
-            )
+            assert len(made) == 12 * (3 if chosen else 2), "once for each change, and to paint what a key has done"
             Widget._render_content(board)
             assert ours == [list(line) for line in board._render_cache.lines]
         board.update([replace(state, state="raised") for state in board.states])
@@ -88,9 +86,7 @@ async def test_rows_that_were_compared_are_painted_as_they_are_unless_something_
         assert "lost" in str(painted(board))
 
 
-def test_what_ranks_say_is_made_for_those_that_are_shown(
-    session: FakeSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_ranks_say_is_made_for_those_that_are_shown(session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
     view = session.pool("wide", 64)
     run = session.open_run(view)
     view.metrics.note(run.id, 5, session.now, {"step": 1234})
@@ -138,9 +134,7 @@ async def test_what_a_key_does_is_painted_at_once(
             display(*what)
 
         monkeypatch.setattr(app, "_display", noted)
-        session.emit(
-            session.pools()[0], ev.PoolState(pool="llama-ft", state="degraded", detail="", at=session.now)
-        )
+        session.emit(session.pools()[0], ev.PoolState(pool="llama-ft", state="degraded", detail="", at=session.now))
         async with asyncio.timeout(15):
             while not app.screen._dirty_widgets:
                 await asyncio.sleep(0.01)

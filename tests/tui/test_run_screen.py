@@ -95,9 +95,7 @@ async def test_equal_lines_of_all_ranks_are_one(app: SkywardApp, session: FakeSe
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_filter_that_would_take_for_ever_is_given_up_and_says_so(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_a_filter_that_would_take_for_ever_is_given_up_and_says_so(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 1)
     session.open_run(view)
     session.print(view, 0, "fine\n")
@@ -159,9 +157,7 @@ async def test_results_arrive_with_their_aggregate(app: SkywardApp, session: Fak
     run = session.open_run(view)
     async with app.run_test(size=SIZE) as pilot:
         await opened(app, pilot)
-        item = events.ItemYielded(
-            pool=view.name, run=run.id, index=3, rank=3, seq=6, summary=value({"loss": 0.5})
-        )
+        item = events.ItemYielded(pool=view.name, run=run.id, index=3, rank=3, seq=6, summary=value({"loss": 0.5}))
         session.emit(view, item)
         await until(pilot, lambda: "#7 loss 0.5" in screen_text(app))
         for rank in range(4):
@@ -177,15 +173,11 @@ async def test_errors_pin_the_root_cause(app: SkywardApp, session: FakeSession) 
     session.print(view, 3, "the last words of rank 3\n")
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot)
-        await until(
-            pilot, lambda: "root cause r2 raised: ZeroDivisionError" in " ".join(screen_text(app).split())
-        )
+        await until(pilot, lambda: "root cause r2 raised: ZeroDivisionError" in " ".join(screen_text(app).split()))
         await pilot.press("e")
         await until(pilot, lambda: isinstance(app.screen, ErrorsScreen) and "ROOT CAUSE" in screen_text(app))
         rows = re.findall(r"│ +(ROOT CAUSE)? +r(\d+) +n\d+ ", screen_text(app))
-        assert rows == [("ROOT CAUSE", "2"), ("", "3"), ("", "0")], (
-            "the first, what else failed, what was stopped"
-        )
+        assert rows == [("ROOT CAUSE", "2"), ("", "3"), ("", "0")], "the first, what else failed, what was stopped"
         assert re.search(r"r0 .*⊘ collateral +stopped because another rank failed", screen_text(app))
         assert 'File "/home/me/train.py", line 17, in step' in screen_text(app)
         await pilot.press("y")
@@ -308,9 +300,7 @@ async def test_runs_of_a_pool_are_walked(app: SkywardApp, session: FakeSession) 
         await until(pilot, lambda: "pools › llama-ft › fourth" in screen_text(app))
 
 
-@pytest.mark.parametrize(
-    ("ranks", "mode"), [(1, "cards"), (8, "cards"), (9, "table"), (64, "table"), (65, "grid")]
-)
+@pytest.mark.parametrize(("ranks", "mode"), [(1, "cards"), (8, "cards"), (9, "table"), (64, "table"), (65, "grid")])
 async def test_ranks_fit_their_number(app: SkywardApp, session: FakeSession, ranks: int, mode: str) -> None:
     from skyward_tui.panels.ranks import RankPanel
 
@@ -403,18 +393,14 @@ async def test_a_pulse_paints_nothing_itself_so_that_what_it_changes_is_painted_
 
 
 @pytest.mark.parametrize("nodes", [4, 12])
-async def test_a_small_screen_counts_down_to_a_machine_s_end(
-    app: SkywardApp, session: FakeSession, nodes: int
-) -> None:
+async def test_a_small_screen_counts_down_to_a_machine_s_end(app: SkywardApp, session: FakeSession, nodes: int) -> None:
     view = session.pool("llama-ft", nodes)
     session.open_run(view)
     async with app.run_test(size=(80, 24)) as pilot:
         await opened(app, pilot)
         session.emit(view, events.NodeNotice(pool=view.name, node=2, kind="rebalance"))
         await until(pilot, lambda: "! n2 may soon be taken back" in screen_text(app))
-        session.emit(
-            view, events.NodeNotice(pool=view.name, node=1, kind="terminate", ends_at=session.now + 103)
-        )
+        session.emit(view, events.NodeNotice(pool=view.name, node=1, kind="terminate", ends_at=session.now + 103))
         await until(pilot, lambda: "! n1 taken back in 1:43" in screen_text(app))
         session.now += 3
         await until(pilot, lambda: "! n1 taken back in 1:40" in screen_text(app))
@@ -458,9 +444,7 @@ async def test_a_key_opens_the_page_that_answers_or_asks_which(
     opened: list[str] = []
     monkeypatch.setattr(app, "open_url", opened.append)
     monkeypatch.setenv("DISPLAY", ":0")
-    ray, board = (
-        Dashboard(name, f"http://127.0.0.1:{port}/") for name, port in (("ray", 4001), ("tensorboard", 4002))
-    )
+    ray, board = (Dashboard(name, f"http://127.0.0.1:{port}/") for name, port in (("ray", 4001), ("tensorboard", 4002)))
     async with app.run_test(size=(100, 24)) as pilot:
         app.show_pool(view.key)
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)

@@ -46,15 +46,13 @@ def test_of_several_files_all_are_saved_or_none(tmp_path: Path) -> None:
     assert save_all(tmp_path, {"a": ["1"], "b": ["2"]}) == [tmp_path / "a", tmp_path / "b"]
     with pytest.raises(OSError, match="too long") as caught:
         save_all(tmp_path, {"c": ["3"], "d" * 300: ["4"]})
-    assert {each.name for each in tmp_path.iterdir()} == {"a", "b"} and unsaved(
-        caught.value, tmp_path
-    ).endswith("File name too long")
+    assert {each.name for each in tmp_path.iterdir()} == {"a", "b"} and unsaved(caught.value, tmp_path).endswith(
+        "File name too long"
+    )
 
     def closes_the_folder() -> Iterator[str]:
         (tmp_path / "c").unlink()
-        (
-            tmp_path / "c"
-        ).mkdir()  # root may remove files of a folder that is closed to others, but no folder as a file
+        (tmp_path / "c").mkdir()  # root may remove files of a folder that is closed to others, but no folder as a file
         yield "half"
         raise PermissionError(13, "Permission denied")
 

@@ -61,9 +61,7 @@ async def test_all_that_can_be_set_is_there_and_says_whose_wish_it_is(app: Skywa
     settings.file().write_text(BEFORE)
     async with opened(app) as pilot:
         names = [row.name for row in app.screen.query_one(SettingList).rows if row.name]
-        assert names == [each.name for each in settings.SETTINGS] + [
-            f"keys.{each.id}" for each in of(*SCOPES)
-        ]
+        assert names == [each.name for each in settings.SETTINGS] + [f"keys.{each.id}" for each in of(*SCOPES)]
         await stand_on(app, pilot, "app.motion")
         await said(app, pilot, "app.motion  false, set by you", "lists scroll smoothly", str(settings.file()))
         await stand_on(app, pilot, "notify.command")
@@ -141,9 +139,7 @@ async def test_escape_leaves_a_key_as_it_is(app: SkywardApp) -> None:
         ("app.memory_of_logs", "0", "it has to be a number of megabytes, from 1 to 64,000"),
     ],
 )
-async def test_what_cannot_be_is_refused_and_nothing_written(
-    app: SkywardApp, name: str, text: str, words: str
-) -> None:
+async def test_what_cannot_be_is_refused_and_nothing_written(app: SkywardApp, name: str, text: str, words: str) -> None:
     async with opened(app) as pilot:
         await stand_on(app, pilot, name)
         await pilot.press("enter")
@@ -155,9 +151,7 @@ async def test_what_cannot_be_is_refused_and_nothing_written(
         assert not settings.file().exists()
 
 
-async def test_numbers_and_a_command_are_taken_and_hold(
-    app: SkywardApp, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_numbers_and_a_command_are_taken_and_hold(app: SkywardApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Room, "most", Room.most)
     async with opened(app) as pilot:
         for name, text in (
@@ -202,9 +196,7 @@ async def test_of_two_presses_the_second_one_turns_back(app: SkywardApp) -> None
         await stand_on(app, pilot, "app.motion")
         app.post_message(events.Key("enter", "\r"))
         app.post_message(events.Key("enter", "\r"))
-        await until(
-            pilot, lambda: settings.file().exists() and "motion = true" in settings.file().read_text()
-        )
+        await until(pilot, lambda: settings.file().exists() and "motion = true" in settings.file().read_text())
         await said(app, pilot, "app.motion  true, set by you")
 
 

@@ -46,9 +46,7 @@ async def beside(app: SkywardApp, pilot: Pilot[None], rank: int) -> None:
     await pilot.press("enter")
 
 
-async def test_ranks_stand_side_by_side_each_with_its_own_place(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_ranks_stand_side_by_side_each_with_its_own_place(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 4)
     session.open_run(view)
     for second in range(200):
@@ -58,9 +56,7 @@ async def test_ranks_stand_side_by_side_each_with_its_own_place(
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot)
         await pilot.press("v", "enter")  # the next one is offered
-        await until(
-            pilot, lambda: len(columns(screen)) == 2 and rows(columns(screen)[1])[-1:] == ["r1 second 199"]
-        )
+        await until(pilot, lambda: len(columns(screen)) == 2 and rows(columns(screen)[1])[-1:] == ["r1 second 199"])
         await beside(app, pilot, 3)
         await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1, 3])
         third = columns(screen)[2]
@@ -226,9 +222,7 @@ async def test_the_wheel_scrolls_a_log(app: SkywardApp, session: FakeSession) ->
         await opened(app, pilot)
         await until(pilot, lambda: "line 199" in screen_text(app))
         pane = app.screen.query_one(LogPane)
-        place: dict[str, Any] = dict(
-            x=1, y=1, delta_x=0, delta_y=0, button=0, shift=False, meta=False, ctrl=False
-        )
+        place: dict[str, Any] = dict(x=1, y=1, delta_x=0, delta_y=0, button=0, shift=False, meta=False, ctrl=False)
         pane.post_message(events.MouseScrollUp(pane, **place))
         await until(pilot, lambda: "line 196" in screen_text(app) and "line 197" not in screen_text(app))
         pane.post_message(events.MouseScrollDown(pane, **place))

@@ -49,9 +49,7 @@ def training(session: FakeSession, nodes: int = 4, ranks_per_node: int = 1) -> t
     for rank in range(min(8, view.world_size)):
         for step in range(60):
             loss = 2.3 / (step + 1 + rank)
-            session.print(
-                view, rank, f"\x1b[2m12:00:{step:02d}\x1b[0m step={step} \x1b[32mloss={loss:.4f}\x1b[0m\n"
-            )
+            session.print(view, rank, f"\x1b[2m12:00:{step:02d}\x1b[0m step={step} \x1b[32mloss={loss:.4f}\x1b[0m\n")
     return view, run
 
 
@@ -63,9 +61,7 @@ class Text(str):
     """What is typed at once, where a key is a string of its own."""
 
 
-async def show(
-    app: SkywardApp, snap: Snap, name: str, size: tuple[int, int], keys: list[str], ready: str
-) -> None:
+async def show(app: SkywardApp, snap: Snap, name: str, size: tuple[int, int], keys: list[str], ready: str) -> None:
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: "▶" in screen_text(app) or "No pools yet" in screen_text(app))
         for key in keys:
@@ -121,9 +117,7 @@ async def test_numbers(app: SkywardApp, session: FakeSession, snap: Snap, size: 
 
 
 @at_every_size
-async def test_merged_numbers(
-    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
-) -> None:
+async def test_merged_numbers(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     view, run = training(session)
     logged(view, run, session)
     await show(app, snap, "numbers-merged", size, ["enter", "a", "5", "down", "z"], "median of 4 ranks")
@@ -137,9 +131,7 @@ async def test_machines(app: SkywardApp, session: FakeSession, snap: Snap, size:
 
 
 @at_every_size
-async def test_machines_without_gpus(
-    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
-) -> None:
+async def test_machines_without_gpus(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     view, run = training(session)
     logged(view, run, session)
     view.machines = measured(session.now, 4, 0)
@@ -194,12 +186,8 @@ async def test_sweep(app: SkywardApp, session: FakeSession, snap: Snap, size: tu
 
 
 @at_every_size
-async def test_hosts(
-    app: SkywardApp, snap: Snap, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        settings_editing, "own_file", lambda: Path("/home/me/.local/state/skyward/skyward.toml")
-    )
+async def test_hosts(app: SkywardApp, snap: Snap, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings_editing, "own_file", lambda: Path("/home/me/.local/state/skyward/skyward.toml"))
     groups = {"lab": ["gpu1", "gpu2"], "desk": ["gpu3"]}
     path = settings_editing.own_file()
     monkeypatch.setattr(
@@ -277,9 +265,7 @@ async def test_accelerators(app: SkywardApp, session: FakeSession, snap: Snap, s
 @pytest.mark.usefixtures("in_a_home_folder")
 async def test_launch(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     Path("train.py").write_text(SCRIPT)
-    session.check_ups["local"] = done(
-        [Check("local", "ok", "8 cores"), Check("local disk", "ok", "52 GB free")]
-    )
+    session.check_ups["local"] = done([Check("local", "ok", "8 cores"), Check("local disk", "ok", "52 GB free")])
     await show(
         app,
         snap,
@@ -293,9 +279,7 @@ async def test_launch(app: SkywardApp, session: FakeSession, snap: Snap, size: t
 @at_usual_sizes
 @pytest.mark.proof("2 s of a processor")
 @pytest.mark.usefixtures("in_a_home_folder")
-async def test_launch_plugins(
-    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
-) -> None:
+async def test_launch_plugins(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     Path("train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
     session.check_ups["local"] = done([Check("local", "ok", "8 cores")])
     keys = ["n", Text("train.py"), *["tab"] * 10, "space", Seen("as they are by default"), "tab", "enter"]
@@ -305,9 +289,7 @@ async def test_launch_plugins(
 
 @at_every_size
 @pytest.mark.usefixtures("in_a_home_folder")
-async def test_launch_on_hosts(
-    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
-) -> None:
+async def test_launch_on_hosts(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     Path("train.py").write_text(SCRIPT)
     Path("skyward.toml").write_text('[hosts]\nlab = ["gpu1", "gpu2", "me@gpu3:2222"]\n')
     session.check_ups["ssh"] = done([Check("gpu2", "fail", "no answer within 5 s")])

@@ -48,9 +48,7 @@ async def test_one_key_tells_who_has_not_joined(app: SkywardApp, session: FakeSe
         assert isinstance(app.screen, RunScreen) and app.screen.rank == 5
 
 
-async def test_stacks_are_taken_again_and_what_kept_them_is_said(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_stacks_are_taken_again_and_what_kept_them_is_said(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 2)
     run = session.open_run(view)
     session.taking = Future()
@@ -107,11 +105,7 @@ async def test_names_of_ranks_do_nothing_to_the_terminal(app: SkywardApp, sessio
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         await pilot.press("s")
         await until(pilot, lambda: "f[b]x" in screen_text(app))
-        assert (
-            "[red]no" in screen_text(app)
-            and "owned" not in screen_text(app)
-            and "\x1b" not in screen_text(app)
-        )
+        assert "[red]no" in screen_text(app) and "owned" not in screen_text(app) and "\x1b" not in screen_text(app)
 
 
 async def test_a_rank_that_is_quiet_for_long_is_marked(app: SkywardApp, session: FakeSession) -> None:
@@ -129,9 +123,7 @@ async def test_a_rank_that_is_quiet_for_long_is_marked(app: SkywardApp, session:
         session.now += 250
         for rank in (0, 2, 3):
             session.print(view, rank, "step 20\n")
-        await until(
-            pilot, lambda: "rank 1 has been quiet for 4:10: s shows where each rank is" in screen_text(app)
-        )
+        await until(pilot, lambda: "rank 1 has been quiet for 4:10: s shows where each rank is" in screen_text(app))
         assert "quiet for 4:10: step 19" in screen_text(app) and "1 quiet" in screen_text(app)
         session.print(view, 1, "step 20\n")
         session.now += 1
@@ -150,17 +142,13 @@ async def test_the_time_of_a_rank_is_looked_at(app: SkywardApp, session: FakeSes
         await pilot.press("down", "p")
         await until(pilot, lambda: "looking at rank 5 for 10 s" in screen_text(app))
         assert session.profiled == [(5, 10.0)]
-        session.profiling.set_result(
-            "train (/w/a.py:4);tokenize\x1b[2J (/w/a.py:9) 30\ntrain (/w/a.py:4) 10\n"
-        )
+        session.profiling.set_result("train (/w/a.py:4);tokenize\x1b[2J (/w/a.py:9) 30\ntrain (/w/a.py:4) 10\n")
         await until(pilot, lambda: "rank 5: where its time went" in screen_text(app))
         assert "75.0%" in screen_text(app) and "tokenize  /w/a.py:9" in screen_text(app)
         names = {path.name for path in Path.cwd().glob("profile-*")}
         assert names == {f"profile-llama-ft-{run.id}-r5.{end}" for end in ("svg", "speedscope.json")}
         session.profiling = Future()
-        session.profiling.set_exception(
-            PoolError("rank 5 cannot be looked at: py-spy is not installed on its node")
-        )
+        session.profiling.set_exception(PoolError("rank 5 cannot be looked at: py-spy is not installed on its node"))
         await pilot.press("p")
         await until(pilot, lambda: "py-spy is not installed on its node" in screen_text(app))
 
@@ -194,9 +182,7 @@ async def test_the_code_around_each_stack_and_each_rank_s_last_line_are_beside_i
         await until(pilot, lambda: "step 999" in screen_text(app))
 
 
-async def test_code_that_is_not_here_or_not_as_it_was_is_said_to_be(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_code_that_is_not_here_or_not_as_it_was_is_said_to_be(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 2)
     run = session.open_run(view)
     elsewhere = stack(1, ("wait", "/srv/other/other.py", 7))

@@ -47,9 +47,7 @@ def receipt(**more: object) -> Receipt:
     return Receipt("p", 2, (0, 1), (), 0.4, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("more_keys", "kept"), [((), EVERYTHING), (("right",), None), (("right", "right"), 0)]
-)
+@pytest.mark.parametrize(("more_keys", "kept"), [((), EVERYTHING), (("right",), None), (("right", "right"), 0)])
 async def test_what_would_be_lost_is_named_and_asked_about(
     app: SkywardApp, session: FakeSession, more_keys: tuple[str, ...], kept: int | None
 ) -> None:
@@ -57,9 +55,7 @@ async def test_what_would_be_lost_is_named_and_asked_about(
     session.unfetched["p"] = done(TOO_MUCH)
     async with app.run_test(size=SIZE) as pilot:
         screen = await asked(app, pilot)
-        await until(
-            pilot, lambda: "4 files (3 GB) that nobody has fetched go with the machines" in words(app)
-        )
+        await until(pilot, lambda: "4 files (3 GB) that nobody has fetched go with the machines" in words(app))
         assert "2 GB checkpoints/step-9000/model.safetensors" in words(app) and "and 1 more" in words(app)
         assert "1 file (5 MB) of the outputs comes here first: 5 MB best.pt" in words(app)
         await until(pilot, lambda: "Fetch all 3 GB" in screen_text(app) and "Up to 1 GB" in screen_text(app))
@@ -106,9 +102,7 @@ def test_more_than_nodes_can_name_may_be_too_much() -> None:
     assert Unfetched([], FILES[1:3], 0, True, GB).is_too_much
 
 
-async def test_whoever_is_quicker_than_the_nodes_waits_for_them(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_whoever_is_quicker_than_the_nodes_waits_for_them(app: SkywardApp, session: FakeSession) -> None:
     session.pool("p", 2)
     session.unfetched["p"] = told = Future[Unfetched]()
     async with app.run_test(size=SIZE) as pilot:
@@ -139,9 +133,7 @@ async def test_nodes_that_do_not_answer_hold_up_nobody(app: SkywardApp, session:
         await until(pilot, lambda: "unaccounted 0" in words(app))
 
 
-async def test_a_pool_that_cannot_be_asked_is_torn_down_all_the_same(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_a_pool_that_cannot_be_asked_is_torn_down_all_the_same(app: SkywardApp, session: FakeSession) -> None:
     session.pool("p", 2)
     session.unfetched["p"] = told = Future[Unfetched]()
     told.set_exception(PoolError("nobody answers there"))
@@ -165,9 +157,7 @@ async def test_who_has_been_asked_already_is_asked_about_files(app: SkywardApp, 
         await until(pilot, lambda: session.kept_outputs == [EVERYTHING])
 
 
-async def test_the_receipt_says_what_is_lost_and_where_the_rest_lies(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_the_receipt_says_what_is_lost_and_where_the_rest_lies(app: SkywardApp, session: FakeSession) -> None:
     session.auto = False
     view = session.pool("p", 2)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -191,9 +181,7 @@ async def test_the_receipt_says_what_is_lost_and_where_the_rest_lies(
         assert "lost: 2 GB on node 0" in screen_text(app)
 
 
-async def test_a_machine_that_nobody_could_ask_is_not_said_to_be_gone(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_a_machine_that_nobody_could_ask_is_not_said_to_be_gone(app: SkywardApp, session: FakeSession) -> None:
     session.auto = False
     view = session.pool("p", 2)
     async with app.run_test(size=SIZE) as pilot:

@@ -23,9 +23,7 @@ from tests.support.terminal import PATIENCE, Terminal
 def session(tmp_path: Path) -> Iterator[Session]:
     """With a pool that is up."""
     session = Session()
-    session.create(PoolSpec(name="warm", provider=Local(), nodes=1, options=Options(console=False))).result(
-        90
-    )
+    session.create(PoolSpec(name="warm", provider=Local(), nodes=1, options=Options(console=False))).result(90)
     yield session
     session.down("warm").result(90)
     session.detach()
@@ -63,9 +61,7 @@ def test_one_key_debugs_a_rank_that_waits_and_leaves_the_app_as_it_was(tmp_path:
     try:
         terminal.press("enter")
         terminal.until(lambda text: "paused" in text and "D debug" in text)
-        (tmp_path / "click.py").write_text(
-            "raise SystemExit('a module of the person, called as one of ours is')"
-        )
+        (tmp_path / "click.py").write_text("raise SystemExit('a module of the person, called as one of ours is')")
         terminal.press("D")
         terminal.until("(Pdb)")
         assert is_sane(terminal)
@@ -86,9 +82,7 @@ def test_one_key_debugs_a_rank_that_waits_and_leaves_the_app_as_it_was(tmp_path:
         session.detach()
 
 
-def test_early_keys_are_heard_and_a_signal_leaves_the_terminal_as_it_was(
-    session: Session, tmp_path: Path
-) -> None:
+def test_early_keys_are_heard_and_a_signal_leaves_the_terminal_as_it_was(session: Session, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path / "home", cwd=tmp_path)
     try:
         terminal.press("enter")  # before anything is there to be seen

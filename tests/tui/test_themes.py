@@ -144,9 +144,7 @@ async def test_without_colours_none_is_painted(session: FakeSession, monkeypatch
         for make in screens:
             await app.push_screen(make())
             await pilot.pause()
-            styles = {
-                style for strip in app.screen._compositor.render_strips() for _, style, _ in strip if style
-            }
+            styles = {style for strip in app.screen._compositor.render_strips() for _, style, _ in strip if style}
             assert all(style.color is None and style.bgcolor is None for style in styles), app.screen
             app.pop_screen()
         app.theme = "nord"

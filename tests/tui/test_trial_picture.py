@@ -22,9 +22,7 @@ def test_each_value_of_an_argument_is_told_by_what_its_trials_came_to(session: F
     head = next(line for line in text if "acc by lr" in line)
     assert "acc by seed" in head, "two arguments stand beside each other where there is room"
     assert "0.25" in head and "0.875" in head, "the scale is that of all trials"
-    row = next(
-        line for line in text if line.split()[:2] == ["0.1", "0.625"]
-    )  # (0.5 + 0.75) / 2; seed 3 failed
+    row = next(line for line in text if line.split()[:2] == ["0.1", "0.625"])  # (0.5 + 0.75) / 2; seed 3 failed
     assert row.index("─") < row.index("●") < row.rindex("─")
     assert len(picture.rows(60, 20)) > len(text), "below each other where there is not"
 

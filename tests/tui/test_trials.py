@@ -18,9 +18,7 @@ from tests.support.sweeps import end, gangs, swept
 def order(app: SkywardApp) -> list[str]:
     """The places of the trials, as they stand on the screen."""
     lines = [line.strip("│ ").split() for line in screen_text(app).splitlines()]
-    return [
-        line[0] for line in lines if line[:1] and line[0].isdigit() and len(line) > 3 and line[1][:2] == "0."
-    ]
+    return [line[0] for line in lines if line[:1] and line[0].isdigit() and len(line) > 3 and line[1][:2] == "0."]
 
 
 async def test_trials_are_a_table_that_is_sorted_by_key(app: SkywardApp, session: FakeSession) -> None:
@@ -132,9 +130,7 @@ async def test_by_gangs_all_trials_are_the_table_of_each_run(app: SkywardApp, se
         await until(pilot, lambda: "▸0" in screen_text(app) and screen_text(app).count("◌ waiting") == 2)
 
 
-async def test_of_a_run_by_gangs_its_own_results_are_a_key_away(
-    app: SkywardApp, session: FakeSession
-) -> None:
+async def test_of_a_run_by_gangs_its_own_results_are_a_key_away(app: SkywardApp, session: FakeSession) -> None:
     gangs(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "4", "z", "left_curly_bracket")

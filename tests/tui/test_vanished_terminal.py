@@ -152,17 +152,13 @@ def test_while_nothing_lets_go_of_the_pools(tmp_path: Path) -> None:
 
 @pytest.mark.proof("3 s of a processor", after=1)
 @pytest.mark.parametrize("seed", range(2))
-def test_while_it_shows_a_run(
-    seed: int, session: Session, shared_home: Path, tmp_path: Path, proofs: bool
-) -> None:
+def test_while_it_shows_a_run(seed: int, session: Session, shared_home: Path, tmp_path: Path, proofs: bool) -> None:
     moment = random.Random(seed)
     for _ in range(3 if proofs else 1):
         forget(shared_home)
         with closing(Terminal(shared_home, cwd=tmp_path, program=["-c", PATIENT])) as terminal:
             terminal.until("▶ warm")
-            terminal.press(
-                "\x1b[?2026;2$y"
-            )  # it can paint a frame as a whole: Textual then writes more pieces
+            terminal.press("\x1b[?2026;2$y")  # it can paint a frame as a whole: Textual then writes more pieces
             terminal.press("enter")
             terminal.until("pools › warm")
             go_on(terminal, moment.uniform(0.0, 1.0))
@@ -173,9 +169,7 @@ def test_while_it_shows_a_run(
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_while_a_dialog_is_open_or_it_is_in_the_shell(
-    session: Session, shared_home: Path, tmp_path: Path
-) -> None:
+def test_while_a_dialog_is_open_or_it_is_in_the_shell(session: Session, shared_home: Path, tmp_path: Path) -> None:
     def asks(terminal: Terminal) -> None:
         terminal.press("q")
         terminal.until("Keep running")
@@ -240,9 +234,7 @@ def test_one_that_was_stopped_goes_on_as_before(session: Session, shared_home: P
             while not told.exists():
                 terminal.read(0.02)
             words = told.read_text().split()
-            return [
-                ident for name, ident in zip(words[::2], words[1::2], strict=True) if name == "textual-input"
-            ]
+            return [ident for name, ident in zip(words[::2], words[1::2], strict=True) if name == "textual-input"]
 
         terminal.until("▶ warm")
         for key, shown in (("enter", "pools › warm"), ("q", "▶ warm")):

@@ -26,9 +26,7 @@ FIGURES = ("bandwidth_gbs", "fp16_tflops", "bf16_tflops")
 
 class TestCatalogue:
     def test_covers_every_maker_in_depth(self) -> None:
-        by_maker = {
-            m: sum(e.maker == m for e in ENTRIES) for m in ("NVIDIA", "AMD", "Google", "AWS", "Intel")
-        }
+        by_maker = {m: sum(e.maker == m for e in ENTRIES) for m in ("NVIDIA", "AMD", "Google", "AWS", "Intel")}
         assert len(ENTRIES) >= 130
         assert sum(by_maker.values()) == len(ENTRIES)
         assert by_maker["NVIDIA"] >= 100
@@ -65,9 +63,7 @@ class TestCatalogue:
                 assert version(entry.cuda.min) < version(entry.cuda.max), entry
 
     def test_newer_cuda_parts_need_newer_toolkits(self) -> None:
-        spans = sorted(
-            {(version(e.capability), version(e.cuda.min)) for e in ENTRIES if e.capability and e.cuda}
-        )
+        spans = sorted({(version(e.capability), version(e.cuda.min)) for e in ENTRIES if e.capability and e.cuda})
         late = {(3, 7), (10, 3), (12, 1)}  # came out after parts of a higher capability
         lowest = [toolkit for capability, toolkit in spans if capability not in late]
         assert lowest == sorted(lowest)
@@ -273,11 +269,7 @@ class TestFactories:
             made = getattr(accelerators, entry.identifier)
             assert made() == Accelerator(entry.name)
             assert entry.identifier in dir(accelerators)
-            assert (
-                accelerators.factories(entry.maker)[entry.identifier]
-                == made
-                == accelerators.factory(entry.name)
-            )
+            assert accelerators.factories(entry.maker)[entry.identifier] == made == accelerators.factory(entry.name)
 
     def test_a_typo_gets_a_suggestion(self) -> None:
         with pytest.raises(AttributeError, match=r"did you mean .*RTX_4090"):
@@ -326,9 +318,7 @@ class TestPackage:
     def test_the_page_in_the_documentation_is_true(self) -> None:
         page = Path(__file__).parents[2] / "docs" / "accelerators.md"
         session = "".join(
-            re.findall(
-                r"^```python\n(>>> .*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-            )
+            re.findall(r"^```python\n(>>> .*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
         )
         test = doctest.DocTestParser().get_doctest(session, {"sky": sky}, page.name, str(page), 0)
         assert len(test.examples) >= 8
@@ -358,19 +348,13 @@ assert not heavy, heavy
         with zipfile.ZipFile(bundle, "w") as archive:
             for source in [*package.rglob("*.py"), package / "model" / "accelerators" / "catalogue.json"]:
                 archive.write(source, f"skyward_core/{source.relative_to(package)}")
-        script = (
-            f"import sys; sys.path.insert(0, {str(bundle)!r}); from skyward_core import accelerators as a; "
-        )
+        script = f"import sys; sys.path.insert(0, {str(bundle)!r}); from skyward_core import accelerators as a; "
         script += "print(a.__file__, a.parse('h100:8'))"
-        done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path
-        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert done.stdout.split() == [f"{bundle}/skyward_core/model/accelerators/__init__.py", "H100:8"]
 
 
 def test_a_name_like_no_other_is_told_where_names_are() -> None:
-    with pytest.raises(
-        sky.UsageError, match=r"no accelerator 'foo' in the catalogue: sky\.accelerators\.search\("
-    ):
+    with pytest.raises(sky.UsageError, match=r"no accelerator 'foo' in the catalogue: sky\.accelerators\.search\("):
         accelerators.parse("foo")

@@ -40,8 +40,6 @@ def test_a_changed_one_is_another() -> None:
         (TOLD | {"colour": "red"}, "has no colour$"),
     ],
 )
-def test_one_that_lacks_something_or_has_what_nobody_knows_is_refused(
-    told: dict[str, Any], said: str
-) -> None:
+def test_one_that_lacks_something_or_has_what_nobody_knows_is_refused(told: dict[str, Any], said: str) -> None:
     with pytest.raises(TypeError, match=said):
         AgentConfig(**told)

@@ -79,9 +79,7 @@ def test_where_there_is_no_room_for_a_shorter_one_the_old_one_goes_on(node: Node
     assert [run for _, run, _ in node.read()] == ["large", "large", "next"]
 
 
-def test_half_a_frame_on_a_full_disk_hides_none_that_follow(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_a_frame_on_a_full_disk_hides_none_that_follow(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.give("first")
     write = os.write
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))

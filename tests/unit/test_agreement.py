@@ -47,11 +47,7 @@ def test_an_array_is_told_by_shape_and_content() -> None:
     assert "#" not in summary(numpy.array([object()])).text
     assert summary(numpy.zeros((0, 3))).text == "ndarray float64 0 × 3 #00000000"
     parts = summary({"w": numpy.zeros(3), "loss": 0.5, "deep": {"b": [1, 2]}})
-    assert (
-        not parts.is_json
-        and parts.json["loss"] == "0.5"
-        and parts.json["w"].startswith("ndarray float64 3 #")
-    )
+    assert not parts.is_json and parts.json["loss"] == "0.5" and parts.json["w"].startswith("ndarray float64 3 #")
 
 
 def test_ranks_that_have_not_what_most_have_are_named() -> None:
@@ -144,9 +140,7 @@ def test_the_command_names_who_disagrees_and_shows_two(ledger: Ledger) -> None:
     ]  # fmt: skip
     assert lines[3] == "2 values differ, 1 value equal"
     told = json.loads(command("--diff", "0 2", "--json").stdout)
-    assert (
-        told["rows"][0] == {"at": "loss", "left": "0.25", "right": "0.5", "by": 0.25} and told["equal"] == 1
-    )
+    assert told["rows"][0] == {"at": "loss", "left": "0.25", "right": "0.5", "by": 0.25} and told["equal"] == 1
     for wrong in ("1", "1,1", "0,9", "a,b"):
         assert "name two ranks of 4" in command("--diff", wrong, status=2).output
     assert "leave --sort and --output out" in command("--diff", "0,1", "-o", "x.csv", status=2).output

@@ -270,9 +270,7 @@ def test_an_error_of_a_gpu_that_was_before_the_run_is_none_of_it() -> None:
         view.machines.feed(1, json.dumps({"at": at, "node": {}, "gpus": [{"lost": 1, "xid": 79}]}).encode())
     (found,) = alerts_of(view, run, session.now)
     assert (found.kind, found.since) == ("gpu", session.now - 1)
-    view.machines.feed(
-        1, json.dumps({"at": session.now, "node": {}, "gpus": [{"util": 3, "xid": 79}]}).encode()
-    )
+    view.machines.feed(1, json.dumps({"at": session.now, "node": {}, "gpus": [{"util": 3, "xid": 79}]}).encode())
     (found,) = alerts_of(view, run, session.now)
     assert found.words == "Xid 79 (the GPU has fallen off the bus)"
 

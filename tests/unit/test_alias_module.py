@@ -72,9 +72,7 @@ def test_the_real_one_comes_later(environment: Path) -> None:
     real.mkdir()
     (real / "__init__.py").write_text("")
     try:
-        with pytest.raises(
-            UsageError, match=r"another package skyward, at .*/skyward/__init__.py, which scripts get"
-        ):
+        with pytest.raises(UsageError, match=r"another package skyward, at .*/skyward/__init__.py, which scripts get"):
             skyward_alias.install(python)
         assert skyward_alias.remove(python).changed and not shim.path.exists() and real.exists()
     finally:
@@ -87,16 +85,10 @@ def test_the_real_one_in_the_persons_own_packages(environment: Path, tmp_path: P
     python = python_of(environment)
     seen = environment / "pyvenv.cfg"
     before = seen.read_text()
-    seen.write_text(
-        before.replace("include-system-site-packages = false", "include-system-site-packages = true")
-    )
+    seen.write_text(before.replace("include-system-site-packages = false", "include-system-site-packages = true"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONUSERBASE", str(tmp_path))
-        own = Path(
-            subprocess.run(
-                [python, "-m", "site", "--user-site"], capture_output=True, text=True
-            ).stdout.strip()
-        )
+        own = Path(subprocess.run([python, "-m", "site", "--user-site"], capture_output=True, text=True).stdout.strip())
         own.mkdir(parents=True)
         (own / "skyward.py").write_text("")
         try:

@@ -91,9 +91,7 @@ def test_no_secret_survives_in_a_log_however_it_is_cut(
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 53), 1 << 53) | st.text(CHARACTERS, max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(CHARACTERS, max_size=4), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(CHARACTERS, max_size=4), inner, max_size=3),
     max_leaves=6,
 )
 HEADERS = st.builds(
@@ -165,9 +163,7 @@ def test_a_window_of_a_ring_is_that_part_of_the_whole_log(
     assert {line.number: line.text for line in ring.read(start, stop)} == expected
 
 
-SPANS = st.lists(
-    st.tuples(st.integers(0, 60), st.integers(1, 15)).map(lambda it: (it[0], sum(it))), max_size=12
-)
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 15)).map(lambda it: (it[0], sum(it))), max_size=12)
 
 
 @given(st.data())
@@ -222,11 +218,7 @@ def test_every_item_is_in_one_shard_and_sizes_differ_by_at_most_one(
 # -- arguments -------------------------------------------------------------------------------------------
 
 PLAIN = (
-    st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(CHARACTERS)
-    | st.binary()
+    st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(CHARACTERS) | st.binary()
 )
 
 

@@ -171,9 +171,7 @@ def test_a_command_line_may_hold_any_text(place: str, text: str) -> None:
     command_has_an_answer(place, text)
 
 
-@pytest.mark.parametrize(
-    "place", ["run target 0", "launch file 0", "run --python", "replay record 0", "cp source 0"]
-)
+@pytest.mark.parametrize("place", ["run target 0", "launch file 0", "run --python", "replay record 0", "cp source 0"])
 def test_a_path_on_a_command_line_may_be_anything(place: str) -> None:
     def each() -> None:
         for text in ODD:

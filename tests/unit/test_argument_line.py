@@ -33,16 +33,12 @@ def test_what_a_line_gives() -> None:
         ("note='a", "lr", "1", "note='a"),
     ],
 )
-def test_one_argument_is_otherwise_and_the_rest_as_it_was(
-    line: str, name: str, text: str | None, made: str
-) -> None:
+def test_one_argument_is_otherwise_and_the_rest_as_it_was(line: str, name: str, text: str | None, made: str) -> None:
     assert with_argument(line, name, text, ORDER) == made
 
 
 @settings(max_examples=examples(60))
-@cases(
-    st.dictionaries(st.sampled_from(ORDER), st.text(max_size=8)), st.sampled_from(ORDER), st.text(max_size=8)
-)
+@cases(st.dictionaries(st.sampled_from(ORDER), st.text(max_size=8)), st.sampled_from(ORDER), st.text(max_size=8))
 def test_any_text_is_read_back_as_it_is(before: dict[str, str], name: str, text: str) -> None:
     line = shlex.join(f"{key}={value}" for key, value in before.items())
     assert given(with_argument(line, name, text, ORDER)) == before | {name: text}

@@ -118,9 +118,7 @@ def test_a_host_measures_itself_and_takes_what_its_neighbour_sends(
     assert sent["rate"] > 0 and sent["why"] == ""
 
 
-def test_who_is_killed_while_it_writes_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_killed_while_it_writes_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[Path]] = []
     monkeypatch.setattr(hardware_benchmark, "DISK", 1)
     monkeypatch.setattr(os, "fsync", lambda number: seen.append(list(tmp_path.iterdir())))
@@ -195,9 +193,7 @@ def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("first", ["NVIDIA-SMI has failed; exit 9", "No devices were found; exit 6"])
-def test_a_driver_that_still_loads_is_asked_again(
-    first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_still_loads_is_asked_again(first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware_benchmark, "AGAIN", 0.01)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     program = tmp_path / "nvidia-smi"

@@ -25,9 +25,7 @@ def test_it_is_pinned_below_the_next_major_version() -> None:
     assert asyncssh.__version__ in asked and f"{major + 1}.0" not in asked
 
 
-async def test_an_option_that_it_does_not_know_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_option_that_it_does_not_know_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     config = tmp_path / ".ssh" / "config"
     config.parent.mkdir(mode=0o700)
@@ -77,9 +75,7 @@ class Connection:
         self.sent.append(pkttype)
 
 
-@pytest.mark.parametrize(
-    ("cipher", "sent"), [(next(iter(connect.AEAD)), [94]), ("aes128-cbc", [MSG_IGNORE, 94])]
-)
+@pytest.mark.parametrize(("cipher", "sent"), [(next(iter(connect.AEAD)), [94]), ("aes128-cbc", [MSG_IGNORE, 94])])
 def test_fillers_are_left_out_where_the_cipher_needs_none(cipher: str, sent: list[int]) -> None:
     connection: Any = Connection(cipher)
     connect._send_no_fillers(connection)
@@ -100,9 +96,7 @@ async def test_it_still_sends_fillers_by_the_method_that_is_replaced() -> None:
         def begin_auth(self, username: str) -> bool:
             return False
 
-    server = await asyncssh.listen(
-        "127.0.0.1", 0, server_host_keys=[key], server_factory=Open, process_factory=echo
-    )
+    server = await asyncssh.listen("127.0.0.1", 0, server_host_keys=[key], server_factory=Open, process_factory=echo)
     async with server:
         fillers = {}
         for ours in (False, True):

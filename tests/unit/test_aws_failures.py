@@ -17,6 +17,4 @@ def test_the_page_of_a_server_that_is_none_of_aws_is_not_quoted() -> None:
 
 def test_a_region_that_there_is_not_is_named() -> None:
     error = EndpointConnectionError(endpoint_url="https://ec2.us-eats-1.amazonaws.com/")
-    assert "that there is a region us-eats-1" in str(
-        in_words(error, "ec2", "us-eats-1", "describe_instances")
-    )
+    assert "that there is a region us-eats-1" in str(in_words(error, "ec2", "us-eats-1", "describe_instances"))

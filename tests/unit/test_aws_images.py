@@ -69,9 +69,7 @@ def market(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, 100, 100),
     ],
 )
-async def test_the_volumes_are_priced_as_they_will_be_bought(
-    volumes: dict[str, int], wanted: int, gb: int
-) -> None:
+async def test_the_volumes_are_priced_as_they_will_be_bought(volumes: dict[str, int], wanted: int, gb: int) -> None:
     calls: Any = Calls(**volumes)
     extras = Extras(wanted, True, "ami-1")
     for _ in range(2):

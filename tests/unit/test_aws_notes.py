@@ -58,9 +58,7 @@ def test_a_user_without_a_name_owns_things_by_its_number(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(getpass, "getuser", nobody)
     monkeypatch.setattr("os.getuid", lambda: 1234)
-    assert (
-        instances.of_pool("p", "t")[instances.OWNER] == instances.of_purchase("t")[instances.OWNER] == "1234"
-    )
+    assert instances.of_pool("p", "t")[instances.OWNER] == instances.of_purchase("t")[instances.OWNER] == "1234"
 
 
 @pytest.mark.parametrize(("said", "node"), [("3", 3), ("\x1b[2J", 1), ("9" * 30, 1), ("-1", 1), ("²", 1)])
@@ -118,9 +116,7 @@ async def test_a_group_that_ec2_does_not_know_yet_is_waited_for(monkeypatch: pyt
     monkeypatch.setattr(ec2_errors, "PAUSES", (0.0, 0.0))
     calls: Any = Slow()
     place, folder = Zone("r", "r-a", "subnet-1", "vpc-1"), PoolFolder("p", "t")
-    made = await account_resources.make(
-        calls, place, folder, KeyPair("", "ssh-ed25519 A"), "10.0.0.1/32", None
-    )
+    made = await account_resources.make(calls, place, folder, KeyPair("", "ssh-ed25519 A"), "10.0.0.1/32", None)
     assert made == Belongings("skyward-p-t", "sg-1")
     assert calls.done == [
         "import_key_pair", "authorize_security_group_ingress", "authorize_security_group_egress",

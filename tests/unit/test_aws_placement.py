@@ -44,9 +44,7 @@ def test_each_layer_s_neighbours_stand_together_however_they_were_launched() -> 
     chance = random.Random(7)
     for _ in range(200):
         names = "abcdefghij"
-        paths = {
-            name: "".join(chance.choice("xyz") for _ in range(3)) for name in names if chance.random() < 0.9
-        }
+        paths = {name: "".join(chance.choice("xyz") for _ in range(3)) for name in names if chance.random() < 0.9}
         found = in_order(machines(names), paths)
         assert sorted(each.id for each in found) == list(names)
         for depth in (1, 2, 3):
@@ -66,9 +64,7 @@ class Full:
         raise CapacityRefused("there is none", "InsufficientInstanceCapacity")
 
 
-def launching(
-    calls: Any, monkeypatch: pytest.MonkeyPatch, group: str | None = None
-) -> tuple[Launch, Attempt]:
+def launching(calls: Any, monkeypatch: pytest.MonkeyPatch, group: str | None = None) -> tuple[Launch, Attempt]:
     """A launch of two machines in a placement group, of a pool whose key and group are there."""
 
     async def own(*_: Any) -> Belongings:
@@ -123,9 +119,7 @@ class NotYet(Full):
         return await super().call(service, region, name, **params)
 
 
-async def test_machines_wait_for_what_ec2_does_not_know_yet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_machines_wait_for_what_ec2_does_not_know_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def made(*_: Any) -> None:
         return None
 

@@ -54,9 +54,7 @@ def test_a_pool_that_it_makes_by_itself_is_refused_alike(script: Path) -> None:
     assert done.returncode == 1 and "imports helper, package from beside itself" in done.stderr
 
 
-def test_one_that_needs_nothing_of_its_folder_or_has_one_of_its_own_goes(
-    script: Path, tmp_path: Path
-) -> None:
+def test_one_that_needs_nothing_of_its_folder_or_has_one_of_its_own_goes(script: Path, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "helper.py").touch()

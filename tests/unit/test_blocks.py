@@ -72,9 +72,7 @@ class Ranks(Node):
 
     def outcomes(self) -> list[tuple[int, str, int]]:
         """Index, kind and rank of all that the client has been told."""
-        return [
-            (told["i"], told["kind"], told["rank"] - 4) for told in self.peer.told if told["t"] == "outcome"
-        ]
+        return [(told["i"], told["kind"], told["rank"] - 4) for told in self.peer.told if told["t"] == "outcome"]
 
     def told_to(self, rank: int) -> list[Header]:
         process = self.places[rank].process

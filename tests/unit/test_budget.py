@@ -82,9 +82,7 @@ async def test_it_is_said_at_four_fifths_and_ended_at_the_whole(world: Dear) -> 
         await until(lambda: watched.states == ["near", "spent"])
         near = watched.pool.view.spent(watched.news[0].at)
         assert 16.0 <= near < 20.0 <= watched.pool.view.spent(watched.news[1].at)
-        assert any(
-            "of its budget of $20.00; at $72,000.00/h the rest lasts" in each for each in watched.words
-        )
+        assert any("of its budget of $20.00; at $72,000.00/h the rest lasts" in each for each in watched.words)
         receipt = await watched.pool.down()
     assert receipt.notes == ("its budget of $20.00 is spent",)
     assert sorted(set(world.ended)) == ["m0", "m1"]
@@ -105,9 +103,7 @@ async def test_who_is_asked_may_raise_it(world: Dear) -> None:
 
 
 @pytest.mark.parametrize("asks", [True, False])
-async def test_what_another_client_allows_holds_here(
-    world: Dear, asks: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_another_client_allows_holds_here(world: Dear, asks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget_and_expiry, "LOOK", 0.01)
     async with started(world, 1e3 if asks else 1e6, asks=asks) as watched:
         pool = watched.pool
@@ -121,9 +117,7 @@ async def test_what_another_client_allows_holds_here(
         assert watched.states[-1] in ("within", "near") and not pool.context.leaving and not world.ended
 
 
-async def test_what_cannot_be_written_down_is_not_allowed(
-    world: Dear, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_cannot_be_written_down_is_not_allowed(world: Dear, monkeypatch: pytest.MonkeyPatch) -> None:
     async with started(world, 1e6) as watched:
 
         def full(token: str, dollars: float) -> None:
@@ -136,9 +130,7 @@ async def test_what_cannot_be_written_down_is_not_allowed(
 
 
 @pytest.mark.parametrize("back", [0.0, 3600.0])
-async def test_where_nobody_answers_it_ends(
-    world: Dear, monkeypatch: pytest.MonkeyPatch, back: float
-) -> None:
+async def test_where_nobody_answers_it_ends(world: Dear, monkeypatch: pytest.MonkeyPatch, back: float) -> None:
     monkeypatch.setattr(budget_and_expiry, "ANSWER", 0.05)
     real = time.time
     async with started(world, 1.0, asks=True) as watched:

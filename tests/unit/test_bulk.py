@@ -81,9 +81,7 @@ def files(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-def test_a_blob_comes_to_the_node(
-    hosts: list[Host], ours: ssl.SSLContext, kept: IdleStreams, source: Path
-) -> None:
+def test_a_blob_comes_to_the_node(hosts: list[Host], ours: ssl.SSLContext, kept: IdleStreams, source: Path) -> None:
     Transfer(hosts[0].node, ours, kept).put(source, NAME)
     assert files(hosts[0].blobs) == [NAME]
     assert (hosts[0].blobs / NAME).read_bytes() == DATA
@@ -148,9 +146,7 @@ def test_a_node_may_neither_put_nor_read_results(hosts: list[Host], authority: A
     ],
     ids=str,
 )
-def test_nothing_else_is_given_or_taken(
-    hosts: list[Host], ours: ssl.SSLContext, request_: dict[str, object]
-) -> None:
+def test_nothing_else_is_given_or_taken(hosts: list[Host], ours: ssl.SSLContext, request_: dict[str, object]) -> None:
     with TlsLine.to(hosts[0].place, ours) as line, pytest.raises(RefusedByPeer):
         line.ask(request_)
     assert not files(hosts[0].blobs)
@@ -175,9 +171,7 @@ def test_nobody_at_the_port_is_a_line_error(ours: ssl.SSLContext, kept: IdleStre
     with socket.create_server(("127.0.0.1", 0)) as gone:
         place = gone.getsockname()
     with pytest.raises(LineError, match="refused"):
-        Transfer(Endpoint(place, node_name(0)), ours, kept).get(
-            RESULT, Landing(tmp_path / "target", len(DATA))
-        )
+        Transfer(Endpoint(place, node_name(0)), ours, kept).get(RESULT, Landing(tmp_path / "target", len(DATA)))
     assert not (tmp_path / "target").exists()
 
 

@@ -84,9 +84,7 @@ def test_the_name_follows_the_content() -> None:
     bundle.cache_clear()
     second = bundle()
     assert first is not second and first.name == second.name and first.archive == second.archive
-    one, same, other = (
-        Bundle(f"x{data!r}", (("a.py", data),), ("a.py",), "test") for data in (b"1", b"1", b"2")
-    )
+    one, same, other = (Bundle(f"x{data!r}", (("a.py", data),), ("a.py",), "test") for data in (b"1", b"1", b"2"))
     assert one.archive == same.archive != other.archive
 
 
@@ -113,10 +111,7 @@ each = list('generator' for _ in 'x')
 """
     found: dict[str, Any] = {}
     exec(_without_docstrings(compile(text, "m.py", "exec", dont_inherit=True)), found)
-    assert (
-        found["documented"].__doc__ is found["Kept"].method.__doc__ is None
-        and found["Kept"].__doc__ == "kept"
-    )
+    assert found["documented"].__doc__ is found["Kept"].method.__doc__ is None and found["Kept"].__doc__ == "kept"
     assert (found["told"](), found["first"](), found["each"]) == ("told", "lambda", ["generator"])
     assert found["documented"]([1]) == ["1 what"] and found["Kept"]().method() == "value"
 
@@ -147,9 +142,7 @@ def test_another_python_finds_its_own_bytecode_or_the_sources(
 
 
 def test_what_only_app_and_command_line_use_stays_here() -> None:
-    there = {
-        path for path, _ in bundle().files if path.startswith(("skyward_core/api/", "skyward_core/client/"))
-    }
+    there = {path for path, _ in bundle().files if path.startswith(("skyward_core/api/", "skyward_core/client/"))}
     assert "skyward_core/api/compute.py" in there
     assert not any(path.startswith("skyward_core/client/") for path in there)
 
@@ -163,13 +156,10 @@ def test_what_asks_an_nvidia_driver_goes_only_where_one_may_be() -> None:
 
 def test_without_what_asks_an_nvidia_driver_its_absence_is_said() -> None:
     script = (
-        "import sys; sys.modules['pynvml'] = None\n"
-        "from skyward_core.runtime.visible_gpus import devices; devices()"
+        "import sys; sys.modules['pynvml'] = None\nfrom skyward_core.runtime.visible_gpus import devices; devices()"
     )
     env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=env
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=env)
     assert done.stderr.strip().endswith("PoolError: no NVIDIA driver is here")
 
 
@@ -179,17 +169,13 @@ def test_an_archive_is_packed_once_and_kept_beside_the_code(
     bundle.cache_clear()
     first = bundle().archive
     assert [path.name for path in kept.iterdir()] == ["plain"]
-    monkeypatch.setattr(
-        "skyward_core.transport.bundle_builder._archive", lambda *parts: pytest.fail("packed anew")
-    )
+    monkeypatch.setattr("skyward_core.transport.bundle_builder._archive", lambda *parts: pytest.fail("packed anew"))
     bundle.cache_clear()
     assert bundle().archive == first
 
 
 @pytest.mark.parametrize("spoilt", ["cut", "changed", "emptied", "of other content", "folder"])
-def test_a_kept_archive_that_is_not_what_was_packed_is_packed_anew(
-    spoilt: str, unpacked: Path, kept: Path
-) -> None:
+def test_a_kept_archive_that_is_not_what_was_packed_is_packed_anew(spoilt: str, unpacked: Path, kept: Path) -> None:
     bundle.cache_clear()
     first, file = bundle().archive, kept / "plain"
     data = file.read_bytes()
@@ -229,16 +215,12 @@ def test_an_archive_that_a_stranger_may_have_changed_is_none(
         theirs = Path(folder, "theirs")
         theirs.write_bytes(hashlib.sha256(b"x" + b"theirs").digest() + b"theirs")
         theirs.chmod(0o644)
-        done = subprocess.run(
-            ["cp", str(theirs), str(file)], user=65534, group=65534, extra_groups=[], check=False
-        )
+        done = subprocess.run(["cp", str(theirs), str(file)], user=65534, group=65534, extra_groups=[], check=False)
         assert (done.returncode == 0) == (left != "by us")
         assert bundle_builder.load("x", "plain") == (b"ours" if left == "by us" else b"")
 
 
-def test_what_a_killed_process_leaves_of_one_is_gone_with_the_next_packing(
-    unpacked: Path, kept: Path
-) -> None:
+def test_what_a_killed_process_leaves_of_one_is_gone_with_the_next_packing(unpacked: Path, kept: Path) -> None:
     script = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"

@@ -47,11 +47,7 @@ def modules(archive: str) -> dict[str, str]:
     with zipfile.ZipFile(archive) as file:
         paths = [path for path in file.namelist() if path.endswith((".py", ".pyc"))]
     names = {path.rpartition(".")[0].removesuffix("/__init__") for path in paths}
-    return {
-        name.replace("/", "."): f"{archive}/{name.rpartition('/')[0]}"
-        for name in sorted(names)
-        if "/" in name
-    }
+    return {name.replace("/", "."): f"{archive}/{name.rpartition('/')[0]}" for name in sorted(names) if "/" in name}
 
 
 @pytest.mark.parametrize("which", ["what nodes start with", "the rest"])
@@ -78,9 +74,7 @@ def test_its_code_may_be_asked_for_as_often_as_anybody_likes(unpacked: str) -> N
 
 
 def test_each_module_is_read_once(unpacked: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", COUNTING, unpacked], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-I", "-c", COUNTING, unpacked], capture_output=True, text=True, check=False)
     file = f"{unpacked}/skyward_core/plugins/built_in/mig.py"
     assert done.stdout.splitlines() == ["0 True", file], done.stderr
 

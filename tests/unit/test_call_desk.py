@@ -146,9 +146,7 @@ async def test_an_agent_that_is_killed_before_it_has_told_what_waits_leaves_it_t
     await take_over(desk.state, slots, desk.desk)
     (call,) = desk.state.register.calls.values()
     desk.desk.claim(desk.other, call, {"t": "claim", "run": "r1"})
-    assert [(told["t"], told["kind"], told["size"]) for told in desk.other.told] == [
-        ("outcome", "returned", 6)
-    ]
+    assert [(told["t"], told["kind"], told["size"]) for told in desk.other.told] == [("outcome", "returned", 6)]
     assert call.result == b"result"
 
 

@@ -79,16 +79,12 @@ def test_of_a_sweep_every_outcome_is_remembered_without_what_is_long() -> None:
             "size": 16_020,
         }
         numbers = {f"{'n' * 190}{name}": [1.0, 1.0, 1.0] for name in range(64)}
-        register.end(
-            register.calls["r1", index], outcome(index) | {"rank": 0, "summary": summary, "numbers": numbers}
-        )
+        register.end(register.calls["r1", index], outcome(index) | {"rank": 0, "summary": summary, "numbers": numbers})
     record = register.records["r1"].to_json()
     assert [each["i"] for each in record["outcomes"]] == list(range(4096)) and record["returned"] == 0
     assert len(encoded(record)) < 4 << 20, "one greeting tells of all runs"
     whole = register.calls["r1", 0].outcome
-    assert whole is not None and whole["summary"] and whole["summary"]["json"] and whole["numbers"], (
-        "for its client"
-    )
+    assert whole is not None and whole["summary"] and whole["summary"]["json"] and whole["numbers"], "for its client"
     short = outcome(0) | {"summary": {"type": "int", "text": "7", "json": 7, "is_json": True, "size": 5}}
     register.add(call("r2", 0, "sweep"))
     register.end(register.calls["r2", 0], short)
@@ -127,9 +123,7 @@ def test_what_the_journal_says_of_a_call_is_a_frame_with_all_that_the_next_agent
     for data in (one.given(), one.given(encoded(one.header))):
         assert list(Decoder().feed(data)) == [(told, b"")]
     other = call("r", 3, i=3)
-    assert next(Decoder().feed(one.given(encoded(other.header))))[0]["call"] == other.header, (
-        "not encoded again"
-    )
+    assert next(Decoder().feed(one.given(encoded(other.header))))[0]["call"] == other.header, "not encoded again"
 
 
 async def test_a_disarmed_call_has_no_timers() -> None:

@@ -91,9 +91,7 @@ def raised(rank: int, type_: str, message: str) -> Outcome:
 
 
 def exited(rank: int, code: int | None = None, number: int | None = None) -> Outcome:
-    return Outcome(
-        rank, rank, rank, "exited", error=ErrorInfo("RankExit", "gone"), exit_code=code, signal=number
-    )
+    return Outcome(rank, rank, rank, "exited", error=ErrorInfo("RankExit", "gone"), exit_code=code, signal=number)
 
 
 KILLED = exited(9, number=signal.SIGKILL)

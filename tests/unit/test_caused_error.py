@@ -29,9 +29,7 @@ NEVER = (StopIteration, StopAsyncIteration, BaseExceptionGroup, errors.PoolError
 def run_error(text: str = SAID) -> RunError:
     outcome = Outcome(0, 0, 0, "raised", 0.0)
     cause = RootCause(0, "raised", "E", "no")
-    return RunError(
-        text, run="r", function="train", outcomes={0: outcome}, root_cause=cause, results={1: "one"}
-    )
+    return RunError(text, run="r", function="train", outcomes={0: outcome}, root_cause=cause, results={1: "one"})
 
 
 def check(cause: BaseException, *kinds: type[BaseException]) -> RunError:
@@ -52,8 +50,7 @@ def check(cause: BaseException, *kinds: type[BaseException]) -> RunError:
         raise error
     except RunError as caught:
         assert (
-            traceback.format_exception_only(type(caught), caught)[-1]
-            == f"skyward_core.model.errors.RunError: {SAID}\n"
+            traceback.format_exception_only(type(caught), caught)[-1] == f"skyward_core.model.errors.RunError: {SAID}\n"
         )
         assert "".join(traceback.format_exception(caught)).count("direct cause") >= 1
     return error
@@ -68,12 +65,8 @@ def made(kind: type[BaseException]) -> BaseException | None:
     return None
 
 
-BUILT_IN = [
-    each for each in vars(builtins).values() if isinstance(each, type) and issubclass(each, BaseException)
-]
-OURS = [
-    each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.SkywardError)
-]
+BUILT_IN = [each for each in vars(builtins).values() if isinstance(each, type) and issubclass(each, BaseException)]
+OURS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.SkywardError)]
 
 
 @pytest.mark.parametrize("kind", [*dict.fromkeys(BUILT_IN), *OURS], ids=lambda kind: kind.__name__)
@@ -272,17 +265,11 @@ def test_an_error_of_a_pool_within_a_rank_is_of_what_that_one_raised() -> None:
 
 
 @given(
-    st.sampled_from(
-        [ValueError, KeyError, OSError, LookupError, RuntimeError, UnicodeError, ImportError, EOFError]
-    ),
-    st.lists(
-        st.sampled_from([ArithmeticError, TypeError, AssertionError, MemoryError, BufferError]), unique=True
-    ),
+    st.sampled_from([ValueError, KeyError, OSError, LookupError, RuntimeError, UnicodeError, ImportError, EOFError]),
+    st.lists(st.sampled_from([ArithmeticError, TypeError, AssertionError, MemoryError, BufferError]), unique=True),
     st.booleans(),
     # Names that any such error has already are its own.
-    st.dictionaries(
-        st.text(min_size=1).filter(lambda name: not hasattr(run_error(), name)), st.integers() | st.text()
-    ),
+    st.dictionaries(st.text(min_size=1).filter(lambda name: not hasattr(run_error(), name)), st.integers() | st.text()),
 )
 def test_of_any_mixture(first: Any, others: list[Any], slots: bool, attributes: dict[str, Any]) -> None:
     space = {"__slots__": ("kept",)} if slots else {}

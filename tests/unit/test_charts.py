@@ -55,9 +55,7 @@ def test_logarithms_have_a_gap_for_what_has_none() -> None:
 
 def test_a_chart_of_one_rank_has_the_others_behind_and_tells_what_all_span() -> None:
     chart = chart_of({0: trace(1.0, 2.0), 1: trace(5.0, 9.0)}, 0, columns=10)
-    assert list(chart.front) == [(0.0, 1.0), (1.0, 2.0)] and [line[-1] for line in chart.behind] == [
-        (1.0, 9.0)
-    ]
+    assert list(chart.front) == [(0.0, 1.0), (1.0, 2.0)] and [line[-1] for line in chart.behind] == [(1.0, 9.0)]
     assert (chart.value, chart.low, chart.high) == (2.0, 2.0, 9.0)
     then = chart_of({0: trace(1.0, 2.0), 1: trace(5.0, 9.0)}, 0, columns=10, at=0.5)
     assert (then.value, then.low, then.high) == (1.0, 1.0, 5.0)
@@ -126,9 +124,7 @@ def test_charts_have_one_time_and_columns_of_it() -> None:
         ("flat", (5.0,) * 9, False),
     ],
 )
-def test_what_grows_by_the_same_whole_number_only_counts(
-    name: str, values: tuple[float, ...], counts: bool
-) -> None:
+def test_what_grows_by_the_same_whole_number_only_counts(name: str, values: tuple[float, ...], counts: bool) -> None:
     assert only_counts(name, trace(*values)) is counts
 
 

@@ -56,9 +56,7 @@ async def test_what_it_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await checked("local", {}) == [Check("local", "fail", "ZeroDivisionError: oh")]
 
 
-def test_a_session_asks_and_one_that_only_looks_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_asks_and_one_that_only_looks_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     session, looking = Session(), LookingOnly()
     try:

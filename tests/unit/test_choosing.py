@@ -51,9 +51,7 @@ class Shop:
     async def create(self, spec: sky.PoolSpec, token: str) -> list[Machine]:
         for each in in_order((await self.offers(spec.needs)).offers, spec.needs):
             if each.instance_type not in self.sold_out:
-                return [
-                    Machine(f"{each.instance_type}-{node}", node, "", "") for node in range(spec.most_nodes)
-                ]
+                return [Machine(f"{each.instance_type}-{node}", node, "", "") for node in range(spec.most_nodes)]
         raise NoCapacity("sold out")
 
     async def describe(self, pool: str, known: list[Machine]) -> list[Machine]:
@@ -189,9 +187,9 @@ def test_several_can_do_for_a_pool_what_one_of_them_can() -> None:
         provider_capabilities.SizesDisk,
         provider_capabilities.Sweeps,
     }
-    all_of_them = {
-        each for each in vars(provider_capabilities).values() if getattr(each, "_is_protocol", False)
-    } - {Protocol}
+    all_of_them = {each for each in vars(provider_capabilities).values() if getattr(each, "_is_protocol", False)} - {
+        Protocol
+    }
     alone = {each for each in all_of_them - of_no_pool if isinstance(AWS, each)}
     assert provider_capabilities.Finds in alone
     assert {each for each in alone if not isinstance(Several([AWS, AWS]), each)} == set()

@@ -49,9 +49,7 @@ def test_flaky_tests_are_told_from_broken_ones(
     first = python(tmp_path, "-m", "pytest", "-q", "--junitxml=report.xml")
     assert first.returncode != 0
     again = python(tmp_path, str(AGAIN), "report.xml")
-    assert (again.returncode, said in again.stdout + again.stderr) == (status, True), (
-        again.stdout + again.stderr
-    )
+    assert (again.returncode, said in again.stdout + again.stderr) == (status, True), again.stdout + again.stderr
     assert again.stdout.count("ValueError: only at first") == flaky
     assert again.stdout.count("1 passed") == flaky
 

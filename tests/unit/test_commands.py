@@ -157,9 +157,7 @@ def test_tables_and_failures_in_words() -> None:
         "r001  n0    ✗ raised    250 ms  ValueError: bad",
     ]
     assert failure_lines(run) == ["root cause: r001 raised: ValueError: bad\nvery", "Traceback:", "  here"]
-    run.root_cause = RootCause(
-        -1, "lost", "NodeLost", "its client is gone"
-    )  # of a trial that no rank had begun
+    run.root_cause = RootCause(-1, "lost", "NodeLost", "its client is gone")  # of a trial that no rank had begun
     assert failure_lines(run) == ["root cause: lost: its client is gone"]
     assert aggregate_lines(a_run(returned(0, 1), returned(1, 3))) == ["value of 2: mean 2 ± 1, 1 … 3, sum 4"]
     assert aggregate_lines(a_run(returned(0, 1))) == []
@@ -312,9 +310,7 @@ def execute(
 ) -> int:
     job = Job(session, console or Console(as_json=True), "p", ours=ours, keep=keep or detach)
     with job.follower.signals():
-        return job.execute(
-            SPEC if ours else None, [TASK], LaunchRequest(script="train.py", detach=detach), None
-        )
+        return job.execute(SPEC if ours else None, [TASK], LaunchRequest(script="train.py", detach=detach), None)
 
 
 def test_a_launch_that_cannot_be_kept_is_told_and_the_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
@@ -339,9 +335,7 @@ def test_a_launch_that_cannot_be_kept_is_told_and_the_run_goes_on(capsys: pytest
         (PoolError("nobody is there"), ["what the ranks of pool p wrote is not known: nobody is there"]),
     ],
 )
-def test_the_question_before_a_teardown_names_files_that_nobody_has_fetched(
-    left: Any, said: list[str]
-) -> None:
+def test_the_question_before_a_teardown_names_files_that_nobody_has_fetched(left: Any, said: list[str]) -> None:
     row: Any = SimpleNamespace(key="p.t", name="p")
     session: Any = SimpleNamespace(unfetched_files=lambda key: done(left))
     assert list(manage._files_left(session, [row])) == said
@@ -440,9 +434,7 @@ def test_a_run_that_ended_before_we_left_does_not_go_on(capfd: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("price", [1.0, 0.0])
-def test_who_leaves_rented_machines_is_told_when_they_end(
-    capfd: pytest.CaptureFixture[str], price: float
-) -> None:
+def test_who_leaves_rented_machines_is_told_when_they_end(capfd: pytest.CaptureFixture[str], price: float) -> None:
     session = Session(a_run(state="running"))
     session.shown.price_hourly, session.shown.spec = price, {"options": {"idle_timeout": 600.0}}
     session.run.tasks = {0: TaskView(0, 0, 0)}  # type: ignore[union-attr]
@@ -482,9 +474,7 @@ def test_that_a_machine_is_taken_back_is_said_at_once(capfd: pytest.CaptureFixtu
     follower.on_event(NodeNotice(pool="p", node=1, kind="terminate", ends_at=1.0))
     follower.on_event(PoolState(pool="p", state="up", detail=said))
     follower.wait(done(None))
-    assert capfd.readouterr().err.startswith(
-        "pool p up: node 1's machine is taken back by its provider in 120 s (te"
-    )
+    assert capfd.readouterr().err.startswith("pool p up: node 1's machine is taken back by its provider in 120 s (te")
     view = PoolView("p")
     apply(view, PoolOpened(pool="p", spec={"nodes": 2}, created_at=0.0))
     apply(view, NodeNotice(pool="p", node=1, kind="terminate", ends_at=7.0))

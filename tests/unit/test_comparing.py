@@ -33,9 +33,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     """Two runs of one pool: the second with another rate, of which one rank was killed."""
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     ledger = Ledger()
-    row = ledger.intend(
-        "a", "llama", {"provider": "local"}, {"provider": "local", "nodes": 2, "plugins": ["torch"]}
-    )
+    row = ledger.intend("a", "llama", {"provider": "local"}, {"provider": "local", "nodes": 2, "plugins": ["torch"]})
     logs = pool_dir(row.key) / "logs"
     logs.mkdir()
     lost = Outcome(1, 1, 1, "exited", 1.0, signal=9, error=ErrorInfo("RankExit", "killed \x1b[31mby SIGKILL"))
@@ -77,9 +75,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
 
 def rows(found: Comparison, part: str) -> dict[str, tuple[object, object, bool]]:
     told = getattr(found, part)
-    return {
-        row.name: (row.left, row.right, row.differs) for row in (told(0.0) if part == "facts" else told())
-    }
+    return {row.name: (row.left, row.right, row.differs) for row in (told(0.0) if part == "facts" else told())}
 
 
 def test_what_differs_is_told_of_all_that_is_known(ledger: Ledger) -> None:
@@ -96,9 +92,7 @@ def test_what_differs_is_told_of_all_that_is_known(ledger: Ledger) -> None:
 
 def test_numbers_are_of_all_ranks_also_of_one_that_did_not_live_to_tell(ledger: Ledger) -> None:
     left, right, differs = rows(compared(ledger, "first", "second"), "numbers")["loss"]
-    assert left == (pytest.approx(0.3), 0.1, 1.0), (
-        "the median of the last ones, the least and the greatest of all"
-    )
+    assert left == (pytest.approx(0.3), 0.1, 1.0), "the median of the last ones, the least and the greatest of all"
     assert right == (pytest.approx((0.6 + 1.1) / 2), 0.3, 2.0) and differs
 
 

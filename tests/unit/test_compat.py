@@ -43,9 +43,7 @@ def test_compute_works_whatever_was_imported_first(first):
 def test_a_pools_pip_goes_into_its_image():
     image = sky.Image(pip=["a"], env={"A": "1"})
     with pytest.warns(FutureWarning) as caught:
-        pool = older_api_names.ComputePool(
-            nodes=2, pip=["b"], env={"B": "2"}, image=image, accelerator="A100:2"
-        )
+        pool = older_api_names.ComputePool(nodes=2, pip=["b"], env={"B": "2"}, image=image, accelerator="A100:2")
     said = [str(warning.message) for warning in caught]
     assert said[0] == "sky.ComputePool is the older name; write sky.Compute"
     assert "sky.Image(pip=[...], env={...})" in said[1]

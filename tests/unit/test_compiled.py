@@ -29,9 +29,7 @@ def test_pytest_s_own_is_kept_and_nothing_of_it_runs(pytestconfig: pytest.Config
     with pytest.raises(AssertionError, match=r"assert \(?1 \+ 1\)? == 3"):
         loader.exec_module(module)
     assert (tmp_path / "ran").exists()
-    assert (kept.stat().st_ino, kept.stat().st_mtime_ns) == (was.st_ino, was.st_mtime_ns), (
-        "and taken as it is"
-    )
+    assert (kept.stat().st_ino, kept.stat().st_mtime_ns) == (was.st_ino, was.st_mtime_ns), "and taken as it is"
 
 
 def test_a_mistake_is_told_by_who_loads_it(pytestconfig: pytest.Config, tmp_path: Path) -> None:

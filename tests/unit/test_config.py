@@ -132,9 +132,7 @@ def test_a_socket_folder_is_short_private_and_one_per_owner(tmp_path: Path, runt
     assert mode(first) == mode(first.parent) == 0o700
 
 
-def test_a_socket_can_be_bound_there_however_deep_the_base_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_socket_can_be_bound_there_however_deep_the_base_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / ("x" * 50) / ("y" * 50)
     deep.mkdir(parents=True, mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
@@ -145,9 +143,7 @@ def test_a_socket_can_be_bound_there_however_deep_the_base_is(
     folder.rmdir()
 
 
-def test_a_runtime_folder_that_is_not_there_is_done_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_runtime_folder_that_is_not_there_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))  # as after su, or in a container
     folder = state_folder.socket_dir(tmp_path)
     assert folder.is_dir()

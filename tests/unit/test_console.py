@@ -109,9 +109,7 @@ def test_lines_are_whole_and_carry_their_rank(console: Opens) -> None:
     assert out.getvalue() == "r003| one\nr000| zero\nr003| oops\nr003| two\n"
 
 
-def test_each_stream_goes_to_the_script_s_own_of_that_moment(
-    console: Opens, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_stream_goes_to_the_script_s_own_of_that_moment(console: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     news, first, later, err = News(), io.StringIO(), io.StringIO(), io.StringIO()
     shown = console(news, first)
     monkeypatch.setattr(sys, "stderr", err)
@@ -200,9 +198,7 @@ class Full(io.StringIO):
 
 
 @pytest.mark.parametrize("stderr", [None, Broken(), object(), Full()])
-def test_a_standard_error_that_fails_keeps_no_pool_from_its_end(
-    monkeypatch: pytest.MonkeyPatch, stderr: Any
-) -> None:
+def test_a_standard_error_that_fails_keeps_no_pool_from_its_end(monkeypatch: pytest.MonkeyPatch, stderr: Any) -> None:
     monkeypatch.setattr(sys, "stderr", stderr)
     assert not tell("pool p is down")
     monkeypatch.setattr(sys, "stderr", raw := io.TextIOWrapper(io.BytesIO(), encoding="cp437", newline=""))
@@ -280,9 +276,7 @@ def test_bars_of_ranks_are_drawn_while_the_script_waits_and_are_gone_when_it_goe
         sys.stdout.write("begun")
         news.print(0, "err", b"\r 40%")
         news.print(0, "err", b"\r 50%")
-        assert out.lines == ["before", "r000| a line", "of another thread", "begun"], (
-            "nothing is drawn over it"
-        )
+        assert out.lines == ["before", "r000| a line", "of another thread", "begun"], "nothing is drawn over it"
         sys.stdout.write("\n")
     assert out.lines == ["before", "r000| a line", "of another thread", "begun"]
     news.print(0, "err", b"\r 60%")
@@ -294,9 +288,7 @@ def test_bars_of_ranks_are_drawn_while_the_script_waits_and_are_gone_when_it_goe
     assert "owned" not in out.getvalue() and "[2J" not in out.getvalue()
 
 
-def test_a_call_on_a_terminal_that_takes_nothing_ends(
-    console: Opens, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_on_a_terminal_that_takes_nothing_ends(console: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdout_whole_lines, "PATIENCE", 0.01)
     monkeypatch.setenv("TERM", "xterm")
     gate, stuck = threading.Event(), threading.Event()
@@ -401,9 +393,7 @@ def test_consoles_that_end_in_any_order_leave_the_script_its_own_stdout(console:
     assert out.getvalue() == "r000| still shown\n"
 
 
-def test_a_stdout_that_the_script_put_in_its_place_stays(
-    console: Opens, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stdout_that_the_script_put_in_its_place_stays(console: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     news, mine = News(), io.StringIO()
     shown = console(news, io.StringIO())
     monkeypatch.setattr(sys, "stdout", mine)

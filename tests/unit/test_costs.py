@@ -42,14 +42,10 @@ def test_a_machine_of_which_nobody_says_when_it_ended_has_when_another_was_in_it
     assert end_of(replace(first, extra=first.extra | {"ended": 40.0}), every) == 40.0
     before = time.time()
     assert end_of(third, every) >= before and end_of(other, every) >= before
-    assert end_of(Machine("e", 0, "h", ""), every) >= before, (
-        "of a provider that does not say when it made it"
-    )
+    assert end_of(Machine("e", 0, "h", ""), every) >= before, "of a provider that does not say when it made it"
 
 
-def pool(
-    ledger: Ledger, name: str, machines: list[Machine], *, hours: float | None, ran: str = "train"
-) -> None:
+def pool(ledger: Ledger, name: str, machines: list[Machine], *, hours: float | None, ran: str = "train") -> None:
     """One whose machines were given back after some hours, or that goes on."""
     world, token = Rented(), f"t-{name}"
     spec = PoolSpec(name=name, provider=world, options=Options(console=False))

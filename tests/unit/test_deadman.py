@@ -26,9 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.mark.parametrize(("minutes", "pause"), [(15, 60.0), (2, 24.0)])
-def test_it_is_put_off_well_before_it_comes(
-    asked: list[str], clock: list[float], minutes: int, pause: float
-) -> None:
+def test_it_is_put_off_well_before_it_comes(asked: list[str], clock: list[float], minutes: int, pause: float) -> None:
     man = Deadman(minutes)
     man.put_off()
     clock[0] += pause - 1

@@ -60,9 +60,7 @@ def fill(home: Path) -> None:
     ledger.record(opened=[("t0", "r1", "train", "broadcast", 1, 1.0)], ends=[("r1", "failed", 2.0, cause)])
     ledger.close()
     (home / "debug").mkdir(mode=0o700)
-    said = " ".join(
-        f"{name}={value}" for name, value in SECRETS.items() if name not in ("pool", "url", "named")
-    )
+    said = " ".join(f"{name}={value}" for name, value in SECRETS.items() if name not in ("pool", "url", "named"))
     lines = f"up {said} {KEY_ID} password: {SECRETS['named']} git+https://x:{SECRETS['url']}@h/r\n"
     (home / "debug" / "debug.log").write_text(lines)
     (home / "debug" / "debug.log.1").write_text(f"before that {lines}")
@@ -75,9 +73,7 @@ def test_everything_is_in_it_and_no_secret(world: Path, capfd: pytest.CaptureFix
     ledger = json.loads(parts["ledger.json"])
     assert [pool["name"] for pool in ledger["pools"]] == ["p"]
     assert ledger["pools"][0]["spec"]["image"]["env"] == ["MY_VARIABLE"]
-    assert (
-        ledger["runs"][0]["function"] == "train" and "wrong key" in ledger["runs"][0]["root_cause"]["message"]
-    )
+    assert ledger["runs"][0]["function"] == "train" and "wrong key" in ledger["runs"][0]["root_cause"]["message"]
     assert ledger["replacements"][0]["intent"] == "intent"
     versions = json.loads(parts["versions.json"])
     assert versions["packages"]["skyward-tui"] and versions["packages"]["textual"]

@@ -19,9 +19,7 @@ COMMON = {"--help", "--debug", "--json"}
 @pytest.mark.parametrize("name", sorted(cli.commands))
 def test_the_page_of_the_command_line_names_all(name: str) -> None:
     assert re.search(rf"^\| `{name}[ `]", COMMANDS, re.MULTILINE), f"{name} is not in the list of commands"
-    options = {
-        max(each.opts, key=len) for each in cli.commands[name].params if isinstance(each, click.Option)
-    }
+    options = {max(each.opts, key=len) for each in cli.commands[name].params if isinstance(each, click.Option)}
     assert {option for option in options - COMMON if f"{option}" not in COMMANDS} == set()
 
 

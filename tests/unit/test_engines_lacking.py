@@ -42,9 +42,7 @@ def at_a_client_without_redis() -> None:
         (at_a_client_without_redis, r"the package redis is not installed here: pip install redis"),
     ],
 )
-def test_it_is_said_with_what_to_do(
-    needed: Callable[[], None], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_said_with_what_to_do(needed: Callable[[], None], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def has_none(name: str) -> str:
         raise PackageNotFoundError(name)
 

@@ -69,9 +69,7 @@ def no_other_uv(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_the_interpreter_has_is_not_installed(tmp_path: Path) -> None:
-    python, lines = ensure(
-        {"pip": ["cloudpickle>=3", "pytest", "skynothing; python_version < '3'"]}, tmp_path, {}
-    )
+    python, lines = ensure({"pip": ["cloudpickle>=3", "pytest", "skynothing; python_version < '3'"]}, tmp_path, {})
     assert python == sys.executable and not list(tmp_path.iterdir())
     assert lines == ["the interpreter has everything already"]
 
@@ -133,9 +131,7 @@ def test_what_lies_where_the_client_was_started_is_none_of_an_installers(
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_an_environment_whose_interpreter_is_gone_is_made_anew(
-    tmp_path: Path, wheels: dict[str, str]
-) -> None:
+def test_an_environment_whose_interpreter_is_gone_is_made_anew(tmp_path: Path, wheels: dict[str, str]) -> None:
     """Its Python was updated away below it."""
     image, env = {"pip": ["skytiny==1.0"]}, without_uv(wheels, tmp_path)
     root = tmp_path / "root"
@@ -178,9 +174,7 @@ def test_a_link_in_an_environment_s_place_is_replaced_and_what_it_leads_to_is_le
     assert (tmp_path / "theirs" / "thesis.tex").exists()
 
 
-def test_half_an_environment_that_cannot_be_removed_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_an_environment_that_cannot_be_removed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image = {"setup": ["true"]}
     folder = tmp_path / f"env-{image_environment.key(image, sys.executable)}"
     (folder / "kept").mkdir(parents=True)
@@ -201,9 +195,7 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], check=True)
     try:
         fills = f"head -c 1000000 /dev/zero > {tmp_path}/all; true"
-        with pytest.raises(
-            image_environment.EnvironmentFailed, match=rf"^{tmp_path}.*: No space left on device$"
-        ):
+        with pytest.raises(image_environment.EnvironmentFailed, match=rf"^{tmp_path}.*: No space left on device$"):
             ensure({"setup": [fills]}, tmp_path, {})
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
@@ -225,9 +217,7 @@ def test_the_key_follows_the_content_and_no_secret() -> None:
 
 
 def test_a_failing_install_says_what_the_installer_said(tmp_path: Path, wheels: dict[str, str]) -> None:
-    with pytest.raises(
-        image_environment.EnvironmentFailed, match=r"(?s)install failed with exit code .*skytiny"
-    ):
+    with pytest.raises(image_environment.EnvironmentFailed, match=r"(?s)install failed with exit code .*skytiny"):
         ensure({"pip": ["skytiny==9.9"]}, tmp_path, wheels)
     assert not list(tmp_path.glob("env-*/.made"))
 
@@ -246,8 +236,7 @@ def test_two_at_once_make_it_once(tmp_path: Path) -> None:
 
 # A uv that notes what it is told: of the environments that it is to make there is only an interpreter.
 PRETENDED = (
-    'for a; do last=$a; done; [ "$1" = venv ] && '
-    f'mkdir "$last/bin" && ln -s {sys.executable} "$last/bin/python"\n'
+    f'for a; do last=$a; done; [ "$1" = venv ] && mkdir "$last/bin" && ln -s {sys.executable} "$last/bin/python"\n'
 )
 
 
@@ -269,9 +258,7 @@ def test_addresses_of_indexes_are_on_no_command_line(tmp_path: Path, wheels: dic
     }
     ensure(image, tmp_path, {"PATH": f"{tools}:{os.environ['PATH']}"})
     variables = Path(f"{seen}.env").read_text().splitlines()
-    assert {"UV_INDEX_IMAGE0_USERNAME=me", "UV_INDEX_IMAGE0_PASSWORD=token", f"UV_INDEX=image1={other}"} <= {
-        *variables
-    }
+    assert {"UV_INDEX_IMAGE0_USERNAME=me", "UV_INDEX_IMAGE0_PASSWORD=token", f"UV_INDEX=image1={other}"} <= {*variables}
     assert "token" not in seen.read_text() and "secret" not in seen.read_text()
     assert '"skytiny" = { index = "image0" }' in seen.read_text()
 

@@ -25,9 +25,7 @@ def test_nested_values_come_back_as_they_were() -> None:
         events.RankEnded(pool="p", at=1.0, run="r", outcome=outcome),
         events.RunEnded(pool="p", at=1.0, run="r", state="failed", root_cause=RootCause.of(outcome)),
         events.RunEnded(pool="p", at=1.0, run="r", state="done"),
-        events.PoolState(
-            pool="p", at=1.0, state="failed", detail="no", hint=Hint("trust-host-key", "gpu1", "/k")
-        ),
+        events.PoolState(pool="p", at=1.0, state="failed", detail="no", hint=Hint("trust-host-key", "gpu1", "/k")),
         events.ItemYielded(
             pool="p", at=1.0, run="r", index=0, rank=0, seq=9, summary=Summary("list", "[…]", [1], True)
         ),

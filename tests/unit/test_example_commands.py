@@ -45,9 +45,7 @@ def test_an_example_has_a_name_for_run(tmp_path: Path, monkeypatch: pytest.Monke
     assert form.named(str(path)) == "example:ddp"
     Path("example:ddp").write_text("")
     assert form.located("example:ddp") == "example:ddp"
-    with pytest.raises(
-        ScriptError, match="no such script: hello\nthere is an example of that name: run example:hello"
-    ):
+    with pytest.raises(ScriptError, match="no such script: hello\nthere is an example of that name: run example:hello"):
         run(LaunchRequest(script="hello"), Console())
     with pytest.raises(ScriptError, match=r"no such script: train\.py$"):
         run(LaunchRequest(script="train.py"), Console())

@@ -89,9 +89,7 @@ def spec(shop: Shop, nodes: int = 3) -> PoolSpec:
     return PoolSpec(name="q", provider=shop, nodes=nodes, options=Options(console=False, grace=0.1))
 
 
-async def test_it_is_exchanged_before_any_node_counts_and_the_ledger_knows_of_both(
-    shop: Shop, ledger: Ledger
-) -> None:
+async def test_it_is_exchanged_before_any_node_counts_and_the_ledger_knows_of_both(shop: Shop, ledger: Ledger) -> None:
     shop.gpus["m1"] = 1
     noted: list[Any] = []
 
@@ -185,9 +183,7 @@ async def test_what_cannot_be_measured_in_time_is_told_and_no_lie(
     await pool.down()
 
 
-async def came_to(
-    shop: Shop, ledger: Ledger, gpus: int | None, *, observer: bool = False, cut_off: str = ""
-) -> Pool:
+async def came_to(shop: Shop, ledger: Ledger, gpus: int | None, *, observer: bool = False, cut_off: str = "") -> Pool:
     """A pool whose maker was killed when its agents ran and nothing was measured."""
     row = ledger.intend("t1", "q", shop.to_json(), spec(shop, 2).describe())
     ledger.created("t1", await shop.create(spec(shop, 2), "t1"))
@@ -200,9 +196,7 @@ async def came_to(
     return pool
 
 
-async def test_who_comes_to_a_pool_that_was_never_up_has_its_machines_measured(
-    shop: Shop, ledger: Ledger
-) -> None:
+async def test_who_comes_to_a_pool_that_was_never_up_has_its_machines_measured(shop: Shop, ledger: Ledger) -> None:
     pool = await came_to(shop, ledger, 1)
     assert shop.ended == ["m1"] and len(shop.asked) == 1
     assert [each.id for each in ledger.machines("t1")] == ["m0", f"new-{shop.asked[0]}"]
@@ -242,9 +236,7 @@ async def test_a_machine_in_a_lost_one_s_place_is_measured_and_exchanged_too(
     shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.001, 0.01))
-    wanted = PoolSpec(
-        name="q", provider=shop, nodes=2, options=Options(console=False, grace=0.1, on_loss="replace")
-    )
+    wanted = PoolSpec(name="q", provider=shop, nodes=2, options=Options(console=False, grace=0.1, on_loss="replace"))
 
     async def on_replace(token: str) -> None:
         if len(shop.asked) == 1:

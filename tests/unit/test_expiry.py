@@ -26,9 +26,7 @@ from skyward_core.pool.budget_and_expiry import MARGIN, Expiry, end_of
         (5, 1800, 10_000 + 600),  # a run goes on beyond it
     ],
 )
-def test_it_is_the_lease_s_end_or_that_of_the_pool_s_time(
-    ttl: float | None, seconds: float, end: float
-) -> None:
+def test_it_is_the_lease_s_end_or_that_of_the_pool_s_time(ttl: float | None, seconds: float, end: float) -> None:
     assert end_of(10_000, 1000, 600, ttl, seconds) == end + MARGIN
 
 

@@ -181,9 +181,7 @@ async def test_many_who_say_nothing_keep_nobody_out_and_are_sent_away(
     gang: list[Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gang_queue_and_fail_fast, "PATIENCE", 0.3)
-    idle = [
-        await asyncio.open_connection(*gang[0].place[1:]) for _ in range(3 * gang_queue_and_fail_fast.AT_ONCE)
-    ]
+    idle = [await asyncio.open_connection(*gang[0].place[1:]) for _ in range(3 * gang_queue_and_fail_fast.AT_ONCE)]
     gang[1].fail()
     await look_until(gang[1], lambda: gang[0].stopped)
     for reader, writer in idle:

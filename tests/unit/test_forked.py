@@ -36,9 +36,7 @@ THEN = "say()\nif len(sys.argv) > 2: signal.raise_signal(int(sys.argv[2]))\nsys.
 LOADED = Loaded([sys.executable], SAY, THEN)
 
 
-def told(
-    env: dict[str, str], folder: Path, *words: str, session: bool = False
-) -> tuple[int, dict[str, object], str]:
+def told(env: dict[str, str], folder: Path, *words: str, session: bool = False) -> tuple[int, dict[str, object], str]:
     process = LOADED.start(
         ["say", *words], cwd=folder, env=env, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True,
         start_new_session=session,
@@ -58,9 +56,7 @@ def test_it_is_as_if_it_was_started(tmp_path: Path) -> None:
         assert said["env"].pop("PYTHONOWN") == "1"  # type: ignore[attr-defined]
     for mine, theirs in zip(forked, started, strict=True):
         assert mine[0] == theirs[0]
-        assert {
-            key: (mine[1][key], theirs[1][key]) for key in mine[1] if mine[1][key] != theirs[1][key]
-        } == {}
+        assert {key: (mine[1][key], theirs[1][key]) for key in mine[1] if mine[1][key] != theirs[1][key]} == {}
     (status, said, _), (_, other, _) = forked
     assert (status, said["parent"], said["env"], said["cwd"]) == (3, os.getpid(), env, str(tmp_path))
     assert (said["leads"], other["leads"]) == (False, True)
@@ -120,9 +116,7 @@ def test_a_client_is_as_python_runs_its_script(tmp_path: Path) -> None:
 
 
 def test_packages_are_as_little_to_be_found_as_where_it_is_started(tmp_path: Path) -> None:
-    finds = Loaded(
-        [sys.executable], "import importlib.util, sys\n", "print(importlib.util.find_spec('rich'))\n"
-    )
+    finds = Loaded([sys.executable], "import importlib.util, sys\n", "print(importlib.util.find_spec('rich'))\n")
     env = {"PYTHONPATH": os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))}
     for hidden in ("rich", "numpy", "rich"):
         process = finds.start(

@@ -64,7 +64,5 @@ def test_each_test_is_run_in_processes_that_had_it_imported(tmp_path: Path) -> N
 
 
 def test_where_an_import_begins_a_thread_they_are_started(tmp_path: Path) -> None:
-    said = run(
-        tmp_path, THREADED + "import os\ndef test_it():\n    assert len(os.listdir('/proc/self/task')) > 2\n"
-    )
+    said = run(tmp_path, THREADED + "import os\ndef test_it():\n    assert len(os.listdir('/proc/self/task')) > 2\n")
     assert "1 passed" in said, said

@@ -137,9 +137,7 @@ def gives(value: ast.expr, known: set[str], giving: set[str]) -> bool:
         case ast.Await(inner) | ast.Starred(inner):
             return gives(inner, known, giving)
         case ast.Call(ast.Attribute(of, name)):
-            return name in giving or (
-                name in ("popleft", "get", "values", "pop") and gives(of, known, giving)
-            )
+            return name in giving or (name in ("popleft", "get", "values", "pop") and gives(of, known, giving))
         case ast.Call(ast.Name(name)):
             return name in giving
         case ast.Subscript(of, ast.Constant(str())):
@@ -260,11 +258,7 @@ def fields(trees: Iterable[Nodes]) -> dict[str, set[str]]:
             else:
                 continue
             for each in told:
-                name = (
-                    each.target.attr
-                    if isinstance(each.target, ast.Attribute)
-                    else "".join(bound(each.target))
-                )
+                name = each.target.attr if isinstance(each.target, ast.Attribute) else "".join(bound(each.target))
                 keys, before = said_keys(each.annotation), found.get(name, set())
                 found[name] = None if keys is None or before is None else keys | before
     return {name: keys for name, keys in found.items() if keys}
@@ -312,9 +306,7 @@ def test_no_frame_is_asked_for_a_key_that_its_kind_has_not() -> None:
     all_of_it = trees()
     held = fields(all_of_it.values())
     assert held.keys() >= {"welcome", "header"}
-    found = {
-        name: told for name, nodes in all_of_it.items() if (told := list(unknown_keys(module(nodes), held)))
-    }
+    found = {name: told for name, nodes in all_of_it.items() if (told := list(unknown_keys(module(nodes), held)))}
     assert found == {}
 
 

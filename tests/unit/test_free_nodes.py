@@ -11,9 +11,7 @@ from skyward_core.views.recorded_events import event_of
 from skyward_tui.text.run_rows import as_json, numbers, queue_of, reason
 
 
-def node(
-    at: int, epoch: int, members: str = "", *, active: int = 0, kept: str = "", **more: bool
-) -> NodeHolds:
+def node(at: int, epoch: int, members: str = "", *, active: int = 0, kept: str = "", **more: bool) -> NodeHolds:
     """A node whose gang has had one run on as many ranks as it has nodes, or, with ``total``, on more."""
     named = tuple(map(int, members))
     run = {"active": active, "ended": 1 - active, "total": len(named) or 4, "kept": kept}
@@ -52,9 +50,7 @@ BUSY = [node(at, 1, active=1) for at in range(4)]
         (BUSY, 1, ()),
     ],
 )
-def test_a_run_gets_nodes_whose_gangs_have_nothing_to_do(
-    nodes: list[NodeHolds], wanted: object, got: object
-) -> None:
+def test_a_run_gets_nodes_whose_gangs_have_nothing_to_do(nodes: list[NodeHolds], wanted: object, got: object) -> None:
     assert choose(wanted, nodes) == got  # type: ignore[arg-type]
 
 
@@ -76,9 +72,7 @@ def shown() -> PoolView:
     for run, total, nodes in (("a", 2, [0, 1]), ("b", 1, [2])):
         apply(
             view,
-            events.RunOpened(
-                pool="p", run=run, function=f"job-{run}", kind="broadcast", total=total, at=10.0
-            ),
+            events.RunOpened(pool="p", run=run, function=f"job-{run}", kind="broadcast", total=total, at=10.0),
         )
         apply(view, events.RunPlaced(pool="p", run=run, nodes=nodes))
     line = [

@@ -165,9 +165,7 @@ async def test_whatever_happens_meanwhile_it_ends_with_nothing_open(seed: int) -
             await asyncio.sleep(0)
         if chance.random() < 0.3:
             await settle()
-        what = chance.choices(("end", "fail", "cancel one", "cancel", "leave", "gone"), (50, 10, 1, 1, 1, 1))[
-            0
-        ]
+        what = chance.choices(("end", "fail", "cancel one", "cancel", "leave", "gone"), (50, 10, 1, 1, 1, 1))[0]
         if what == "cancel":
             sweep.cancel()
         elif what == "leave":
@@ -203,9 +201,7 @@ def test_a_pool_that_is_too_small_is_named() -> None:
         (2, 0, "once it is up"),
     ],
 )  # fmt: skip
-def test_so_many_ranks_are_nodes_or_a_part_of_one(
-    ranks: int, each: int, shape: tuple[int, int] | str
-) -> None:
+def test_so_many_ranks_are_nodes_or_a_part_of_one(ranks: int, each: int, shape: tuple[int, int] | str) -> None:
     if isinstance(shape, tuple):
         assert shape_with(ranks, each, "p") == shape
     else:

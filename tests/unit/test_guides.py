@@ -32,10 +32,7 @@ def text_of(page: str) -> str:
 
 def excerpts(text: str) -> list[tuple[str, list[str]]]:
     """Name of the example, and the lines, of every excerpt that names one."""
-    return [
-        (name, body.splitlines())
-        for name, body in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.S)
-    ]
+    return [(name, body.splitlines()) for name, body in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.S)]
 
 
 def stray_line(lines: list[str], source: list[str]) -> str | None:

@@ -45,9 +45,7 @@ def texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 def docstrings(nodes: Iterable[ast.AST]) -> set[ast.AST]:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    return {
-        node.body[0].value for node in nodes if isinstance(node, kinds) and isinstance(node.body[0], ast.Expr)
-    }
+    return {node.body[0].value for node in nodes if isinstance(node, kinds) and isinstance(node.body[0], ast.Expr)}
 
 
 def options_of(command: click.Command) -> set[str]:
@@ -81,9 +79,7 @@ def test_advice_names_public_things_only(hint: Hint) -> None:
 
 def test_errors_name_public_things_only() -> None:
     found = []
-    for path in (
-        path for package in (CORE, CORE.with_name("skyward_tui")) for path in sorted(package.rglob("*.py"))
-    ):
+    for path in (path for package in (CORE, CORE.with_name("skyward_tui")) for path in sorted(package.rglob("*.py"))):
         nodes = nodes_of(path)
         raised = {part for node in nodes if isinstance(node, ast.Raise) for part in ast.walk(node)}
         for text in texts(raised - docstrings(nodes)):

@@ -23,11 +23,7 @@ def test_what_a_host_tells_of_itself_is_looked_at(value: Any) -> None:
     host_facts.facts(dict(FACTS), status=False)
     host_facts.facts(FACTS | STATUS, status=True)
     host_facts.facts({key: FACTS[key] for key in host_facts.FACTS} | {"root": ""}, status=True)
-    for key in (
-        (FACTS | STATUS).keys()
-        - {"uid", "kept", "cpus"}
-        - ({"version", "orphans"} if value == [1] else set())
-    ):
+    for key in (FACTS | STATUS).keys() - {"uid", "kept", "cpus"} - ({"version", "orphans"} if value == [1] else set()):
         with pytest.raises(WireError, match=key):
             host_facts.facts(FACTS | STATUS | {key: value}, status=True)
 
@@ -81,9 +77,7 @@ def test_what_a_host_says_when_something_was_done_is_looked_at(what: str) -> Non
     for key, value in DONE[what].items():
         with pytest.raises(WireError, match=f"its '{key}' cannot be None"):
             host_facts.done(what, {name: each for name, each in DONE[what].items() if name != key})
-        others = [
-            other[name] for other in DONE.values() for name in other if type(other[name]) is not type(value)
-        ]
+        others = [other[name] for other in DONE.values() for name in other if type(other[name]) is not type(value)]
         for wrong in (*NO_ANSWERS, *others):
             if wrong == [True] and what == "reach":
                 continue

@@ -93,9 +93,7 @@ def test_the_working_folder_has_its_own_file(file: Path) -> None:
     Path("skyward.toml").write_text('[hosts]\nlab = ["near"]\n')
     assert named("lab").file == Path("skyward.toml").absolute() and named("lab").hosts == ["near"]
     named("lab").added("nearer")
-    assert (
-        Path("skyward.toml").read_text() == '[hosts]\nlab = ["near", "nearer"]\n' and file.read_text() == FILE
-    )
+    assert Path("skyward.toml").read_text() == '[hosts]\nlab = ["near", "nearer"]\n' and file.read_text() == FILE
     assert meant([], groups()) == ["near", "nearer", "here", "there", "alone"]
     assert meant(["desk", "gpu9", "@one", "here"], groups()) == ["here", "there", "gpu9", "alone"]
 
@@ -113,9 +111,7 @@ def test_the_working_folder_has_its_own_file(file: Path) -> None:
         (lambda: meant(["@none"], groups()), "no group 'none'"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words_and_nothing_is_written(
-    file: Path, edit: object, said: str
-) -> None:
+def test_what_cannot_be_is_refused_in_words_and_nothing_is_written(file: Path, edit: object, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         edit()  # type: ignore[operator]
     assert file.read_text() == FILE

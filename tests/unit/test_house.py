@@ -181,9 +181,7 @@ def test_nothing_is_there_for_tests_alone() -> None:
     """What only a test calls is not what runs, so the test proves nothing of it."""
     words = Counter(word for path in MODULES.values() for word in re.findall(r"\w+", text_of(path)))
     told = set(re.findall(r"\w+", "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))))
-    tested = {
-        word for path in (ROOT / "tests").rglob("*.py") for word in re.findall(r"\w+", path.read_text())
-    }
+    tested = {word for path in (ROOT / "tests").rglob("*.py") for word in re.findall(r"\w+", path.read_text())}
     alone = {
         f"{module}:{node.name}"
         for module, path in MODULES.items()
@@ -285,9 +283,7 @@ def bare_questions(node: ast.AST, caught: bool = False) -> int:
             if isinstance(each, ast.Name)
         }
         inside = sum(bare_questions(each, caught or "OSError" in names) for each in node.body)
-        return inside + sum(
-            bare_questions(each, caught) for each in (*node.handlers, *node.orelse, *node.finalbody)
-        )
+        return inside + sum(bare_questions(each, caught) for each in (*node.handlers, *node.orelse, *node.finalbody))
     asks = (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)

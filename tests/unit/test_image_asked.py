@@ -132,9 +132,7 @@ def test_presets_keep_no_secret_and_say_what_they_cannot_understand(folder: Path
     for given in ("pip=einops", ["pip=einops", 3], {"pip": "einops"}):
         entry = {"script": "train.py", "image_settings": given}
         request, said = Preset("mine", folder, entry).request()
-        assert request == LaunchRequest(script="train.py") and said[0].startswith(
-            "image_settings is a list of texts"
-        )
+        assert request == LaunchRequest(script="train.py") and said[0].startswith("image_settings is a list of texts")
     entry = {"script": "train.py", "image_settings": ["pip=ein\x1b[2Jops"]}
     request, said = Preset("mine", folder, entry).request()
     assert request.image_settings == () and "cannot be shown" in said[0]

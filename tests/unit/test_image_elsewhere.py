@@ -15,9 +15,7 @@ IMAGE = {"pip": ["rich"], "pip_indexes": [], "setup": ["true"]}
 
 
 def inline(version: str = f"{MINOR}.1", **environment: Any) -> dict[str, Any]:
-    found = Interpreter(
-        "/e/bin/python", "/e", version, "inline metadata of t.py", base="/b", environment=environment
-    )
+    found = Interpreter("/e/bin/python", "/e", version, "inline metadata of t.py", base="/b", environment=environment)
     return found.describe()
 
 
@@ -27,9 +25,7 @@ def test_what_nobody_asks_for_changes_nothing() -> None:
 
 def test_what_a_script_asks_for_is_there_too() -> None:
     index = {"url": "https://i", "packages": ["torch"]}
-    asked = inline(
-        pip=["torch"], pip_indexes=[index], index="https://d", find_links=["https://f"], alone=True
-    )
+    asked = inline(pip=["torch"], pip_indexes=[index], index="https://d", find_links=["https://f"], alone=True)
     assert image_elsewhere(IMAGE, asked) == {
         "pip": ["rich", "torch"],
         "pip_indexes": [index],
@@ -49,9 +45,7 @@ def test_a_folder_of_this_machine_is_refused_in_words() -> None:
 def test_an_image_s_python_is_that_of_the_script() -> None:
     check_python({"python": "3.99"}, inline("3.99.1"))
     check_python({"python": MINOR}, None)
-    with pytest.raises(
-        UsageError, match=rf"the one that runs here, {MINOR}\. Start skyward from Python 3\.99"
-    ):
+    with pytest.raises(UsageError, match=rf"the one that runs here, {MINOR}\. Start skyward from Python 3\.99"):
         check_python({"python": "3.99"}, None)
     with pytest.raises(
         UsageError,

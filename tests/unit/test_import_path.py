@@ -28,9 +28,7 @@ def test_without_a_standard_library_all_of_it_comes_last(monkeypatch: pytest.Mon
     assert client_interpreter.entries() == ([], ["/mine", "/site"])
 
 
-def test_the_latest_script_comes_first_and_our_own_path_stays(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_latest_script_comes_first_and_our_own_path_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "path", ["/mine", LIBRARY])
     for folder in ("a", "b", "a"):
         client_interpreter.add_script(tmp_path / folder / "script.py")
@@ -46,7 +44,5 @@ def test_the_folder_of_the_command_that_loads_scripts_is_none_of_theirs(
     assert client_interpreter.entries() == ([str(tmp_path / "bin"), "/of-pythonpath"], [LIBRARY])
     client_interpreter.add_script(tmp_path / "script.py")
     assert client_interpreter.entries() == ([str(tmp_path), "/of-pythonpath"], [LIBRARY])
-    monkeypatch.setattr(
-        sys, "argv", [str(tmp_path / "bin" / "own.py")]
-    )  # a program that has its modules there
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "own.py")])  # a program that has its modules there
     assert client_interpreter.entries()[0] == [str(tmp_path), str(tmp_path / "bin"), "/of-pythonpath"]

@@ -33,9 +33,7 @@ HEAVY = (
 def loaded_by(code: str, *options: str) -> set[str]:
     """Names of the modules that a fresh interpreter has loaded after running this."""
     whole = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{code}\nimport json\nprint(json.dumps(list(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, *options, "-c", whole], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, *options, "-c", whole], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout.splitlines()[-1]))
 

@@ -42,9 +42,7 @@ def test_off_a_pool_is_a_pool_of_one():
 
 def test_one_head_per_gang_however_many_ranks_the_head_node_has():
     gang = [
-        InstanceInfo(
-            node=rank // 2, total_nodes=2, rank=rank, world_size=4, local_rank=rank % 2, ranks_per_node=2
-        )
+        InstanceInfo(node=rank // 2, total_nodes=2, rank=rank, world_size=4, local_rank=rank % 2, ranks_per_node=2)
         for rank in range(4)
     ]
     assert [info.is_head for info in gang] == [True, False, False, False]
@@ -57,9 +55,7 @@ def test_address_is_the_nodes_own():
 
 
 def test_json_keeps_everything():
-    info = InstanceInfo(
-        3, 4, 7, 8, 1, 2, "10.0.0.1", 4242, 1, (Peer(0, "10.0.0.1"), Peer(3, "10.0.0.4")), "p", "r1"
-    )
+    info = InstanceInfo(3, 4, 7, 8, 1, 2, "10.0.0.1", 4242, 1, (Peer(0, "10.0.0.1"), Peer(3, "10.0.0.4")), "p", "r1")
     assert InstanceInfo.from_json(info.to_json()) == info
 
 

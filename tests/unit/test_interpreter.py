@@ -136,9 +136,7 @@ def test_an_environment_that_is_ours_is_used_as_ours(project: Path) -> None:
     assert is_own(found.prefix)
 
 
-def test_a_shell_that_is_ready_for_this_program_says_nothing_of_scripts(
-    project: Path, tmp_path: Path
-) -> None:
+def test_a_shell_that_is_ready_for_this_program_says_nothing_of_scripts(project: Path, tmp_path: Path) -> None:
     """As the documentation has it: ranks are to have what plugins and files bring, as they have without it."""
     found = chosen(project, ask=never, VIRTUAL_ENV=sys.prefix, CONDA_PREFIX=str(tmp_path))
     assert (found.source, found.chosen, found.notes) == (OWN, False, ())
@@ -184,9 +182,7 @@ def test_an_environment_whose_interpreter_is_gone_is_named(project: Path) -> Non
     with pytest.raises(ScriptError, match=r"\.venv of project train-it\) has no bin/python: make it anew"):
         chosen(project)
     (venv / "bin" / "python").symlink_to("/nowhere/python3.12")
-    with pytest.raises(
-        ScriptError, match=r"is broken: its bin/python leads to /nowhere/python3.12, which is not"
-    ):
+    with pytest.raises(ScriptError, match=r"is broken: its bin/python leads to /nowhere/python3.12, which is not"):
         chosen(project)
 
 
@@ -200,9 +196,7 @@ def test_an_environment_that_is_too_old_is_named(project: Path, tmp_path: Path) 
         chosen(project, f"{venv}/bin/python", ask)
 
 
-def test_an_environment_that_a_shell_has_outlived_is_passed_over_in_words(
-    project: Path, tmp_path: Path
-) -> None:
+def test_an_environment_that_a_shell_has_outlived_is_passed_over_in_words(project: Path, tmp_path: Path) -> None:
     found = chosen(project, VIRTUAL_ENV=f"{tmp_path}/gone")
     assert found.source == OWN
     assert found.notes == (f"VIRTUAL_ENV was passed over: there is no folder {tmp_path}/gone",)
@@ -290,9 +284,7 @@ def test_a_script_that_asks_for_what_is_not_here_is_told_what_is(
 
 
 @pytest.mark.parametrize("wanted", ["==3.10.*", "<3.11", "==2.7.*", "~=3.9.2"])
-def test_a_script_for_a_python_that_is_too_old_is_told_so_and_not_to_install_it(
-    project: Path, wanted: str
-) -> None:
+def test_a_script_for_a_python_that_is_too_old_is_told_so_and_not_to_install_it(project: Path, wanted: str) -> None:
     script(project).write_text(f'# /// script\n# requires-python = "{wanted}"\n# ///\n')
     with pytest.raises(ScriptError) as caught:
         chosen(project)
@@ -516,7 +508,5 @@ def test_packages_of_an_environment_are_found_in_its_folders(tmp_path: Path) -> 
         ("3.12", "!=3.12.*", False),
     ],
 )
-def test_a_version_that_is_known_in_part_fits_if_one_of_it_does(
-    version: str, wanted: str, fits: bool
-) -> None:
+def test_a_version_that_is_known_in_part_fits_if_one_of_it_does(version: str, wanted: str, fits: bool) -> None:
     assert satisfies(version, wanted) is fits

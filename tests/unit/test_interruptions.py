@@ -97,8 +97,7 @@ class Asking:
             [sys.executable, "-I", "-S", "-c", text],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ
-            | {spot_interruption_watcher.VARIABLE: endpoint, "http_proxy": "http://127.0.0.1:9"},
+            env=os.environ | {spot_interruption_watcher.VARIABLE: endpoint, "http_proxy": "http://127.0.0.1:9"},
         )
         self._said: Queue[dict[str, Any]] = Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -215,9 +214,7 @@ def test_ec2_says_of_a_machine_that_it_took_it_back(state: str, code: str, preem
     machine = Machine("i-1", 0, "h", "h", extra={"launched": time.time()})
     seen = instances._state(machine, {"State": {"Name": state}, "StateReason": {"Code": code}})
     assert seen.extra.get("preempted") == (f"EC2 took it back ({code})" if preempted else None)
-    assert bool(seen.extra["why"]) is (code == "Client.InstanceInitiatedShutdown"), (
-        "that may end a whole pool"
-    )
+    assert bool(seen.extra["why"]) is (code == "Client.InstanceInitiatedShutdown"), "that may end a whole pool"
 
 
 def test_who_answers_byte_by_byte_without_end_costs_the_look(service: Service) -> None:

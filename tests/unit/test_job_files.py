@@ -287,9 +287,7 @@ _VALUES = st.recursive(
     _PLAIN,
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from([*JobKeys.model_fields, *ResourceKeys.model_fields]), inner, max_size=4
-        )
+        | st.dictionaries(st.sampled_from([*JobKeys.model_fields, *ResourceKeys.model_fields]), inner, max_size=4)
     ),
     max_leaves=12,
 )

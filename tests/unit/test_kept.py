@@ -37,9 +37,7 @@ def power_cut(root: Path, *frames: Header, keep: float = 7 * DAY, name: str = "p
     (folder / "blobs" / "large").write_bytes(bytes(1000))
     (folder / "agent.json").write_text(json.dumps({"idle_timeout": 600, "keep_results": keep}))
     (folder / "spool" / "r000.out").write_text("printed")
-    (folder / "spool" / "journal").write_bytes(
-        b"".join(frame(each, b"1234567") for each in frames) + b"cut sh"
-    )
+    (folder / "spool" / "journal").write_bytes(b"".join(frame(each, b"1234567") for each in frames) + b"cut sh")
     for path in (*folder.rglob("*"), folder):
         os.utime(path, (time.time() - 10 * DAY,) * 2)
     return folder
@@ -130,9 +128,7 @@ def test_durations_are_seconds_or_words(words: float | str, seconds: float) -> N
     assert Options(keep_results=words).keep_results == seconds
 
 
-@pytest.mark.parametrize(
-    "wrong", ["", "soon", "7 years", "-1d", -1, float("nan"), float("inf"), None, True, "1e3d"]
-)
+@pytest.mark.parametrize("wrong", ["", "soon", "7 years", "-1d", -1, float("nan"), float("inf"), None, True, "1e3d"])
 def test_other_durations_are_refused(wrong: Any) -> None:
     with pytest.raises(SpecError, match="keep_results"):
         Options(keep_results=wrong)

@@ -31,28 +31,21 @@ def traces(points: Points, until: float = inf) -> dict[int, Trace]:
 @example([[(0.0, 1.0), (1.0, nan)], [(0.0, 5.0)]], 4, [0.0])
 @example([[(0.0, 1.0), (2.0, 3.0), (4.0, 2.0)], [(3.0, 7.0)]], 4, [0.0, 2.0, 3.0])
 @example([[(0.0, 9.0)], [(at, 1.0) for at in (0.0, 4.0, 8.0, 9.0, 10.0, 11.0, 12.0)]], 24, [8.0])
-def test_what_has_come_bit_by_bit_is_as_if_it_came_at_once(
-    points: Points, columns: int, looks: list[float]
-) -> None:
+def test_what_has_come_bit_by_bit_is_as_if_it_came_at_once(points: Points, columns: int, looks: list[float]) -> None:
     kept = KeptBand()
     for until in sorted(looks):
         assert kept.of(traces(points, until), columns) == KeptBand().of(traces(points, until), columns)
     assert kept.of(traces(points), columns) == KeptBand().of(traces(points), columns)
 
 
-@given(
-    st.lists(st.lists(st.tuples(st.floats(0, 1000), numbers), max_size=30), max_size=5), st.integers(1, 40)
-)
+@given(st.lists(st.lists(st.tuples(st.floats(0, 1000), numbers), max_size=30), max_size=5), st.integers(1, 40))
 def test_it_holds_every_finite_value(points: Points, columns: int) -> None:
     found = KeptBand().of(traces(points), columns)
     values = [value for each in points for _, value in each if isfinite(value)]
     assert bool(found.at) == bool(values)
     if values:
         assert (min(found.low), max(found.high)) == (min(values), max(values))
-        assert all(
-            low <= middle <= high
-            for low, middle, high in zip(found.low, found.middle, found.high, strict=True)
-        )
+        assert all(low <= middle <= high for low, middle, high in zip(found.low, found.middle, found.high, strict=True))
         assert found.at == sorted(found.at) and len(found.at) <= columns
 
 

@@ -54,9 +54,7 @@ def test_nothing_that_is_kept_holds_a_secret_and_all_else_comes_back(job: JobFil
         assert secret not in written
     assert KeptJob.from_json(json.loads(written)) == kept
     assert kept.lacks_env == ("OPENAI_API_KEY",) and kept.lacks_secrets == ("HF_TOKEN", "WANDB", "MORE")
-    with pytest.raises(
-        UsageError, match=r"OPENAI_API_KEY of task.yaml is a secret.*give --env OPENAI_API_KEY"
-    ):
+    with pytest.raises(UsageError, match=r"OPENAI_API_KEY of task.yaml is a secret.*give --env OPENAI_API_KEY"):
         kept.job({}, {})
     again = kept.job({"OPENAI_API_KEY": "k" * 9}, {"HF_TOKEN": "t" * 9, "WANDB": "w" * 9, "MORE": "m" * 9})
     assert (again.name, again.num_nodes) == ("tuned", 2)
@@ -91,9 +89,7 @@ def test_what_this_shell_has_is_no_lack(job: JobFile, monkeypatch: pytest.Monkey
     ],
 )
 def test_wherever_a_secret_stands_it_is_left_out(text: str) -> None:
-    left = without_secrets(
-        text, [], ["aaaaaaaaaa", "bbbbbbbbbb", "aaaaaaaaaa\tbbbbbbbbbb", "aaaaaaaaaa bbbbbbbbbb"]
-    )
+    left = without_secrets(text, [], ["aaaaaaaaaa", "bbbbbbbbbb", "aaaaaaaaaa\tbbbbbbbbbb", "aaaaaaaaaa bbbbbbbbbb"])
     assert "aaaaaaaa" not in left and "bbbbbbbb" not in left and "run:" in left
     job = JobFile.from_text(left, Path("t.yaml"), secrets={"A": "new-value-1", "B": "new-value-2"})
     assert job.secrets == {"A": "new-value-1", "B": "new-value-2"}
@@ -120,9 +116,7 @@ def test_a_job_with_a_password_in_a_url_is_refused_in_words(tmp_path: Path) -> N
         kept.job({}, {})
 
 
-def test_the_form_takes_the_file_or_what_was_kept_of_it(
-    job: JobFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_form_takes_the_file_or_what_was_kept_of_it(job: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = KeptJob.of(job, JobRequest(job=job))
     form = form_of_shell(kept, "abc123")
     assert form.script == "task.yaml" and set(shlex.split(form.arguments)) == {"EPOCHS=9", "WHERE=here"}

@@ -67,9 +67,7 @@ def test_what_a_later_release_keeps_beside_it_is_left_alone() -> None:
         (KeptState("no-more", "skyward"), "skyward", "", "skyward", "there is no theme 'no-more'"),
     ],
 )
-def test_which_theme_an_app_starts_with(
-    kept: KeptState, wished: str, asked: str, theme: str, wrong: str
-) -> None:
+def test_which_theme_an_app_starts_with(kept: KeptState, wished: str, asked: str, theme: str, wrong: str) -> None:
     assert kept.theme_of(wished, asked, THEMES) == (theme, wrong)
 
 
@@ -87,9 +85,7 @@ def test_what_makes_no_sense_gives_way(home: Path) -> None:
     assert kept_state() == KeptState("nord")
 
 
-@pytest.mark.parametrize(
-    "screens", ["[]", '{"run": []}', '{"run": {"zoom": 1}}', '{"run": {"zoom": {}}}', "7"]
-)
+@pytest.mark.parametrize("screens", ["[]", '{"run": []}', '{"run": {"zoom": 1}}', '{"run": {"zoom": {}}}', "7"])
 def test_screens_that_make_no_sense_are_told(screens: str) -> None:
     with pytest.raises(Unusable):
         understood(f'{{"version": 1, "screens": {screens}}}')

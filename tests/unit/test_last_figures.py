@@ -51,9 +51,7 @@ def end(view: PoolView) -> RunView:
 def test_the_last_ones_before_it_stay_whatever_comes(view: PoolView) -> None:
     assert view.machines is not None
     view.machines.feed(0, sample(1010.0, 20))
-    view.machines.feed(
-        1, sample(1008.0, 50) + sample(1010.0, 97, {"mem_used": 79, "mem_total": 80, "temp": 91})
-    )
+    view.machines.feed(1, sample(1008.0, 50) + sample(1010.0, 97, {"mem_used": 79, "mem_total": 80, "temp": 91}))
     failed(view, 1010.6)
     view.machines.feed(1, sample(1011.0, 3, {"mem_used": 0, "mem_total": 80, "temp": 60, "xid": 79}))
     found = end(view).cause_figures

@@ -300,9 +300,7 @@ def broken(stage: Stage, node: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "formed"), [("gather", ["ensure"]), ("single", ["ensure"]), ("broadcast", []), ("", [])]
 )
-async def test_a_gang_that_broke_is_formed_anew_for_tasks_that_need_it(
-    kind: RunKind, formed: list[str]
-) -> None:
+async def test_a_gang_that_broke_is_formed_anew_for_tasks_that_need_it(kind: RunKind, formed: list[str]) -> None:
     async with staged(2) as stage:
         if kind:
             stage.launch.open(kind, [task()])

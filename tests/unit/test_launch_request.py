@@ -175,9 +175,7 @@ def test_every_field_has_one_option_and_the_command_has_no_other() -> None:
         "module",
         *OPTIONS,
     }
-    of_command = {
-        each.name: each.opts[-1] for each in cli.commands["run"].params if isinstance(each, click.Option)
-    }
+    of_command = {each.name: each.opts[-1] for each in cli.commands["run"].params if isinstance(each, click.Option)}
     others = {"hosts": "--hosts", "as_json": "--json", "debug": "--debug"}
     others |= {"as_module": "--module", "dry_run": "--dry-run", "watch": "--watch"}
     assert of_command == dict(OPTIONS) | others
@@ -240,9 +238,7 @@ def test_a_form_launches_what_its_command_line_does(request: LaunchRequest) -> N
         of_command.timeout,
     )
     here = plan.spec.provider.name == "local"
-    assert (plan.spec.options.nice, of_command.spec.options.nice) == (5 if here else 0, 0), (
-        "the app is there, too"
-    )
+    assert (plan.spec.options.nice, of_command.spec.options.nice) == (5 if here else 0, 0), "the app is there, too"
     plan = replace(plan, pool=replace(plan.spec, options=of_command.spec.options))
     assert plan.spec is not None
     assert plan.spec.describe() == of_command.spec.describe()
@@ -272,13 +268,9 @@ def test_a_form_for_a_pool_that_is_up_says_nothing_of_its_shape() -> None:
 
 def test_a_form_that_names_no_launch_has_no_command() -> None:
     assert command_line(Form("example:nothing")).startswith("# no example is named 'nothing'")
-    assert command_line(Form("gone.py:train")).startswith(
-        "# on a command line gone.py:train means gone.py and"
-    )
+    assert command_line(Form("gone.py:train")).startswith("# on a command line gone.py:train means gone.py and")
     assert command_line(Form("a" * 300, "b")).startswith(f"skyward-tui run {'a' * 300}:b ")
-    assert command_line(Form(str(FOLDER / "ddp.py"), "train")).startswith(
-        "skyward-tui run example:ddp:train "
-    )
+    assert command_line(Form(str(FOLDER / "ddp.py"), "train")).startswith("skyward-tui run example:ddp:train ")
     assert str(path_of("~nobody-of-that-name/x.py")) == "~nobody-of-that-name/x.py"
 
 
@@ -395,10 +387,7 @@ def test_a_provider_of_ours_has_its_public_name() -> None:
 
 def test_a_snippet_uses_the_pool_that_is_up() -> None:
     view = PoolView("warm", state="up", spec={"plugins": ["torch"]})
-    assert (
-        executed(LaunchRequest(script="train_it.py", function="train", pool="warm").snippet(view))[0]
-        == "warm"
-    )
+    assert executed(LaunchRequest(script="train_it.py", function="train", pool="warm").snippet(view))[0] == "warm"
 
 
 def test_a_snippet_is_a_script_that_runs(tmp_path: Path) -> None:
@@ -415,8 +404,7 @@ def test_a_snippet_is_a_script_that_runs(tmp_path: Path) -> None:
         [sys.executable, "-"],
         input=request.snippet(),
         cwd=tmp_path,
-        env=os.environ
-        | {"SKYWARD_HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path(sky.__file__).parents[1])},
+        env=os.environ | {"SKYWARD_HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path(sky.__file__).parents[1])},
         capture_output=True,
         text=True,
         check=False,

@@ -105,9 +105,7 @@ def test_what_makes_no_sense_is_said_so(world: World, text: Any, said: str) -> N
 
 
 @given(st.data())
-@settings(
-    max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_a_file_that_was_tampered_with_is_refused_or_makes_sense(
     world: World, tmp_path: Path, data: st.DataObject
 ) -> None:
@@ -116,9 +114,7 @@ def test_a_file_that_was_tampered_with_is_refused_or_makes_sense(
     told = json.loads(world.file.read_bytes())
     into = data.draw(st.sampled_from([told, told["request"], told["source"]]))
     name = data.draw(st.sampled_from(sorted(into)))
-    value: Any = data.draw(
-        st.sampled_from([None, True, 5, -1.5, "x", "\0", [], ["y"], [1], {}, {"k": "v"}, {"k": 1}])
-    )
+    value: Any = data.draw(st.sampled_from([None, True, 5, -1.5, "x", "\0", [], ["y"], [1], {}, {"k": "v"}, {"k": 1}]))
     into[name] = value
     world.file.write_text(json.dumps(told))
     try:
@@ -160,16 +156,12 @@ def test_paths_are_whole_for_who_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -
     found = KeptLaunch(request=LaunchRequest(**said), cwd=Path("/w")).from_anywhere()
     assert (found.script, found.python, found.lock) == ("/w/a/t.py", "/w/env/bin/python", "/h/uv.lock")
     assert found.requirements == "/r.txt"
-    named = KeptLaunch(
-        request=LaunchRequest(script="t.py", python="python3.12"), cwd=Path("/w")
-    ).from_anywhere()
+    named = KeptLaunch(request=LaunchRequest(script="t.py", python="python3.12"), cwd=Path("/w")).from_anywhere()
     assert (named.script, named.python) == ("/w/t.py", "python3.12"), "a name is looked for in PATH"
 
 
 def test_on_a_pool_that_is_up_nothing_is_said_of_what_it_is_like() -> None:
-    found = LaunchRequest(
-        script="t.py", nodes=3, budget=1.0, settings={"a": "b"}, project=True, keep=True, one=True
-    )
+    found = LaunchRequest(script="t.py", nodes=3, budget=1.0, settings={"a": "b"}, project=True, keep=True, one=True)
     assert found.on_pool("dev") == LaunchRequest(script="t.py", pool="dev", one=True)
     assert not REQUEST.on_pool("dev").shapes_pool
 
@@ -303,9 +295,7 @@ def test_git_that_does_not_answer_holds_nothing_up(tmp_path: Path, monkeypatch: 
     assert found.commit == "" and found.script
 
 
-def test_without_git_or_a_repository_there_is_no_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_git_or_a_repository_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "t.py").write_text("")
     assert ScriptState.of(tmp_path / "t.py").commit == ""
     monkeypatch.setenv("PATH", "")

@@ -328,9 +328,7 @@ def test_each_write_waits_for_others_as_long_as_its_ledger_does_or_as_it_is_told
 def test_an_older_ledger_is_brought_up_to_date_with_all_it_holds(path: Path) -> None:
     old = sqlite3.connect(path)
     old.executescript(MIGRATIONS[0] + "PRAGMA user_version=1;")
-    old.execute(
-        "INSERT INTO pools VALUES ('t1', 'fit', '{\"provider\": \"ssh\"}', '{}', 'up', 1.0, NULL, NULL, 7)"
-    )
+    old.execute("INSERT INTO pools VALUES ('t1', 'fit', '{\"provider\": \"ssh\"}', '{}', 'up', 1.0, NULL, NULL, 7)")
     old.execute(
         "INSERT INTO machines VALUES ('t1', 0, "
         '\'{"id": "h", "node": 0, "address": "a", "private_address": "b", "state": "running", "extra": {}}\')'
@@ -362,14 +360,10 @@ def test_a_newer_ledger_is_refused_and_not_touched(path: Path) -> None:
         assert kept.execute("PRAGMA user_version").fetchone() == (99,)
 
 
-def test_a_migration_that_fails_leaves_the_old_ledger_as_it_was(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_migration_that_fails_leaves_the_old_ledger_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Ledger(path).intend("t1", "fit", LOCAL, SPEC)
     monkeypatch.setattr("skyward_core.store.ledger.VERSION", VERSION + 1)
-    monkeypatch.setattr(
-        "skyward_core.store.ledger.MIGRATIONS", (*MIGRATIONS, "CREATE TABLE a (x); CREATE NONSENSE;")
-    )
+    monkeypatch.setattr("skyward_core.store.ledger.MIGRATIONS", (*MIGRATIONS, "CREATE TABLE a (x); CREATE NONSENSE;"))
     with pytest.raises(LedgerError, match="cannot be opened"):
         Ledger(path)
     monkeypatch.undo()

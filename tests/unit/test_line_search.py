@@ -167,9 +167,7 @@ def test_one_that_is_cancelled_ends_at_the_next_row_of_the_ledger(
     assert seen == 3 and looking.step(60) == {} and seen == 3
 
 
-def test_one_that_is_cancelled_ends_at_its_next_piece(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_is_cancelled_ends_at_its_next_piece(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_merge.weave, "__defaults__", (64,))
     stored_run(ledger, "r1", {0: b"nan\n" * 1_000}, opened_at=NOW)
     looking, had, looked = search(ledger, "nan"), run_history.having, 0
@@ -213,9 +211,7 @@ def test_lines_are_matched_whatever_letters_they_have() -> None:
 
 
 def test_the_command_finds_them(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored_run(
-        ledger, "r1", {0: b"step\n", 1: b"step\nloss is \x1b[31mnan\x1b[0m\nnan\n"}, opened_at=NOW - 90
-    )
+    stored_run(ledger, "r1", {0: b"step\n", 1: b"step\nloss is \x1b[31mnan\x1b[0m\nnan\n"}, opened_at=NOW - 90)
     stored_run(ledger, "r2", {0: b"step\n"}, opened_at=NOW - 60, function="nanny")
     stored_run(ledger, "r3", {0: b"step\n"}, opened_at=NOW - 30)
     assert "r1" not in CliRunner().invoke(cli, ["history", "nan"]).stdout

@@ -14,9 +14,7 @@ from skyward_core.views.log_buffer import ALL, LARGE, LEAST, LineStore, Room
     st.lists(st.tuples(st.integers(0, 2 * LARGE), st.sampled_from(["", "r003| "])), max_size=12),
     st.data(),
 )
-def test_it_holds_the_last_lines_by_number(
-    capacity: int, pieces: list[tuple[int, str]], data: st.DataObject
-) -> None:
+def test_it_holds_the_last_lines_by_number(capacity: int, pieces: list[tuple[int, str]], data: st.DataObject) -> None:
     store, printed = LineStore(capacity), list[str]()
     for count, prefix in pieces:
         lines = [f"line {len(printed) + i}" for i in range(count)]

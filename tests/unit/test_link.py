@@ -204,9 +204,7 @@ async def test_times_of_the_node_are_ours_also_once_our_clock_was_set(
 
 
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])
-async def test_what_is_told_as_it_happens_says_that_the_node_s_clock_was_set(
-    link: Link, seconds: float
-) -> None:
+async def test_what_is_told_as_it_happens_says_that_the_node_s_clock_was_set(link: Link, seconds: float) -> None:
     """A machine's clock is put right a while after it has come up."""
     pipe = link.transport.pipe  # type: ignore[attr-defined]
     tells = {"t": "began", "run": "ab12", "i": 0, "rank": 0, "node": 0}
@@ -281,9 +279,7 @@ async def test_acknowledgements_are_gathered_and_outlive_a_drop(link: Link) -> N
     link.acknowledge("whole")
     link.acknowledge("whole", 4)
     await until(lambda: bool(transport.pipe.sent))
-    assert [header for header, _ in transport.pipe.sent] == [
-        {"t": "ack", "calls": {"r": [0, 1, 2], "whole": None}}
-    ]
+    assert [header for header, _ in transport.pipe.sent] == [{"t": "ack", "calls": {"r": [0, 1, 2], "whole": None}}]
     transport.pipe.on_lost(None)
     link.acknowledge("late", 1)
     await until(lambda: link.up)

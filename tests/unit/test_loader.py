@@ -191,9 +191,7 @@ def test_a_package_that_is_not_there_comes_with_how_to_install_it(build: Any) ->
 
 
 def test_a_part_of_a_package_says_that_it_is_one(build: Any) -> None:
-    with pytest.raises(
-        ScriptFailed, match=r"no known parent package; it is part of a package: have it import by "
-    ):
+    with pytest.raises(ScriptFailed, match=r"no known parent package; it is part of a package: have it import by "):
         build("from .models import Net\n@sky.function\ndef f(): ...\n")
 
 
@@ -205,9 +203,7 @@ def test_a_part_of_a_package_says_that_it_is_one(build: Any) -> None:
         ("/home/me/project/.venv", f"{sys.executable} -m pip install scikit-learn"),
     ],
 )
-def test_packages_are_installed_as_the_tool_was(
-    prefix: str, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packages_are_installed_as_the_tool_was(prefix: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", prefix)
     monkeypatch.setattr(missing_packages, "is_missing", lambda module: False)
     assert missing_packages.advice("sklearn").endswith(command)
@@ -218,9 +214,7 @@ def test_sys_exit_in_a_script_is_an_error(build: Any) -> None:
         build("import sys\nsys.exit(3)\n@sky.function\ndef f(): ...\n")
 
 
-@pytest.mark.parametrize(
-    "act, how", [("os._exit(4)", "exit status 4"), ("os.kill(os.getpid(), 9)", "SIGKILL")]
-)
+@pytest.mark.parametrize("act, how", [("os._exit(4)", "exit status 4"), ("os.kill(os.getpid(), 9)", "SIGKILL")])
 def test_a_script_that_ends_its_process(build: Any, act: str, how: str) -> None:
     with pytest.raises(ScriptFailed, match=rf"ended the process that loads it \({how}\)"):
         build(f"import os\nprint('hm')\n{act}\n@sky.function\ndef f(): ...\n")

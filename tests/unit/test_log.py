@@ -81,9 +81,7 @@ def test_nobody_asks_and_nothing_is_written(fresh: logging.Logger, world: Path) 
 
 
 @pytest.mark.parametrize("asked", ["loud", "1", "DEBUG ", "critical"])
-def test_a_level_that_is_none_is_refused(
-    asked: str, fresh: logging.Logger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_level_that_is_none_is_refused(asked: str, fresh: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_LOG", asked)
     with pytest.raises(UsageError, match="there are debug, info, warning, error"):
         debug_log.begin()
@@ -195,18 +193,14 @@ async def test_calls_of_providers_are_told_of(caplog: pytest.LogCaptureFixture) 
     assert {vars(each)["pool"] for each in caplog.records} == {"p"}
 
 
-def test_a_file_that_another_process_has_put_aside_is_left(
-    world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_another_process_has_put_aside_is_left(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debug_log, "LIMIT", 400)
     one, other = _File(), _File()
     one.emit(record("first " + "x" * 200))
     other.emit(record("second " + "x" * 200))
     one.emit(record("a"))
     aside, current = debug_log.files()
-    assert "first" in aside.read_text() and current.read_text().endswith(" a\n"), (
-        "there is room for it in both"
-    )
+    assert "first" in aside.read_text() and current.read_text().endswith(" a\n"), "there is room for it in both"
     one._turn(400)
     one.emit(record("b"))
     other._turn(200)

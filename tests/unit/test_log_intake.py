@@ -27,9 +27,7 @@ class Shown:
         self.data = bytearray()
         self.asked = 0
         self.failed: list[Exception] = []
-        self.intake = Intake(
-            self.archive, self._show, self._ask, lambda what, error: self.failed.append(error)
-        )
+        self.intake = Intake(self.archive, self._show, self._ask, lambda what, error: self.failed.append(error))
 
     def _show(self, name: str, at: int, data: bytes) -> None:
         assert name == NAME and at == len(self.data) and data, "each byte once, and in order"
@@ -52,9 +50,7 @@ class Shown:
     st.binary(min_size=1, max_size=60),
     st.lists(st.tuples(st.integers(0, 59), st.integers(1, 60)), max_size=20),
 )
-def test_each_byte_is_shown_and_written_once_however_often_it_comes(
-    log: bytes, pieces: list[tuple[int, int]]
-) -> None:
+def test_each_byte_is_shown_and_written_once_however_often_it_comes(log: bytes, pieces: list[tuple[int, int]]) -> None:
     """Nodes send from a cursor on; what comes again begins at or before what is here."""
 
     async def take() -> None:
@@ -90,9 +86,7 @@ async def test_what_the_disk_did_not_take_is_asked_for_and_not_shown_again(
     assert (bytes(shown.data), shown.intake.behind, len(shown.failed)) == (b"one\n", True, 1)
     monkeypatch.setattr(shown.archive, "write", write)
     shown.intake.take(NAME, 4, b"two\n")
-    assert bytes(shown.data) == b"one\ntwo\n" and not (shown.archive.logs / NAME).exists(), (
-        "no hole is left behind"
-    )
+    assert bytes(shown.data) == b"one\ntwo\n" and not (shown.archive.logs / NAME).exists(), "no hole is left behind"
     async with asyncio.timeout(30):
         while not shown.asked:
             await asyncio.sleep(0.001)

@@ -47,9 +47,7 @@ def test_the_first_command(shell: str, tmp_path: Path) -> None:
 @pytest.fixture
 def interpreter(request: pytest.FixtureRequest) -> Iterator[Path]:
     """Stands where the client's is, in a folder of folders that nobody else may write to; it says that it ran."""
-    with tempfile.TemporaryDirectory(
-        dir="/var/lib", prefix="own-"
-    ) as folder:  # below /tmp is below everybody's
+    with tempfile.TemporaryDirectory(dir="/var/lib", prefix="own-") as folder:  # below /tmp is below everybody's
         python = Path(folder, "venv", "bin", "python")
         python.parent.mkdir(parents=True)
         python.write_text('#!/bin/sh\n: > "${0%/*}/../../ran"\nexit 97\n')
@@ -148,9 +146,7 @@ def _is_tried(python: Path, home: Path) -> bool:
 
 
 @pytest.mark.parametrize("bundled", [True, False])
-def test_a_client_that_leaves_before_it_starts_an_agent_leaves_no_process(
-    bundled: bool, tmp_path: Path
-) -> None:
+def test_a_client_that_leaves_before_it_starts_an_agent_leaves_no_process(bundled: bool, tmp_path: Path) -> None:
     made = bundle()
     if bundled:
         bootstrap.unpack(made.archive, str(tmp_path / ".cache/skyward" / made.name))
@@ -159,9 +155,7 @@ def test_a_client_that_leaves_before_it_starts_an_agent_leaves_no_process(
     words = [f"{major}.{minor}", f"{major},{minor}", "", sys.executable, "word", folder]
     command = f"exec sh -c '{bootstrap_channel._SHELL}' skyward {shlex.join(words)}"
     code = bootstrap_channel._sent_code()
-    asked = json.dumps(
-        {"word": "word", "folder": folder, "bundles": [made.name, made.name], "starts": True}
-    ).encode()
+    asked = json.dumps({"word": "word", "folder": folder, "bundles": [made.name, made.name], "starts": True}).encode()
     said = run("sh", command, b"word%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
     assert json.loads(said.strip().removeprefix(b"word "))["bundle"] is bundled
     running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout

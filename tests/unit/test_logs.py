@@ -77,9 +77,7 @@ def test_lines_do_not_depend_on_the_pieces_they_come_in(seed: int) -> None:
 def test_lines_beyond_the_limit_do_not_depend_on_their_pieces(seed: int) -> None:
     chance = random.Random(seed)
     near = (LINE_LIMIT - 1, LINE_LIMIT, LINE_LIMIT + 1, 3 * LINE_LIMIT, 10)
-    data = b"".join(
-        b"x" * chance.choice(near) + chance.choice((b"\n", b"\r", b"\r\n", b"ab\n")) for _ in range(12)
-    )
+    data = b"".join(b"x" * chance.choice(near) + chance.choice((b"\n", b"\r", b"\r\n", b"ab\n")) for _ in range(12))
     for sizes in ((1 << 20,), (1000, 40_000), (LINE_LIMIT, 1, 7)):
         lines = Lines()
         got = [line for piece in pieces(data + b"\n", chance, sizes) for line in lines.split(piece)]
@@ -135,9 +133,7 @@ def test_bars_below_one_another_are_one_line_that_is_drawn_anew() -> None:
 
 def test_an_inner_bar_that_stays_takes_the_place_of_the_outer_one() -> None:
     lines = Lines()
-    found = lines.split(
-        nested(9, 0) + b"\rinner: 9/9\n" + nested(9, 1) + b"\rinner: 9/9\n\router: 2/2\nafter\n"
-    )
+    found = lines.split(nested(9, 0) + b"\rinner: 9/9\n" + nested(9, 1) + b"\rinner: 9/9\n\router: 2/2\nafter\n")
     assert found == ["inner: 9/9", "inner: 9/9", "outer: 2/2", "after"]
 
 

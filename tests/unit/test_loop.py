@@ -56,9 +56,7 @@ def test_it_never_keeps_an_interpreter_from_ending() -> None:
         "import asyncio\nfrom skyward_core.transport.background_loop import submit\n"
         "submit(asyncio.sleep(600))\nsubmit(asyncio.sleep(0)).result()\nprint('end')"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
 
 

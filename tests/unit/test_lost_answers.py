@@ -42,9 +42,7 @@ async def buys(*said: Exception) -> None:
     await Scripted(*said).call("ec2", "r", "run_instances", answered=lambda _: None)
 
 
-@pytest.mark.parametrize(
-    "code", ["RequestLimitExceeded", "ExpiredToken", "AuthFailure", "UnauthorizedOperation"]
-)
+@pytest.mark.parametrize("code", ["RequestLimitExceeded", "ExpiredToken", "AuthFailure", "UnauthorizedOperation"])
 async def test_who_is_turned_away_at_the_door_does_not_know_what_became_of_a_try_before(code: str) -> None:
     with pytest.raises(Unreachable, match="an earlier try got no answer, and may have been done"):
         await buys(LOST, refused(code))

@@ -30,9 +30,7 @@ def sample(at: float, cpu: float = 1.0, **more: Any) -> bytes:
 def test_the_newest_figures_and_the_past_by_node_and_gpu() -> None:
     book = MachineBook()
     devices = [{"id": "GPU-0", "model": "H100"}, {"id": "GPU-1", "model": "\x1b[2JH100"}]
-    book.feed(
-        3, sample(10.0, 5.0, devices=devices, gpus=[{"util": 97}, {"util": 12, "temp": 60}]), ahead=100.0
-    )
+    book.feed(3, sample(10.0, 5.0, devices=devices, gpus=[{"util": 97}, {"util": 12, "temp": 60}]), ahead=100.0)
     book.feed(1, sample(10.5) + sample(11.5, 2.0))
     book.feed(3, sample(11.0, 6.0, gpus=[{"util": 98}, {"lost": 1}], why="no word \x1b[31m"), ahead=100.0)
     assert list(book.nodes) == [1, 3]
@@ -54,9 +52,7 @@ def test_a_history_goes_on_where_the_clock_was_set_back() -> None:
     assert track.span == (100.0, 402.0) and track.latest_at == 402.0
 
 
-@given(
-    st.lists(st.binary(max_size=60) | st.sampled_from([sample(1.0), b"[" * 2000, b'{"at":1e999,"node":{}}']))
-)
+@given(st.lists(st.binary(max_size=60) | st.sampled_from([sample(1.0), b"[" * 2000, b'{"at":1e999,"node":{}}'])))
 def test_lines_that_are_none_are_passed_over(lines: list[bytes]) -> None:
     book = MachineBook()
     book.feed(0, b"\n".join(lines))
@@ -118,9 +114,7 @@ def test_of_a_run_come_its_ranks_numbers_and_its_machines_of_its_time() -> None:
     (util,) = found.of("util")
     assert (util.node, util.gpu, util.unit, list(util.at)) == (0, 0, "%", [10.5, 12.0])
     assert found.notes == ["node 1: its agent is of an older release"]
-    assert [len(each) for each in curves_of(pool())] == [4, 4, 4], (
-        "of no run all of the time, and machines only"
-    )
+    assert [len(each) for each in curves_of(pool())] == [4, 4, 4], "of no run all of the time, and machines only"
     assert len(curves_of(SimpleNamespace(metrics=MetricBook(), machines=None), RUN)) == 0
 
 

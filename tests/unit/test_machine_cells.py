@@ -48,9 +48,7 @@ def test_who_is_far_only_by_how_much_alike_the_others_are_is_not_named(
     for value, odd in ((near, {}), (far, {4: [name]})):
         book = MachineBook()
         for node, measured in enumerate([*others, value]):
-            figures: dict[str, Any] = (
-                {"node": {"cpu": measured}} if name == "cpu" else {"gpus": [{name: measured}]}
-            )
+            figures: dict[str, Any] = {"node": {"cpu": measured}} if name == "cpu" else {"gpus": [{name: measured}]}
             book.feed(node, json.dumps({"at": 10.0} | figures).encode())
         assert {node: names for (node, _), names in odd_ones(book).items()} == odd
 

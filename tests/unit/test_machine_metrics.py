@@ -164,18 +164,14 @@ def test_any_line_of_the_kernels_log(text: str) -> None:
 
 
 def test_a_place_on_the_bus_is_one_however_it_is_written() -> None:
-    assert {gpu_metrics.place(each) for each in ("0000:3b:00", "00000000:3B:00.0", "0000:3b:00.0")} == {
-        "0000:3b:00"
-    }
+    assert {gpu_metrics.place(each) for each in ("0000:3b:00", "00000000:3B:00.0", "0000:3b:00.0")} == {"0000:3b:00"}
 
 
 def test_errors_since_the_last_look(tmp_path: Path) -> None:
     os.mkfifo(log := tmp_path / "kmsg")
     found = gpu_metrics.XidLog(str(log))
     with open(log, "wb", buffering=0) as kernel:
-        kernel.write(
-            b"4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 31, x\n4,2,2,-;NVRM: Xid (PCI:0000:3b:00): 79, x\n"
-        )
+        kernel.write(b"4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 31, x\n4,2,2,-;NVRM: Xid (PCI:0000:3b:00): 79, x\n")
         assert found.read() == {"0000:3b:00": 79}
         assert found.read() == {}
     assert gpu_metrics.XidLog(str(tmp_path / "none")).read() == {}
@@ -210,9 +206,7 @@ def test_dcgmi_may_print_anything(text: str) -> None:
 
 def test_one_dcgmi_is_started_and_never_waited_for(tmp_path: Path) -> None:
     program = tmp_path / "dcgmi"
-    program.write_text(
-        f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\necho "GPU 0 0.5 0.25"\necho noise\nexec sleep 100\n'
-    )
+    program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\necho "GPU 0 0.5 0.25"\necho noise\nexec sleep 100\n')
     program.chmod(0o755)
     found = gpu_metrics.Dcgm(f"relative:{tmp_path}")
     try:
@@ -267,9 +261,7 @@ class Sampling:
 
     def samples(self) -> list[dict[str, Any]]:
         """Whole lines, oldest first."""
-        text = b"".join(
-            (self.folder / "m" / name).read_bytes() for _, name in sample_files(str(self.folder / "m"))
-        )
+        text = b"".join((self.folder / "m" / name).read_bytes() for _, name in sample_files(str(self.folder / "m")))
         return [json.loads(line) for line in text.split(b"\n")[:-1]]
 
     @property
@@ -362,9 +354,7 @@ def test_every_figure_of_a_gpu_comes(tmp_path: Path, driver: Path) -> None:
             """Of all samples; the counters go on, as a sample more or less shows one step of them only."""
             more = next(came)
             # At once: what a driver once does not know it is not asked again.
-            (tmp_path / "later").write_text(
-                f"util=3\n{told} linkout={1000 + more} linkin={1000 + 3 * more}\n"
-            )
+            (tmp_path / "later").write_text(f"util=3\n{told} linkout={1000 + more} linkin={1000 + 3 * more}\n")
             (tmp_path / "later").replace(tmp_path / "gpus")
             gpus = [sample["gpus"][1] for sample in found.samples() if "gpus" in sample]
             return [(gpu["nvlink_out"], gpu["nvlink_in"]) for gpu in gpus if gpu.get("nvlink_out")]

@@ -69,9 +69,7 @@ def test_a_word_that_fits_nothing_or_more_is_refused(session: Any, word: str, sa
 
 
 def test_a_pool_that_is_over_is_called_so(session: Any) -> None:
-    with pytest.raises(
-        UsageError, match=r"pool train is not up any more, it ended at .*skyward-tui logs train"
-    ):
+    with pytest.raises(UsageError, match=r"pool train is not up any more, it ended at .*skyward-tui logs train"):
         up(session, ["train"])
 
 
@@ -82,9 +80,7 @@ def namesakes(tmp_path: Path) -> Iterator[Any]:
         for token in ("t1", "t2", "t3"):
             ledger.intend(token, "train", {}, {})
             if token != "t3":
-                kept = [
-                    Kept(token, Machine(f"m{node}", node, "h", "h"), {"aa": 7}, 7, 2e9) for node in (0, 1)
-                ]
+                kept = [Kept(token, Machine(f"m{node}", node, "h", "h"), {"aa": 7}, 7, 2e9) for node in (0, 1)]
                 ledger.ended(token, Receipt("train", 2, (0, 1), (), 0.1), kept)
         yield SimpleNamespace(ledger=ledger, kept=ledger.kept)
 

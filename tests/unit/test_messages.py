@@ -53,9 +53,7 @@ def test_a_log_has_a_logs_name(name: Any) -> None:
     if isinstance(name, str):
         assert refused(from_agent, OUTCOME | {"log": {name: [0, 1]}})
         assert refused(from_agent, {"t": "bye", "logs": {name: 1}})
-        assert refused(
-            from_agent, WELCOME | {"runs": [RECORD | {"outcomes": [OUTCOME | {"log": {name: [0, 1]}}]}]}
-        )
+        assert refused(from_agent, WELCOME | {"runs": [RECORD | {"outcomes": [OUTCOME | {"log": {name: [0, 1]}}]}]})
         assert refused(from_client, {"t": "tail", "cursors": {name: 1}})
 
 
@@ -67,9 +65,7 @@ def test_a_file_is_named_and_never_a_path(name: Any) -> None:
     assert refused(from_client, CALL | {"fn": [name, 1]})
 
 
-@pytest.mark.parametrize(
-    "path", ["../x", "/etc/passwd", "a/../b", "a//b", "./a", "", "a\x00b", "a" * 5000, None, 7]
-)
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../b", "a//b", "./a", "", "a\x00b", "a" * 5000, None, 7])
 def test_what_ranks_wrote_is_named_below_their_folder(path: Any) -> None:
     file = OUTPUT | {"path": path}
     assert refused(from_client, {"t": "output", "id": 1} | file)
@@ -227,14 +223,13 @@ def test_of_every_kind_of_frame_each_key_is_looked_at(who: str, kind: str) -> No
     admit = partial(frame_schema.admit, FORMS[who])
     assert not refused(admit, good, form.body)
     assert refused(admit, good, form.body + 1)
-    assert {
-        key for key in good if refused(admit, {k: v for k, v in good.items() if k != key} | {"t": kind})
-    } == {*form.needs}
+    assert {key for key in good if refused(admit, {k: v for k, v in good.items() if k != key} | {"t": kind})} == {
+        *form.needs
+    }
     passed = [
         key
         for key, check in form.checks.items()
-        if check is not validators.is_any
-        and not any(refused(admit, good | {key: value}) for value in NONSENSE)
+        if check is not validators.is_any and not any(refused(admit, good | {key: value}) for value in NONSENSE)
     ]
     assert passed == []
 
@@ -264,9 +259,7 @@ def test_of_every_answer_each_key_is_looked_at(asked: str) -> None:
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(CHARACTERS, max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(CHARACTERS, max_size=8), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(CHARACTERS, max_size=8), inner, max_size=3),
     max_leaves=6,
 )
 

@@ -79,9 +79,7 @@ async def test_who_comes_later_sees_the_past_and_goes_on_where_it_was(node: Mete
     await until(lambda: again.values() == [0, 1, 2, 3, 4])
 
 
-async def test_what_is_kept_no_more_is_passed_over_and_another_machines_cursor_too(
-    node: Metered, idle: None
-) -> None:
+async def test_what_is_kept_no_more_is_passed_over_and_another_machines_cursor_too(node: Metered, idle: None) -> None:
     for n in range(100):
         node.record.put({"n": n})
     late = Reader(node.meter)
@@ -114,9 +112,7 @@ async def test_one_that_is_stopped_is_replaced(node: Metered) -> None:
     await until(lambda: not node.processes)
 
 
-async def test_what_cannot_be_started_is_told_and_given_up(
-    node: Metered, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_cannot_be_started_is_told_and_given_up(node: Metered, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     reader = Reader(node.meter)
     await until(lambda: [why for why in reader.whys() if why.endswith("; it is not started again")])

@@ -50,9 +50,7 @@ def test_names_and_runs_are_bounded():
 
 def test_dicts_of_numbers_that_a_generator_yields_are_numbers_too():
     view = PoolView("p")
-    apply(
-        view, events.PoolOpened(pool="p", spec={"nodes": 2, "worker": {"ranks_per_node": 1}}, created_at=0.0)
-    )
+    apply(view, events.PoolOpened(pool="p", spec={"nodes": 2, "worker": {"ranks_per_node": 1}}, created_at=0.0))
     apply(view, events.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=2, at=0.0))
     for seq, value in enumerate([{"epoch": 1, "loss": 0.5, "name": "a", "ok": True}, {"epoch": 2}, 7]):
         told = Summary(type=type(value).__name__, text="", json=value, is_json=True, size=1)
@@ -80,10 +78,7 @@ def test_what_a_rank_wrote_to_its_file_itself_may_be_anything() -> None:
     for line in [*odd, good]:
         book.feed("r000.metrics", 0, line + b"\n")
     assert [
-        point
-        for name in book.latest("r", 0)
-        for point in book.history("r", 0, name)
-        if not 0 <= point[0] < 99
+        point for name in book.latest("r", 0) for point in book.history("r", 0, name) if not 0 <= point[0] < 99
     ] == []
     assert book.history("r", 0, "loss")[-1] == (17.5, 1.0)
     assert set(book.latest("r", 0)) == {"loss", "7", ""}

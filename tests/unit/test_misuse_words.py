@@ -73,9 +73,7 @@ def test_an_unknown_argument(make: Any, said: str, monkeypatch: pytest.MonkeyPat
     (lambda: sky.Compute(plugins=["torch"]), "'torch' is not a plugin; write sky.plugins.torch()"),
 ])  # fmt: skip
 @pytest.mark.parametrize("override", [None, "local"])
-def test_a_value_of_another_kind(
-    make: Any, said: str, override: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_value_of_another_kind(make: Any, said: str, override: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_folder, "provider_override", override)
     with pytest.raises(sky.UsageError) as raised:
         make()

@@ -59,9 +59,7 @@ def spelled(path: Path) -> list[str]:
 
 def is_path(node: ast.AST) -> TypeGuard[Any]:
     """Whether it is ``folder / "name"``."""
-    return (
-        isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Constant)
-    )
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Constant)
 
 
 def test_no_other_module_spells_a_file_of_a_node() -> None:
@@ -89,8 +87,7 @@ def test_what_is_found(text: str, tmp_path: Path) -> None:
 def test_names_are_those_of_the_release_before() -> None:
     paths = NodePaths("/root/pools/p.1")
     assert [getattr(paths, name) for name in ("lock", "state", "errors", "socket", "spool", "blobs")] == [
-        f"/root/pools/p.1/{name}"
-        for name in ("agent.lock", "agent.json", "agent.err", "agent.sock", "spool", "blobs")
+        f"/root/pools/p.1/{name}" for name in ("agent.lock", "agent.json", "agent.err", "agent.sock", "spool", "blobs")
     ]
     assert (paths.journal, paths.epoch) == ("/root/pools/p.1/spool/journal", "/root/pools/p.1/spool/epoch")
     assert (paths.kept, paths.last_word) == ("/root/pools/kept.p.1", "/root/pools/ended.p.1")

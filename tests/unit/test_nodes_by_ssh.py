@@ -47,9 +47,7 @@ def needs_sshd() -> None:
         pytest.skip("sshd is not installed: apt-get install openssh-server")
 
 
-def test_a_node_without_what_it_takes_says_what_to_install(
-    node: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_without_what_it_takes_says_what_to_install(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = place(0, "127.0.0.1", "127.0.0.2")
     (node / "bin").mkdir()
     monkeypatch.setenv("PATH", str(node / "bin"))

@@ -93,9 +93,7 @@ def test_text_of_ranks_and_hosts_is_text_of_html() -> None:
     run = RunView("r1", "p", EVIL, "broadcast", 2, 0.0, state="failed", ended_at=2.0)
     run.tasks = {0: TaskView(0, 0, 0, "raised"), 1: TaskView(1, 1, 1, "running")}
     run.root_cause = RootCause(0, "raised", EVIL, EVIL)
-    pool = PoolView(
-        EVIL, provider=EVIL, nodes=[NodeView(0, "gone", detail=EVIL, address=EVIL)], runs={"r1": run}
-    )
+    pool = PoolView(EVIL, provider=EVIL, nodes=[NodeView(0, "gone", detail=EVIL, address=EVIL)], runs={"r1": run})
     for shown in (
         notebook_html.of_run(run),
         notebook_html.of_pool(pool),
@@ -118,7 +116,5 @@ def test_nothing_of_it_is_loaded_by_scripts(tmp_path: Path) -> None:
     import subprocess
 
     code = "import sys, skyward_core as sky; sky.Compute(); print({'html', 'IPython'} & sys.modules.keys())"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stdout == "set()\n"

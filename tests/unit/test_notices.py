@@ -217,9 +217,7 @@ def test_the_first_sigterm_that_was_announced_is_the_notice_s(told: Any) -> None
     assert not preemption.comes_with_notice() and not preemption.announced_here(), "it was started since"
     told(here())
     assert preemption.is_awaited() and preemption.announced_here()
-    assert (
-        preemption.comes_with_notice() and not preemption.comes_with_notice() and not preemption.is_awaited()
-    )
+    assert preemption.comes_with_notice() and not preemption.comes_with_notice() and not preemption.is_awaited()
 
 
 def test_callbacks_of_a_call_end_with_it_and_those_of_plugins_stay(told: Any) -> None:

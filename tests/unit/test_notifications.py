@@ -121,9 +121,7 @@ def test_a_start_whose_process_dies_is_told_of(session: FakeSession) -> None:
         (DONE._replace(kind="hostkey", seconds=None), True, 60.0, True),
     ],
 )
-def test_who_sits_and_watches_is_not_called(
-    told: Notification, looks: bool, untouched: float, news: bool
-) -> None:
+def test_who_sits_and_watches_is_not_called(told: Notification, looks: bool, untouched: float, news: bool) -> None:
     assert is_news(told, looks=looks, untouched=untouched, after=10.0) is news
 
 
@@ -168,13 +166,10 @@ def test_the_command_is_told_by_its_environment_and_runs_in_the_home(
     script = f'echo "$SKYWARD_POOL|$SKYWARD_RUN|$SKYWARD_OUTCOME|$SKYWARD_MESSAGE|$PWD" > {out}'
     failed: list[str] = []
     ways = Notify(("sh", "-c", script), bell=False, terminal=False)
-    Notifier(ways, failed.append, failed.append).tell_unless_seen(
-        DONE._replace(what="$(touch x)"), True, 99.0
-    )
+    Notifier(ways, failed.append, failed.append).tell_unless_seen(DONE._replace(what="$(touch x)"), True, 99.0)
     settle()
     assert out.read_text() == (
-        "llama-ft|llama-ft-1|done|$(touch x) (llama-ft-1) on llama-ft done after 41.0 s: 4/4 returned|"
-        f"{home}\n"
+        f"llama-ft|llama-ft-1|done|$(touch x) (llama-ft-1) on llama-ft done after 41.0 s: 4/4 returned|{home}\n"
     )
     assert failed == []
 

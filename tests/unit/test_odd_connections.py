@@ -178,9 +178,7 @@ async def test_an_odd_jump_host_is_a_verdict_about_those_behind_it(fault: Fault)
 
 
 @pytest.mark.parametrize("fault", [("create_unix_connection", each) for each in SOME], indirect=True, ids=_id)
-async def test_an_agent_out_of_reach_is_a_connection_error(
-    fault: Fault, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_agent_out_of_reach_is_a_connection_error(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     async def create_unix_connection(self: Connection, *_: Any, **more: Any) -> None:
         fault.check(self.host, "create_unix_connection")
 

@@ -98,9 +98,7 @@ def test_options_by_the_older_words():
         assert sky.Options(provision_timeout=60).start_timeout == 300
         assert sky.Options(ready_timeout=50).start_timeout == 50
         assert sky.Options(provision_timeout=600, start_timeout=20).start_timeout == 20
-    with pytest.warns(
-        FutureWarning, match=r"sky\.Options\(retry_on_interruption=...\) goes unheeded"
-    ) as caught:
+    with pytest.warns(FutureWarning, match=r"sky\.Options\(retry_on_interruption=...\) goes unheeded") as caught:
         sky.Options(retry_on_interruption=3)
     assert caught[0].filename == __file__
     with pytest.raises(sky.UsageError, match="say the same, and differ"):
@@ -119,9 +117,7 @@ def test_nodes_of_three_generations():
         assert sky.Compute(nodes=four).spec.nodes == 4
     assert sky.Compute(nodes=sky.Nodes(min=2, max=8)).spec.nodes == sky.Nodes(min=2, max=8)
     for grows in (lambda: sky.Nodes(initial=2, min=2, max=8), lambda: sky.Nodes(desired=2, max=8)):
-        with pytest.raises(
-            sky.UsageError, match=r"begins with some machines .* nodes=sky\.Nodes\(min=2, max=8\)"
-        ):
+        with pytest.raises(sky.UsageError, match=r"begins with some machines .* nodes=sky\.Nodes\(min=2, max=8\)"):
             grows()
     with pytest.raises(sky.UsageError, match="begins with some machines"):
         sky.Compute(nodes=(2, 8))
@@ -146,9 +142,7 @@ def test_workers_and_images_of_three_generations():
 
 def test_compute_by_the_older_words():
     image = sky.Image(env={"A": "1"})
-    compute = sky.Compute(
-        sky.Spec(sky.Local(), image=image, ttl=60, plugins=[sky.plugins.Torch()]), console=False
-    )
+    compute = sky.Compute(sky.Spec(sky.Local(), image=image, ttl=60, plugins=[sky.plugins.Torch()]), console=False)
     assert compute.spec.image == image
     assert (compute.spec.options.ttl, compute.spec.options.console) == (60, False)
     assert [plugin.name for plugin in compute.plugins] == ["torch"]

@@ -61,9 +61,5 @@ print(Ledger().live())
 
 def test_a_pool_of_a_hundred_nodes_looks_first(tmp_path: Path) -> None:
     environ = os.environ | {"SKYWARD_HOME": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, env=environ
-    )
-    assert done.stdout.startswith("refused 100 nodes need at least") and done.stdout.endswith("[]\n"), (
-        done.stderr
-    )
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, env=environ)
+    assert done.stdout.startswith("refused 100 nodes need at least") and done.stdout.endswith("[]\n"), done.stderr

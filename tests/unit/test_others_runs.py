@@ -131,9 +131,7 @@ async def test_who_comes_later_knows_on_how_many_ranks_each_task_runs(world: Wor
 
 
 @pytest.mark.parametrize("who", ["gone", "new"])
-async def test_a_run_is_over_though_a_node_that_knew_of_it_is_no_more(
-    world: World, come: Come, who: str
-) -> None:
+async def test_a_run_is_over_though_a_node_that_knew_of_it_is_no_more(world: World, come: Come, who: str) -> None:
     world.remembers["m0"] = [record(opened(), outcome(0, 0))]
     before = await come()
     knew = world.pipes["m1"]
@@ -247,9 +245,7 @@ async def test_a_run_of_ours_that_is_over_is_not_told_of_again(world: World, com
     assert (watcher.written(), watcher.client.ledger.outcomes(RUN)) == before
 
 
-async def test_what_ranks_came_to_is_told_after_the_pool_was_ended_under_a_run(
-    world: World, come: Come
-) -> None:
+async def test_what_ranks_came_to_is_told_after_the_pool_was_ended_under_a_run(world: World, come: Come) -> None:
     world.remembers["m0"] = [record(opened())]
     watcher = await come()
     run = await watcher.client.book.claim(RUN)
@@ -280,9 +276,7 @@ async def test_agents_do_not_take_who_is_refused_a_run_for_its_owner(
     monkeypatch.setattr(Pipe, "close", lambda pipe: closed.append(pipe._way.machine.id))
     with pytest.raises(PoolError):
         await watcher.client.book.claim(RUN)
-    assert sorted(closed) == ["m0", "m1"], (
-        "an agent takes us for the owner for as long as the connection lasts"
-    )
+    assert sorted(closed) == ["m0", "m1"], "an agent takes us for the owner for as long as the connection lasts"
     asked = world.questions.count(("m0", "claim"))
     await watcher.reconnect(0)
     assert world.questions.count(("m0", "claim")) == asked, "and is not asked again over the next one"
@@ -381,9 +375,7 @@ async def test_who_takes_over_a_run_that_lost_a_node_before_hears_of_that(world:
     assert run.root_cause is not None and run.root_cause.message.startswith("node 1 is gone")
 
 
-async def test_who_looked_first_stops_the_peers_of_lost_ranks_once_it_uses_the_pool(
-    world: World, come: Come
-) -> None:
+async def test_who_looked_first_stops_the_peers_of_lost_ranks_once_it_uses_the_pool(world: World, come: Come) -> None:
     world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
     world.states["m1"] = "gone"
     watcher = await come()
@@ -491,9 +483,7 @@ async def test_a_session_that_reads_only_has_no_ranks_stopped_of_whatever_it_see
 
 
 @pytest.mark.parametrize("kind", ["single", "gather"])
-async def test_of_tasks_that_a_lost_node_had_the_ledger_alone_knows(
-    world: World, come: Come, kind: str
-) -> None:
+async def test_of_tasks_that_a_lost_node_had_the_ledger_alone_knows(world: World, come: Come, kind: str) -> None:
     first = await come()
     total = 1 if kind == "single" else 3
     start = [(TOKEN, RUN, "train", kind, total, 1000.0)]
@@ -509,9 +499,7 @@ async def test_of_tasks_that_a_lost_node_had_the_ledger_alone_knows(
     assert (late.run.state, row.state, row.root_cause.message) == (
         "failed", "failed", "node 1 is gone: its machine was gone when somebody came",
     )  # fmt: skip
-    assert late.run.counts.get("lost", 0) == (kind == "single"), (
-        "of which tasks returned only a number is told"
-    )
+    assert late.run.counts.get("lost", 0) == (kind == "single"), "of which tasks returned only a number is told"
 
 
 @pytest.mark.parametrize("why", ["client", "young", "active", "unfetched"])
@@ -530,9 +518,7 @@ async def test_a_run_that_may_go_on_is_not_told_as_lost(world: World, come: Come
     assert late.written().state == "running"
 
 
-async def test_a_node_that_was_never_reached_has_no_time_since_when_it_is_silent(
-    world: World, come: Come
-) -> None:
+async def test_a_node_that_was_never_reached_has_no_time_since_when_it_is_silent(world: World, come: Come) -> None:
     await come()
     world.refuses["m1"] = OSError("no route")
     late = await come()

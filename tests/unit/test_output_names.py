@@ -20,9 +20,7 @@ from skyward_core.protocol.output_file_patterns import CHANGED, matches, may_hol
 from skyward_core.protocol.validators import is_below
 from tests.support.examples import examples
 
-NAMES = st.text("ab.*?[]!-~ \n\x1b\\é\udcff", min_size=1, max_size=6) | st.sampled_from(
-    ["..", ".", "", "**", "*.pt"]
-)
+NAMES = st.text("ab.*?[]!-~ \n\x1b\\é\udcff", min_size=1, max_size=6) | st.sampled_from(["..", ".", "", "**", "*.pt"])
 LEADS_TO = ["/etc", "..", "a", "d", "l", "../outside", "../../outside"]
 PATHS = st.lists(NAMES, min_size=1, max_size=5).map("/".join)
 
@@ -75,9 +73,7 @@ def test_no_pattern_takes_long() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(
-    st.dictionaries(
-        st.sampled_from(["a", "b", "d/a", "d/e/a", "é\n", "\udcff"]), st.binary(max_size=9), max_size=5
-    ),
+    st.dictionaries(st.sampled_from(["a", "b", "d/a", "d/e/a", "é\n", "\udcff"]), st.binary(max_size=9), max_size=5),
     st.dictionaries(
         st.sampled_from(["l", "d/l", "m"]),
         st.sampled_from(LEADS_TO),

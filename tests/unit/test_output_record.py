@@ -45,9 +45,7 @@ def test_a_full_disk_that_takes_half_a_line_is_told(tmp_path: Path, monkeypatch:
         OutputRecord(tmp_path / "outputs.jsonl").add(WrittenFile("model.pt", 7, 0.0, 0, "v"), target)
 
 
-def test_threads_that_read_the_record_together_skip_no_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_that_read_the_record_together_skip_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of different nodes are fetched in threads; a skipped line is a file that is fetched twice."""
     record = OutputRecord(tmp_path / "outputs.jsonl")
     files = [WrittenFile(f"model{number}.pt", 1, 0.0, number, "v") for number in range(4)]

@@ -21,11 +21,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_without_a_file_all_is_as_it_is(own: Path, project: Path) -> None:
-    assert (
-        read_own(own, project)
-        == OwnSettings()
-        == OwnSettings("", False, {}, Notify((), True, True, 10.0), ())
-    )
+    assert read_own(own, project) == OwnSettings() == OwnSettings("", False, {}, Notify((), True, True, 10.0), ())
 
 
 def test_what_is_set_holds(own: Path, project: Path) -> None:
@@ -58,9 +54,7 @@ def test_what_is_set_holds(own: Path, project: Path) -> None:
         ("[app]\nascii = 'yes'", "app.ascii is not used: it has to be true or false"),
     ],
 )
-def test_what_cannot_be_used_is_told_and_the_default_holds(
-    own: Path, project: Path, content: str, said: str
-) -> None:
+def test_what_cannot_be_used_is_told_and_the_default_holds(own: Path, project: Path, content: str, said: str) -> None:
     own.write_text(content)
     found = read_own(own, project)
     assert found == OwnSettings(refused=(f"{own}: {said}",))
@@ -83,9 +77,7 @@ def test_a_file_that_cannot_be_read_is_told(own: Path, project: Path) -> None:
 
 def test_a_project_has_no_say(own: Path, project: Path) -> None:
     """Who is given somebody's project to look at would else run their command, by their keys."""
-    project.write_text(
-        '[notify]\ncommand = "rm -rf /"\n[keys]\n"hostkey.accept" = "enter"\n[hosts]\nlab = ["a"]\n'
-    )
+    project.write_text('[notify]\ncommand = "rm -rf /"\n[keys]\n"hostkey.accept" = "enter"\n[hosts]\nlab = ["a"]\n')
     assert read_own(own, project) == OwnSettings(
         refused=(f"[keys] and [notify] of {project} is not used: that is taken from {own} alone",)
     )

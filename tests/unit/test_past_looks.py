@@ -31,10 +31,7 @@ def test_of_a_long_log_the_end_is_read_of_this_run_alone(tmp_path: Path) -> None
 
 def test_no_more_of_numbers_is_read_than_was_said(tmp_path: Path) -> None:
     for rank in range(3):
-        rows = [
-            json.dumps({"run": "r1", "at": 1.0 * step, "values": {"loss": float(step)}})
-            for step in range(200)
-        ]
+        rows = [json.dumps({"run": "r1", "at": 1.0 * step, "values": {"loss": float(step)}}) for step in range(200)]
         (tmp_path / f"r{rank:03}.metrics").write_text("\n".join(rows) + "\n")
     whole = numbers(tmp_path, "r1", 1 << 20, None)
     assert whole.ranks("r1") == [0, 1, 2] and len(whole.traces("r1", "loss")[0].at) == 200

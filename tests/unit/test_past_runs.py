@@ -68,11 +68,7 @@ def test_all_of_them_newest_first_with_outcome_duration_and_cost(ledger: Ledger)
     assert [run.run for run in found] == ["", "r9", "r2", "r1", "r0"]
     empty, running, _, failed, done = found
     assert (empty.pool, empty.function, empty.is_up) == ("empty", "", True)
-    assert (
-        running.state == "running"
-        and running.ended_at is None
-        and running.seconds(running.opened_at + 5) == 5
-    )
+    assert running.state == "running" and running.ended_at is None and running.seconds(running.opened_at + 5) == 5
     assert failed.error == "r3 OSError: disk full" and failed.error.isprintable() and failed.has_failed
     assert done.dollars == pytest.approx(1.0) and running.dollars == 0.0
     assert done.seconds(0.0) == pytest.approx(HOUR / 2)

@@ -66,9 +66,7 @@ def test_a_call_travels(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "pickled", [function_pickling.dumps, result_pickler.dumps], ids=["a call", "an answer"]
-)
+@pytest.mark.parametrize("pickled", [function_pickling.dumps, result_pickler.dumps], ids=["a call", "an answer"])
 def test_what_goes_by_value_keeps_its_file_whatever_cloudpickle_thinks_of_it(pickled: Any) -> None:
     def outer() -> Any:
         return lambda: 1
@@ -183,9 +181,7 @@ def test_a_task_passes_through_a_folder(size: int, tmp_path: Path) -> None:
     write_tasks([task], target)
     (again,) = read_tasks(target)
     assert (again.name, again.timeout, again.stream) == ("train", 3.5, False)
-    assert [(b.hash, b.size) for b in (again.fn, again.args)] == [
-        (b.hash, b.size) for b in (task.fn, task.args)
-    ]
+    assert [(b.hash, b.size) for b in (again.fn, again.args)] == [(b.hash, b.size) for b in (task.fn, task.args)]
     assert (again.args.data is None) == (size > INLINE)
     assert pickle.loads(again.args.read()) == ((bytes(size),), {"lr": 0.5})
 
@@ -252,9 +248,7 @@ class Method:
 )
 def test_the_message_names_the_argument_and_the_place_in_it(pending: Any, argument: str, place: str) -> None:
     said = refused(pending)
-    assert said.startswith(
-        f"argument '{argument}' of {pending.name}() cannot travel to the nodes: lock object"
-    )
+    assert said.startswith(f"argument '{argument}' of {pending.name}() cannot travel to the nodes: lock object")
     assert f"{place} (cannot pickle '_thread.lock' object)" in said
 
 
@@ -382,9 +376,7 @@ def test_a_decorator_may_give_the_function_what_its_caller_does_not() -> None:
     args=st.lists(st.integers(), max_size=4),
     kwargs=st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(), max_size=2),
 )
-def test_a_call_is_refused_where_python_would_refuse_it(
-    takes: str, args: list[int], kwargs: dict[str, int]
-) -> None:
+def test_a_call_is_refused_where_python_would_refuse_it(takes: str, args: list[int], kwargs: dict[str, int]) -> None:
     names: dict[str, Any] = {}
     exec(f"def fn({takes}): pass", names)
     fn = names["fn"]

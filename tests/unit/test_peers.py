@@ -56,9 +56,7 @@ def test_a_blob_goes_from_node_to_node(tmp_path: Path, head: Peers, authority: A
     node.close()
 
 
-def test_what_is_not_there_and_what_is_no_blob_is_refused(
-    tmp_path: Path, head: Peers, authority: Authority
-) -> None:
+def test_what_is_not_there_and_what_is_no_blob_is_refused(tmp_path: Path, head: Peers, authority: Authority) -> None:
     node = other(tmp_path, authority.issue(node_name(1)))
     with pytest.raises(OSError, match="has not got it"):
         node.pull("0" * 32, 5, ("127.0.0.1", head.port))
@@ -68,9 +66,7 @@ def test_what_is_not_there_and_what_is_no_blob_is_refused(
     node.close()
 
 
-def test_another_content_than_the_name_says_is_not_kept(
-    tmp_path: Path, head: Peers, authority: Authority
-) -> None:
+def test_another_content_than_the_name_says_is_not_kept(tmp_path: Path, head: Peers, authority: Authority) -> None:
     (tmp_path / "head" / NAME).write_bytes(b"X" + DATA[1:])
     node = other(tmp_path, authority.issue(node_name(1)))
     with pytest.raises(OSError, match="something else"):
@@ -143,9 +139,7 @@ def test_strangers_neither_keep_a_peer_out_nor_cost_more_than_a_few_threads(
     wait_until(lambda: threads_of(head) == 0)
 
 
-def test_a_stranger_that_keeps_talking_has_its_time_like_others(
-    head: Peers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stranger_that_keeps_talking_has_its_time_like_others(head: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls_stream, "HANDSHAKE", 0.3)
     record = b"\x16\x03\x01\x02\x00" + bytes(512)  # of a handshake; a byte of it comes now and then
     said = 0

@@ -175,9 +175,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.M
         del sys.modules[name]
 
 
-def test_a_submodule_that_is_loaded_later_goes_with_it(
-    script: dict[str, Any], package: types.ModuleType
-) -> None:
+def test_a_submodule_that_is_loaded_later_goes_with_it(script: dict[str, Any], package: types.ModuleType) -> None:
     exec("def reaches():\n    return package.part.value", script)
     script["package"] = package
     pickles = Pickles()
@@ -204,9 +202,7 @@ def test_a_module_that_is_to_travel_by_value(script: dict[str, Any], package: ty
         cloudpickle.unregister_pickle_by_value(package)
 
 
-def test_other_modules_that_travel_by_value_do_not_matter(
-    script: dict[str, Any], package: types.ModuleType
-) -> None:
+def test_other_modules_that_travel_by_value_do_not_matter(script: dict[str, Any], package: types.ModuleType) -> None:
     cloudpickle.register_pickle_by_value(package)
     try:
         pickles = Pickles()

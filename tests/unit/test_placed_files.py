@@ -38,9 +38,7 @@ def test_what_links_lead_to_is_brought_and_a_file_into_a_folder(tmp_path: Path) 
     place(tmp_path / "file", f"{tmp_path}/there/words.txt")
     place(tmp_path / "data" / "word.txt", f"{tmp_path}/there/into/")
     there = tmp_path / "there"
-    assert [(there / name).read_text() for name in ("data/word.txt", "data/same", "into/word.txt")] == [
-        "word"
-    ] * 3
+    assert [(there / name).read_text() for name in ("data/word.txt", "data/same", "into/word.txt")] == ["word"] * 3
     assert not (there / "words.txt").is_symlink() and (there / "words.txt").read_text() == "word"
     assert (there / "data" / "same").is_symlink() and not (there / "data").is_symlink()
 

@@ -46,9 +46,7 @@ def path(tmp_path: Path) -> Path:
             writer.put(recorded_events.of_log(START + second, f"r00{rank}", "out", "r1", lines(second)))
         if second == 90:
             outcome = Outcome(1, 1, 0, "raised", 88.0, error=ErrorInfo("ValueError", "no"))
-            writer.put(
-                recorded_events.of_event(events.RankEnded(pool="p", at=START + 90, run="r1", outcome=outcome))
-            )
+            writer.put(recorded_events.of_event(events.RankEnded(pool="p", at=START + 90, run="r1", outcome=outcome)))
     writer.put({"at": START + 120, "k": "of the future"})
     writer.close()
     return tmp_path / "a.skyrec"
@@ -69,9 +67,7 @@ def shown(view: PoolView) -> list[str]:
     return ring.lines(0, ring.end)
 
 
-def test_its_time_goes_on_as_ours_does_at_its_speed_and_ends_with_the_record(
-    playback: Playback, wall: Wall
-) -> None:
+def test_its_time_goes_on_as_ours_does_at_its_speed_and_ends_with_the_record(playback: Playback, wall: Wall) -> None:
     assert playback.now() == START
     wall.at += 10
     assert playback.now() == START + 10
@@ -159,9 +155,7 @@ def test_the_view_follows_the_clock_by_itself(path: Path) -> None:
 def test_a_record_of_centuries_is_played_like_any_other(tmp_path: Path) -> None:
     writer = RecordWriter(tmp_path / "b", {"pool": "p"})
     for at in (1.0, 6e10):
-        writer.put(
-            recorded_events.of_event(events.PoolState(pool="p", at=at, state="up" if at > 1 else "starting"))
-        )
+        writer.put(recorded_events.of_event(events.PoolState(pool="p", at=at, state="up" if at > 1 else "starting")))
     writer.close()
     playback = Playback(opened(tmp_path / "b"))
     playback.begin()

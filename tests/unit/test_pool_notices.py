@@ -23,9 +23,7 @@ class Stage:
         self.said: list[str] = []
         self.links = [self.link(node) for node in range(4)]
         self.links[3].up = False
-        context: Any = SimpleNamespace(
-            name="p", view=self.view, links=self.links, observer=observer, alone=alone
-        )
+        context: Any = SimpleNamespace(name="p", view=self.view, links=self.links, observer=observer, alone=alone)
         news: Any = SimpleNamespace(emit=lambda event: apply(self.view, event), complain=self.said.append)
         self.notices = Notices(context, news)
 
@@ -70,9 +68,7 @@ def test_that_it_has_become_likelier_is_shown_and_no_more() -> None:
     stage.hear(1, "rebalance", None)
     stage.notices.greeted(stage.links[0])
     assert stage.view.nodes[1].notice == "rebalance" and stage.warned == []
-    assert stage.said == [
-        "the provider says that node 1's machine may soon be taken back; nothing is done about it"
-    ]
+    assert stage.said == ["the provider says that node 1's machine may soon be taken back; nothing is done about it"]
     stage.hear(1)
     ends_at = stage.view.nodes[1].notice_ends_at
     assert ends_at is not None and 59 < ends_at - time.time() <= 60 and len(stage.warned) == 2

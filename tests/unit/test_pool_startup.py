@@ -52,9 +52,7 @@ async def make(world: World) -> AsyncIterator[Callable[..., Client]]:
 
 
 def spec(world: World, nodes: int, **options: Any) -> PoolSpec:
-    return PoolSpec(
-        name="q", provider=world, nodes=nodes, options=Options(console=False, grace=0.1, **options)
-    )
+    return PoolSpec(name="q", provider=world, nodes=nodes, options=Options(console=False, grace=0.1, **options))
 
 
 # -- a new pool ---------------------------------------------------------------------------------------------------
@@ -95,9 +93,7 @@ async def test_of_a_range_a_pool_has_the_nodes_that_there_were(world: World) -> 
     """Its world, its view and its row in the ledger are of what was got."""
     world.room = 3
     ledger = Ledger()
-    wanted = PoolSpec(
-        name="q", provider=world, nodes=Nodes(min=2, max=5), options=Options(console=False, grace=0.1)
-    )
+    wanted = PoolSpec(name="q", provider=world, nodes=Nodes(min=2, max=5), options=Options(console=False, grace=0.1))
     pool = await Pool.intend(wanted, ledger)
     assert len(pool.view.nodes) == 5, "until it is known"
     starting = asyncio.create_task(pool.start(wanted))
@@ -198,9 +194,7 @@ async def test_a_start_that_takes_too_long_says_at_what_each_node_was(world: Wor
     world.on_prepare = hang
     short = spec(world, 2, start_timeout=0.05)
     pool = await Pool.intend(short, ledger)
-    with pytest.raises(
-        PoolError, match=r"pool q was not up after 0.05 s: node 0 requested .*; node 1 requested"
-    ):
+    with pytest.raises(PoolError, match=r"pool q was not up after 0.05 s: node 0 requested .*; node 1 requested"):
         await pool.start(short)
     assert sorted(world.ended) == ["m0", "m1"]
     ledger.close()

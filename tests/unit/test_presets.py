@@ -54,9 +54,7 @@ def test_what_is_saved_comes_back_and_the_file_says_it_in_words(folder: Path) ->
     assert sorted(each.name for each in folder.iterdir()) == ["skyward.toml", "train.py"]
 
 
-def test_a_person_has_some_for_all_folders_and_those_of_the_folder_come_first(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_person_has_some_for_all_folders_and_those_of_the_folder_come_first(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir(mode=0o700)
     own = tmp_path / "home" / "skyward.toml"
     own.write_text('[presets.a]\nscript = "own.py"\n[presets.b]\nscript = "own.py"\n')
@@ -91,12 +89,8 @@ def test_what_there_is_not_any_more_is_told_and_the_rest_is_there() -> None:
     assert "\x1b" not in told
     request, said = Preset("p", Path(), {"pool": "a\x1b[2J", "outputs": ["a\nb"], "keep": True}).request()
     assert (request.pool, request.outputs, request.keep) == (None, (), True) and len(said) == 2
-    request, said = Preset(
-        "p", Path(), {"settings": {"hosts": "x", "spares": 2}, "provider": "ssh"}
-    ).request()
-    assert dict(request.settings) == {"hosts": "x"} and said == [
-        "provider ssh has no setting spares any more"
-    ]
+    request, said = Preset("p", Path(), {"settings": {"hosts": "x", "spares": 2}, "provider": "ssh"}).request()
+    assert dict(request.settings) == {"hosts": "x"} and said == ["provider ssh has no setting spares any more"]
     assert Preset("p", Path(), 3).request()[1] == ["preset p is no table"]
 
 
@@ -130,9 +124,7 @@ def test_a_file_that_is_no_toml_or_could_be_anybodys_is_not_touched(folder: Path
             do()
 
 
-def test_a_link_stays_one_and_a_file_that_cannot_be_written_stays_as_it_was(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_link_stays_one_and_a_file_that_cannot_be_written_stays_as_it_was(folder: Path, tmp_path: Path) -> None:
     real = tmp_path / "dotfiles.toml"
     real.write_text("# mine\n")
     (folder / "skyward.toml").symlink_to(real)

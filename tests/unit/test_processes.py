@@ -39,9 +39,7 @@ time.sleep(600)
 
 @pytest.fixture
 def family() -> Iterator[tuple[subprocess.Popen[str], int, int]]:
-    leader = subprocess.Popen(
-        [sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    leader = subprocess.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert leader.stdout is not None
     inside, outside = map(int, leader.stdout.readline().split())
     yield leader, inside, outside

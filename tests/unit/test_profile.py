@@ -50,11 +50,7 @@ def test_speedscope_has_the_outermost_call_first() -> None:
 
 
 def test_the_flame_graph_is_as_wide_as_the_time() -> None:
-    boxes = [
-        each
-        for each in ElementTree.fromstring(flame_graph(parsed(RAW), "p")).iter()
-        if each.tag.endswith("}g")
-    ]
+    boxes = [each for each in ElementTree.fromstring(flame_graph(parsed(RAW), "p")).iter() if each.tag.endswith("}g")]
     widths = {box[0].text: float(box[1].get("width", 0)) for box in boxes}
     assert widths["forward  torch/nn/m.py:5 60.0%"] == pytest.approx(720)
     assert widths["train  /w/a.py:4 90.0%"] == pytest.approx(1080)

@@ -49,9 +49,7 @@ def package(folder: Path) -> str:
     return str(folder)
 
 
-def test_a_requirements_file_is_read_with_all_that_it_includes(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_requirements_file_is_read_with_all_that_it_includes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INDEX_TOKEN", "hush")
     mylib = package(project.parent / "my lib")
     (project / "requirements.txt").write_text(
@@ -126,9 +124,7 @@ def test_what_packages_in_folders_depend_on_is_had_too(project: Path) -> None:
     ],
 )
 def test_what_a_package_in_a_folder_says_wrong_is_refused(project: Path, text: str, why: str) -> None:
-    (Path(package(project.parent / "lib")) / "pyproject.toml").write_text(
-        f'[project]\nname = "lib"\n{text}\n'
-    )
+    (Path(package(project.parent / "lib")) / "pyproject.toml").write_text(f'[project]\nname = "lib"\n{text}\n')
     (project / "requirements.txt").write_text("-e ../lib\n" if text else "-e ../lib[train]\n")
     assert why in refused(project, requirements="requirements.txt")
 
@@ -247,9 +243,7 @@ def test_a_lock_of_uv_gives_what_a_run_needs_and_where(project: Path) -> None:
     }
     here = str(project.resolve())
     assert found["folders"] == [[here, here], [mylib, f"{mylib}/src"]]
-    assert "is for Python >=3.11, and the script is loaded with 3.10.1" in _reason(
-        project, "3.10.1", lock="uv.lock"
-    )
+    assert "is for Python >=3.11, and the script is loaded with 3.10.1" in _reason(project, "3.10.1", lock="uv.lock")
 
 
 def _reason(project: Path, version: str, /, **image: Any) -> str:
@@ -271,9 +265,7 @@ def _reason(project: Path, version: str, /, **image: Any) -> str:
         ("../mylib", "../gone", "package mylib lies in .*gone, which is no folder"),
     ],
 )
-def test_a_lock_of_uv_that_cannot_be_honoured_is_refused(
-    project: Path, before: str, after: str, why: str
-) -> None:
+def test_a_lock_of_uv_that_cannot_be_honoured_is_refused(project: Path, before: str, after: str, why: str) -> None:
     package(project.parent / "mylib")
     (project / "uv.lock").write_text(UV_LOCK.replace(before, after))
     assert re.search(why, refused(project, lock="uv.lock"))
@@ -381,9 +373,7 @@ def installed(prefix: Path, name: str, folder: Path, files: dict[str, str], edit
     packages = prefix / "lib" / "python3.12" / "site-packages"
     info = packages / f"{name}-1.0.dist-info"
     info.mkdir(parents=True)
-    (info / "direct_url.json").write_text(
-        json.dumps({"url": folder.as_uri(), "dir_info": {"editable": editable}})
-    )
+    (info / "direct_url.json").write_text(json.dumps({"url": folder.as_uri(), "dir_info": {"editable": editable}}))
     (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
     for file, text in files.items():
         (packages / file).write_text(text)

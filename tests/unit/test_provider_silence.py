@@ -115,16 +115,12 @@ async def test_what_cannot_be_cleared_up_is_named_and_done_by_the_next_teardown(
     await pool.start(spec)
     async with asyncio.timeout(60):
         receipt = await pool.down()
-    assert (receipt.created, receipt.gone) == (1, (0,)) and "made beside its machines" in receipt.unaccounted[
-        0
-    ]
+    assert (receipt.created, receipt.gone) == (1, (0,)) and "made beside its machines" in receipt.unaccounted[0]
     assert not receipt.ok and ledger.pool(pool.row.token).ended_at is None
     ledger.close()
 
 
-async def test_what_another_pool_of_that_name_has_stays(
-    world: Silent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_another_pool_of_that_name_has_stays(world: Silent, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = PoolSpec(name="q", provider=world, nodes=1, options=Options(console=False, grace=0.1))
     ledger = Ledger()
     pool = await Pool.intend(spec, ledger)

@@ -153,9 +153,7 @@ def test_an_environment_that_a_pool_may_use_stays_however_long_it_is_up(ledger: 
     assert not older.exists()
 
 
-def test_an_environment_that_lies_elsewhere_by_a_link_is_left_where_it_is(
-    ledger: Ledger, tmp_path: Path
-) -> None:
+def test_an_environment_that_lies_elsewhere_by_a_link_is_left_where_it_is(ledger: Ledger, tmp_path: Path) -> None:
     """Who moved it to a larger disk still has it; nothing is told as removed that is not."""
     old = environment("old", 100)
     elsewhere = tmp_path / "elsewhere"

@@ -39,9 +39,7 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
     if is_dataclass(hint):
         hints = get_type_hints(hint)
         made: Any = hint
-        return st.builds(
-            made, **{each.name: KNOWN.get(each.name, of(hints[each.name])) for each in fields(hint)}
-        )
+        return st.builds(made, **{each.name: KNOWN.get(each.name, of(hints[each.name])) for each in fields(hint)})
     if get_origin(hint) in (Union, UnionType):
         return st.one_of(*map(of, parts))
     if get_origin(hint) is Literal:
@@ -106,9 +104,7 @@ def test_numbers_figures_and_work_reach_their_books() -> None:
     assert view.machines is not None
     assert view.machines.latest("util") == {(1, 0): 97.0} and view.machines.nodes[1].host.latest_at == 9.5
     assert "\x1b" not in view.machines.nodes[0].why
-    assert (
-        view.rhythms.quiet("r1", 0, 0.0, 20.0) is None and view.rhythms.quiet("r1", 1, 0.0, 400.0) is not None
-    )
+    assert view.rhythms.quiet("r1", 0, 0.0, 20.0) is None and view.rhythms.quiet("r1", 1, 0.0, 400.0) is not None
 
 
 def test_what_is_swept_is_told_before_it_begins_and_found_by_any_run() -> None:
@@ -183,9 +179,7 @@ def test_an_event_that_cannot_be_is_passed_over(event: dict[str, Any]) -> None:
 
 def test_what_a_newer_release_tells_beside_it_is_left_out() -> None:
     summary = ev.to_json(
-        ev.ItemYielded(
-            pool="p", at=1.0, run="r", index=0, rank=0, seq=0, summary=Summary("int", "5", 5, True)
-        )
+        ev.ItemYielded(pool="p", at=1.0, run="r", index=0, rank=0, seq=0, summary=Summary("int", "5", 5, True))
     )
     summary["summary"]["mood"] = summary["mood"] = "sunny"
     assert event_of(summary) is not None
@@ -202,8 +196,7 @@ FIELDS = ("at", "event", "of", "stream", "run", "text", "node", "ahead", "why", 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(
-    kind=st.sampled_from(["event", "log", "numbers", "figures", "silence", "work", "sheet", "nonsense"])
-    | JUNK,
+    kind=st.sampled_from(["event", "log", "numbers", "figures", "silence", "work", "sheet", "nonsense"]) | JUNK,
     entry=st.dictionaries(st.sampled_from(FIELDS), JUNK),
     good=st.sampled_from([{}, {"at": 1.0}, {"at": 1.0, "of": "r001", "stream": "out", "run": "", "node": 0}]),
 )

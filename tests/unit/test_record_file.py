@@ -37,9 +37,7 @@ def written(path: Path, entries: list[dict[str, Any]], every: int = 3) -> bytes:
     return path.read_bytes()
 
 
-@settings(
-    max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(entries=ENTRIES)
 def test_what_is_put_is_read_in_its_order(tmp_path: Path, entries: list[dict[str, Any]]) -> None:
     written(tmp_path / "a", entries)
@@ -73,9 +71,7 @@ def test_a_byte_that_is_another_one_ends_it_there(tmp_path: Path) -> None:
     assert record.cut and found == entries[: len(found)] != entries
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"PK\x03\x04", b"SKYWARD-RECORD", b"SKYWARD-RECORD x\n", b"\x80\x04N."]
-)
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"SKYWARD-RECORD", b"SKYWARD-RECORD x\n", b"\x80\x04N."])
 def test_another_file_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a").write_bytes(data)
     with pytest.raises(UsageError, match="is no record of a pool"):
@@ -91,10 +87,7 @@ def test_one_of_a_newer_release_is_refused_and_says_so(tmp_path: Path) -> None:
 def block(lines: bytes, raw: int | None = None) -> bytes:
     packed = zlib.compress(lines, 9)
     return (
-        recording_file._HEAD.pack(
-            b"blk1", len(packed), len(lines) if raw is None else raw, zlib.crc32(packed)
-        )
-        + packed
+        recording_file._HEAD.pack(b"blk1", len(packed), len(lines) if raw is None else raw, zlib.crc32(packed)) + packed
     )
 
 
@@ -129,9 +122,7 @@ def test_nothing_that_is_there_is_written_over_and_no_link_followed(tmp_path: Pa
     assert (tmp_path / "there").read_text() == "mine" and not (tmp_path / "elsewhere").exists()
 
 
-def test_a_full_disk_leaves_what_was_written_before_readable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_what_was_written_before_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = RecordWriter(tmp_path / "a", {})
     writer.put({"n": 1})
     writer.flush()

@@ -89,9 +89,7 @@ def test_a_name_that_does_not(name):
     assert secret_values({name: "http://me:hush@proxy:3128"}) == ["hush"]
 
 
-@pytest.mark.parametrize(
-    "value", ["/etc/ssl/key", "~/key.json", "./token", "production", "--------", "CHANGEME"]
-)
+@pytest.mark.parametrize("value", ["/etc/ssl/key", "~/key.json", "./token", "production", "--------", "CHANGEME"])
 def test_a_path_or_a_word_of_every_log_is_no_secret_whatever_its_name(value):
     assert secret_values({"APP_TOKEN": value}) == []
 
@@ -100,9 +98,7 @@ def test_a_key_that_begins_like_a_path_is_one():
     assert secret_values({"AWS_SECRET_ACCESS_KEY": "/" + KEY}) == ["/" + KEY]
 
 
-@pytest.mark.parametrize(
-    "secret", [KEY, "p@ss word/ä:ö+&=%", "12345678x", '{"k": "-----BEGIN KEY-----\\nabc"}']
-)
+@pytest.mark.parametrize("secret", [KEY, "p@ss word/ä:ö+&=%", "12345678x", '{"k": "-----BEGIN KEY-----\\nabc"}'])
 @pytest.mark.parametrize("before", ["", "u", "us", "user:", "x-access-token:"])
 def test_the_forms_in_which_a_value_is_sent(secret, before):
     redactor, whole = Redactor([secret]), f"{before}{secret}:rest".encode()

@@ -106,8 +106,6 @@ def test_machines_that_are_there_are_not_rented(tmp_path: Path, nobody: None) ->
 
 
 def test_what_was_left_and_costs_nothing_is_given_no_price() -> None:
-    thing = Leftover(
-        "instance", "i-1", "here", "p", "t", "led", ours=True, owner="me", is_machine=True, hourly=0.0
-    )
+    thing = Leftover("instance", "i-1", "here", "p", "t", "led", ours=True, owner="me", is_machine=True, hourly=0.0)
     assert amount_of([Found(thing, "left", 0)]) == "1 machine"
     assert amount_of([Found(replace(thing, hourly=1.5), "left", 0)]) == "1 machine ($1.50/h)"

@@ -114,9 +114,7 @@ async def test_each_step_is_on_disk_before_it_is_taken(world: World, client: Cli
     assert world.ended == []
 
 
-async def test_a_provider_that_fails_is_asked_again_with_the_same_intent(
-    world: World, client: Client
-) -> None:
+async def test_a_provider_that_fails_is_asked_again_with_the_same_intent(world: World, client: Client) -> None:
     failures: list[Exception] = [NoCapacity("none is left"), OSError("no route")]
     told = []
 
@@ -147,9 +145,7 @@ async def test_what_a_provider_that_hangs_was_at_is_broken_off_and_over(world: W
 
 @pytest.mark.parametrize("step", ["replace", "prepare"])
 @pytest.mark.parametrize("left", ["stopped", "killed"])
-async def test_who_comes_next_goes_on_where_a_client_stopped(
-    world: World, come: Come, step: str, left: str
-) -> None:
+async def test_who_comes_next_goes_on_where_a_client_stopped(world: World, come: Come, step: str, left: str) -> None:
     client = await come()
     held = Held()
     setattr(world, f"on_{step}", held)
@@ -192,9 +188,7 @@ async def test_of_two_clients_one_asks_and_the_other_joins(world: World, come: C
         await settled(client)
     assert len(world.asked) == len(world.prepared) == 1
     assert (first.renewed, second.renewed, observer.renewed) == ([True], [False], [False])
-    assert {client.context.machines[1].id for client in (first, second, observer)} == {
-        f"new-{world.asked[0]}"
-    }
+    assert {client.context.machines[1].id for client in (first, second, observer)} == {f"new-{world.asked[0]}"}
     assert all(client.context.links[1].up for client in (first, second, observer))
     assert written()[0] == []
 
@@ -246,9 +240,7 @@ async def test_who_only_looks_asks_for_nothing(world: World, come: Come) -> None
     assert (world.asked, written()[0]) == ([], [])
 
 
-async def test_a_machine_that_does_not_come_up_is_ended_and_followed_by_another(
-    world: World, client: Client
-) -> None:
+async def test_a_machine_that_does_not_come_up_is_ended_and_followed_by_another(world: World, client: Client) -> None:
     async def first_is_broken(machine: Machine, *_: Any) -> None:
         if len(world.prepared) == 1:
             raise PoolError("no agent can run there")
@@ -263,9 +255,7 @@ async def test_a_machine_that_does_not_come_up_is_ended_and_followed_by_another(
     assert client.dropped == [1]
 
 
-async def test_a_machine_that_comes_while_the_pool_is_torn_down_is_not_taken(
-    world: World, client: Client
-) -> None:
+async def test_a_machine_that_comes_while_the_pool_is_torn_down_is_not_taken(world: World, client: Client) -> None:
     world.on_replace = held = Held()
     lose(client)
     await until(lambda: held.begun)
@@ -349,9 +339,7 @@ async def test_a_node_that_is_back_is_not_replaced_because_that_cannot_be_writte
     assert written() == ([], ["m0", f"new-{world.asked[0]}"], ["m1"])
 
 
-async def test_a_useless_machine_that_cannot_be_ended_is_followed_by_another(
-    world: World, client: Client
-) -> None:
+async def test_a_useless_machine_that_cannot_be_ended_is_followed_by_another(world: World, client: Client) -> None:
     async def first_is_broken(*_: Any) -> None:
         if len(world.prepared) == 1:
             raise PoolError("no agent can run there")
@@ -383,9 +371,7 @@ async def test_a_useless_machine_whose_end_does_not_come_is_followed_by_another(
     assert client.renewed == [True]
 
 
-async def test_what_ends_the_search_at_once_is_not_told_as_the_end_of_its_time(
-    world: World, client: Client
-) -> None:
+async def test_what_ends_the_search_at_once_is_not_told_as_the_end_of_its_time(world: World, client: Client) -> None:
     async def fails(token: str) -> None:
         raise RemoteError("shop.Odd", "no words")
 

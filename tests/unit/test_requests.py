@@ -64,9 +64,7 @@ class Served(Node):
         self.audience.leave(self.peer)
         self.life = Life()
         fail_fast = FailFast(self.state, self.slots)
-        self.requests = Requests(
-            self.state, self.audience, self.desk, self.slots, self.phases, fail_fast, self.life
-        )
+        self.requests = Requests(self.state, self.audience, self.desk, self.slots, self.phases, fail_fast, self.life)
 
     def client(self, **hello: Any) -> Speaker:
         client = Speaker(self.requests.accept())

@@ -131,9 +131,7 @@ async def test_what_takes_too_long_is_given_up_and_named(pool: Any, monkeypatch:
     assert lost == ["run aa (1 bytes) on node 0 (10.0.0.0): it was not here after 0.01 s"]
 
 
-async def test_machines_that_take_too_long_to_answer_are_named(
-    pool: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_machines_that_take_too_long_to_answer_are_named(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Silent(Provider):
         async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
             await asyncio.Event().wait()
@@ -179,9 +177,7 @@ async def test_what_went_with_machines_that_ended_themselves_is_named(
             last = UnfetchedNews(pool="p", runs=waiting)
             archive.note(last)
         archive.close()
-        ledger.record(
-            opened=[("t", run, "f", "broadcast", 1, float(at)) for at, run in enumerate((A, B, "cc", "dd"))]
-        )
+        ledger.record(opened=[("t", run, "f", "broadcast", 1, float(at)) for at, run in enumerate((A, B, "cc", "dd"))])
         ledger.record(ends=[(run, "done", 2.0, None) for run in (B, "cc", "dd")])
         receipt = await close_if_gone(row, Ended(), ledger)  # type: ignore[arg-type]
         assert ledger.pool("t").ended_at == last.at, "no machine tells when: it was heard of then"

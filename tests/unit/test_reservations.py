@@ -76,9 +76,7 @@ async def test_a_purchase_whose_answer_nobody_can_read_may_have_been_made(
     assert asked == ["purchase_capacity_block"]
 
 
-@pytest.mark.parametrize(
-    "answer", [{}, {"CapacityReservations": []}, {"CapacityReservation": {"State": "x"}}]
-)
+@pytest.mark.parametrize("answer", [{}, {"CapacityReservations": []}, {"CapacityReservation": {"State": "x"}}])
 async def test_a_purchase_whose_answer_names_no_reservation_may_have_been_made(
     answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,9 +108,7 @@ async def test_a_purchase_that_a_gateway_gave_no_answer_to_may_have_been_made(
         await CALLS.call("ec2", "r", "purchase_capacity_block", once=True)
 
 
-@pytest.mark.parametrize(
-    ("upfront", "said"), [(10.0, float("nan")), (float("nan"), 10.0), (10.0, float("inf"))]
-)
+@pytest.mark.parametrize(("upfront", "said"), [(10.0, float("nan")), (float("nan"), 10.0), (10.0, float("inf"))])
 def test_a_price_that_is_no_number_is_nobodys(upfront: float, said: float) -> None:
     block = Block(
         provider="aws", id="cb-1", instance_type="p5.48xlarge", region="r", zone="ra", count=1, hours=24,

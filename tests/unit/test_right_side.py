@@ -22,26 +22,20 @@ POOLS: list[Any] = [sky.Compute(provider=sky.Local(), name="right"), sky.sky]
 
 
 @pytest.mark.parametrize("pool", POOLS, ids=repr)
-@pytest.mark.parametrize(
-    "left", [None, {"loss": 1}, 3, numpy.zeros(2), numpy.float64(3), lambda: 0], ids=repr
-)
+@pytest.mark.parametrize("left", [None, {"loss": 1}, 3, numpy.zeros(2), numpy.float64(3), lambda: 0], ids=repr)
 def test_a_value_left_of_an_operator(pool: Any, left: Any) -> None:
     for sign, operate in {
         ">>": lambda: left >> pool,
         "@": lambda: left @ pool,
         ">": lambda: left > pool,
     }.items():
-        with pytest.raises(
-            TypeError, match=f"^left of {sign} stands a call of a function that has @sky.function"
-        ):
+        with pytest.raises(TypeError, match=f"^left of {sign} stands a call of a function that has @sky.function"):
             operate()
 
 
 def test_several_calls() -> None:
     pool: Any = POOLS[0]
-    with pytest.raises(
-        TypeError, match=r"^several calls are sent as a group: sky\.gather\(\*calls\) >> pool"
-    ):
+    with pytest.raises(TypeError, match=r"^several calls are sent as a group: sky\.gather\(\*calls\) >> pool"):
         [f(1), f(2)] >> pool
     with pytest.raises(TypeError, match=r"^a group runs with >>"):
         assert (f(1) & f(2)) > pool  # type: ignore[operator]
@@ -58,9 +52,7 @@ VERBS = ("run", "broadcast", "run_async", "start", "stream")
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_without_a_call(verb: str) -> None:
-    with pytest.raises(
-        TypeError, match=rf"^compute\.{verb} takes a call: call it, compute\.{verb}\(f\(\.\.\.\)\)$"
-    ):
+    with pytest.raises(TypeError, match=rf"^compute\.{verb} takes a call: call it, compute\.{verb}\(f\(\.\.\.\)\)$"):
         getattr(POOLS[0], verb)(f)
     with pytest.raises(TypeError, match=r"takes a call, f\(\.\.\.\)|^left of >> stands a call"):
         getattr(POOLS[0], verb)(3)
@@ -75,9 +67,7 @@ def test_a_pool_does_not_travel() -> None:
 
 
 def test_a_group_where_a_call_is_wanted() -> None:
-    with pytest.raises(
-        TypeError, match=r"^compute\.broadcast takes a call, and a group of 2 runs with >>, or by"
-    ):
+    with pytest.raises(TypeError, match=r"^compute\.broadcast takes a call, and a group of 2 runs with >>, or by"):
         POOLS[0].broadcast(f(1) & f(2))
 
 

@@ -106,9 +106,7 @@ async def test_the_first_failure_stops_the_others(
         at_once = [node.of("stop") for node in stage.nodes]
         assert at_once == ([[expected]] * 2 if stopped == "at once" else [[], []])
         passed: list[int] = []
-        asyncio.get_running_loop().call_later(
-            0.0, passed.append, 1
-        )  # behind what waits for the doubt to settle
+        asyncio.get_running_loop().call_later(0.0, passed.append, 1)  # behind what waits for the doubt to settle
         await until(lambda: passed)
         assert [node.of("stop") for node in stage.nodes] == [[expected] if stopped != "never" else []] * 2
         assert (5 in run.outcomes) == (stopped != "never")
@@ -178,9 +176,7 @@ async def test_a_generator_that_is_begun_anew_is_read_to_its_end() -> None:
         await until(lambda: read == {0: [0], 1: [0]})
 
 
-@pytest.mark.parametrize(
-    "begun", [{"kind": "returned"}, {"kind": "collateral", "begun": True}, {"kind": "lost"}]
-)
+@pytest.mark.parametrize("begun", [{"kind": "returned"}, {"kind": "collateral", "begun": True}, {"kind": "lost"}])
 async def test_one_of_which_a_rank_began_is_not(begun: Any) -> None:
     async with staged(2, fail_fast=False) as stage:
         run = broadcast(stage)

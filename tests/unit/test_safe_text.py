@@ -24,9 +24,7 @@ PIECES = [
     "é", "漢", "👩\u200d💻", "\u202e", "\u2066", "\u2069", "\u200e", "\u200f", "\u061c", "\u2028", "\ufeff", "\u00ad",
     "\U000e0041", "\ud800",
 ]  # fmt: skip
-hostile = st.lists(st.one_of(st.sampled_from(PIECES), st.text(CHARACTERS, max_size=3)), max_size=24).map(
-    "".join
-)
+hostile = st.lists(st.one_of(st.sampled_from(PIECES), st.text(CHARACTERS, max_size=3)), max_size=24).map("".join)
 
 
 @given(data=st.one_of(hostile.map(lambda text: text.encode("utf-8", "replace")), st.binary(max_size=60)))

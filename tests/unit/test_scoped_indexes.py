@@ -61,9 +61,7 @@ def index(*wheels: tuple[str, bytes], login: str = "") -> Iterator[str]:
             else:
                 name = self.path.strip("/").rpartition("/")[2]
                 found = [file for file in files if file.startswith(f"{name}-")]
-                self._answer(
-                    200 if found else 404, "".join(f'<a href="/f/{f}">{f}</a>' for f in found).encode()
-                )
+                self._answer(200 if found else 404, "".join(f'<a href="/f/{f}">{f}</a>' for f in found).encode())
 
         def do_HEAD(self) -> None:
             self._answer(405, b"")
@@ -127,9 +125,7 @@ def installed(requirements: list[str], address: str, root: Path, env: dict[str, 
     """Versions of what an environment got where an index is kept to skytiny."""
     indexes = [{"url": f"http://me:hush@{address}", "packages": ["SkyTiny"]}]
     lines: list[str] = []
-    python = image_environment.ensure(
-        {"pip": requirements, "pip_indexes": indexes}, root, env, "", lines.append
-    )
+    python = image_environment.ensure({"pip": requirements, "pip_indexes": indexes}, root, env, "", lines.append)
     assert not [line for line in lines if "hush" in line]
     code = "import importlib.metadata as m; print(*(f'{d.name}={d.version}' for d in m.distributions()))"
     said = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
@@ -137,9 +133,7 @@ def installed(requirements: list[str], address: str, root: Path, env: dict[str, 
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
-def test_its_packages_come_from_there_and_others_do_not(
-    private: str, tmp_path: Path, env: dict[str, str]
-) -> None:
+def test_its_packages_come_from_there_and_others_do_not(private: str, tmp_path: Path, env: dict[str, str]) -> None:
     got = installed(["skytiny", "skyother", "skyapp"], private, tmp_path, env)
     assert got == {"skytiny": "1.0", "skyother": "2.0", "skyapp": "1.0"}
     left = [path for path in tmp_path.rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
@@ -167,18 +161,12 @@ def test_where_it_lacks_the_package_nothing_takes_its_place(
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
-def test_one_that_is_asked_for_elsewhere_only_does_not_come(
-    private: str, tmp_path: Path, env: dict[str, str]
-) -> None:
-    assert installed(["skytiny; python_version < '3'", "skyother"], private, tmp_path, env) == {
-        "skyother": "2.0"
-    }
+def test_one_that_is_asked_for_elsewhere_only_does_not_come(private: str, tmp_path: Path, env: dict[str, str]) -> None:
+    assert installed(["skytiny; python_version < '3'", "skyother"], private, tmp_path, env) == {"skyother": "2.0"}
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
-def test_one_that_another_needs_is_not_taken_from_elsewhere(
-    private: str, tmp_path: Path, env: dict[str, str]
-) -> None:
+def test_one_that_another_needs_is_not_taken_from_elsewhere(private: str, tmp_path: Path, env: dict[str, str]) -> None:
     with pytest.raises(image_environment.EnvironmentFailed, match=r"name it in Image\(pip=") as caught:
         installed(["skyapp"], private, tmp_path, env)
     assert "skytiny" in str(caught.value)

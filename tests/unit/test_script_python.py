@@ -96,9 +96,7 @@ def test_an_environment_of_another_version_than_the_lock_is_for_is_passed_over(p
 
 def test_where_there_is_none_of_that_version_the_lock_is_named(project: Path) -> None:
     (project / "uv.lock").write_text(LOCK.format(">=3.19"))
-    with pytest.raises(
-        ScriptError, match=r'uv\.lock asks for Python ">=3\.19", and there is none here'
-    ) as caught:
+    with pytest.raises(ScriptError, match=r'uv\.lock asks for Python ">=3\.19", and there is none here') as caught:
         launch(project, lock="uv.lock").plan()
     assert caught.value.field == "lock"
 
@@ -112,9 +110,7 @@ class Brings(Plugin):
         return replace(image, pip=(*image.pip, "nowhere-to-be-found==1.0"))
 
 
-def test_what_plugins_bring_loads_a_script_that_needs_it(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_plugins_bring_loads_a_script_that_needs_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = project / "train.py"
     spec = PoolSpec(name="p", provider=Local(), plugins=[Brings()])
     assert not script_python(script, None, spec)[0].chosen, "nobody knows what that module is"

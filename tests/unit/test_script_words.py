@@ -198,8 +198,7 @@ def test_every_option_of_the_torchrun_that_is_installed_is_known():
 def test_torchrun_says_as_run_does_what_machines_may_cost(asked):
     words = "--max-hourly 3 --budget 25 --allocation spot --selection first --wait-for-capacity 2h"
     by_run, by_torchrun = (
-        asked(f"{command} --provider aws --set region=us-east-1 {words} plain.py")
-        for command in ("run", "torchrun")
+        asked(f"{command} --provider aws --set region=us-east-1 {words} plain.py") for command in ("run", "torchrun")
     )
     for name in ("max_hourly_cost", "budget", "allocation", "selection", "wait_for_capacity"):
         assert getattr(by_torchrun, name) == getattr(by_run, name) is not None, name

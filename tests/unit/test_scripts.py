@@ -304,9 +304,7 @@ def test_arguments_are_typed_by_the_signature(typed: Any, parameter: str, text: 
         ("x: 'Level' = Level.LOW", "7", r"one of LOW, HIGH \(Level\)"),
     ],
 )
-def test_a_wrong_argument_says_what_it_got_and_wants(
-    typed: Any, parameter: str, text: str, want: str
-) -> None:
+def test_a_wrong_argument_says_what_it_got_and_wants(typed: Any, parameter: str, text: str, want: str) -> None:
     with pytest.raises(UsageError, match=rf"argument x of f wants {want}, got "):
         typed(parameter, f"x={text}")
 
@@ -340,9 +338,7 @@ def test_what_only_the_loaded_script_can_make_stays_text(typed: Any, parameter: 
         ("a", ["=1"], "an argument is written name=value"),
     ],
 )
-def test_arguments_that_do_not_fit_the_signature(
-    typed: Any, parameters: str, pairs: list[str], message: str
-) -> None:
+def test_arguments_that_do_not_fit_the_signature(typed: Any, parameters: str, pairs: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         typed(parameters, *pairs)
 
@@ -386,9 +382,7 @@ def test_the_script_is_what_runs_this_process(folders: Path, monkeypatch: pytest
         assert working_folder() == str(here)
 
 
-def test_only_what_loading_a_script_imports_is_missing_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_loading_a_script_imports_is_missing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skyward_core.tasks.missing_packages.is_missing", lambda name: True)
     path = tmp_path / "train.py"
     path.write_text("""

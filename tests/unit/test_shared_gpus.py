@@ -22,9 +22,7 @@ H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
 def gpu(number: int, *, busy: bool = False, holder: str = "", model: str = H100, **more: Any) -> GpuUse:
     process = GpuProcess(7, "bob", "python", 12_000_000_000, True)
     told = {"used": 0, "total": 80 << 30, "util": 0} | more
-    return GpuUse(
-        str(number), f"GPU-{number}", model, processes=(process,) if busy else (), holder=holder, **told
-    )
+    return GpuUse(str(number), f"GPU-{number}", model, processes=(process,) if busy else (), holder=holder, **told)
 
 
 def spec(**asked: Any) -> PoolSpec:
@@ -39,9 +37,7 @@ def taken(found: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
     return {host: take["of"][: take["count"]] for host, take in found.items()}
 
 
-FEW = looks(
-    [gpu(0, busy=True), gpu(1)], [gpu(0), gpu(1, holder="pool x of bob"), gpu(2)], [gpu(0, busy=True)]
-)
+FEW = looks([gpu(0, busy=True), gpu(1)], [gpu(0), gpu(1, holder="pool x of bob"), gpu(2)], [gpu(0, busy=True)])
 
 
 @pytest.mark.parametrize(
@@ -71,9 +67,7 @@ def test_a_host_in_anothers_place_has_to_have_as_many_of_that_kind() -> None:
     take = {"of": ["GPU-7"], "count": 2, "accelerator": "H100"}
     mixed = [gpu(0, model=A100), gpu(1), gpu(2, busy=True), gpu(3)]
     assert free_of(HostLook("b", mixed, "", True), take) == (["GPU-1", "GPU-3"], "")
-    assert free_of(HostLook("b", mixed[:3], "", True), take)[1].startswith(
-        "2 free GPUs are needed: b: GPU 0 ("
-    )
+    assert free_of(HostLook("b", mixed[:3], "", True), take)[1].startswith("2 free GPUs are needed: b: GPU 0 (")
     assert free_of(HostLook("b", (), "no answer", False), take) == (
         [],
         "2 free GPUs are needed: b: no answer",

@@ -39,15 +39,11 @@ def test_what_is_no_plain_value_is_no_key(key: object) -> None:
 def test_a_value_that_the_server_would_break_off_at_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_collections, "LARGEST", 1000)
     assert redis_collections.unpack(redis_collections.pack(bytes(900))) == bytes(900)
-    with pytest.raises(
-        sky.UsageError, match=r"a value of type bytes has 1.02 kB; one that is shared has at most 1 kB"
-    ):
+    with pytest.raises(sky.UsageError, match=r"a value of type bytes has 1.02 kB; one that is shared has at most 1 kB"):
         redis_collections.pack(bytes(1000))
 
 
-def test_a_head_without_a_server_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_without_a_server_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(shared, "ELSEWHERE", str(tmp_path))
     with (
@@ -87,6 +83,4 @@ def test_waiting_is_cut_into_pieces_and_looks_once_more_at_the_end() -> None:
 def test_off_a_pool_names_say_whose_they_would_be() -> None:
     with pytest.raises(sky.PoolError, match="what is shared belongs to the pool"):
         sky.counter("x")
-    assert (
-        "dict" not in sky.__all__ and "set" not in sky.__all__
-    )  # `from skyward_core import *` leaves Python's own
+    assert "dict" not in sky.__all__ and "set" not in sky.__all__  # `from skyward_core import *` leaves Python's own

@@ -51,10 +51,7 @@ def test_the_queue_is_read() -> None:
 
 def test_accounting_tells_how_a_job_ended_that_the_queue_has_forgotten() -> None:
     assert slurm_commands.ending("5", "TIMEOUT\n") == "allocation 5 ended: its time limit was reached"
-    assert (
-        slurm_commands.ending("5", "CANCELLED by 1000\n")
-        == "allocation 5 ended: somebody cancelled it (scancel)"
-    )
+    assert slurm_commands.ending("5", "CANCELLED by 1000\n") == "allocation 5 ended: somebody cancelled it (scancel)"
     assert slurm_commands.ending("5", "RUNNING\n") == slurm_commands.ending("5", "") == ""
 
 
@@ -184,8 +181,7 @@ def test_what_an_account_holds_is_by_name_and_comment() -> None:
 
 def test_an_allocation_ends_as_a_whole() -> None:
     machines = [
-        Machine(f"{job}/n{n}", n, "", "", extra={"job": job, "nodes": 2})
-        for job, n in (("1", 0), ("1", 1), ("2", 0))
+        Machine(f"{job}/n{n}", n, "", "", extra={"job": job, "nodes": 2}) for job, n in (("1", 0), ("1", 1), ("2", 0))
     ]
     assert allocation.whole(machines) == ["1"]
 
@@ -212,9 +208,7 @@ def test_what_sbatch_would_not_take_is_refused_before(wish: dict[str, Any]) -> N
 
 
 def test_it_is_made_again_of_what_it_writes() -> None:
-    made = sky.Slurm(
-        partition="gpu", login="me@login1:2222", keys=["~/.ssh/id"], time="1-0", constraint="a100&ib"
-    )
+    made = sky.Slurm(partition="gpu", login="me@login1:2222", keys=["~/.ssh/id"], time="1-0", constraint="a100&ib")
     assert sky.Slurm.from_json(made.to_json()) == made
     assert all(isinstance(each, Setting) for each in made.settings)
 
@@ -234,9 +228,7 @@ async def test_commands_get_none_of_a_person_s_variables_and_say_what_failed(
     monkeypatch.setenv("HF_TOKEN", "secret")
     told = await Commands(None)("env")
     assert "SBATCH" not in told and "secret" not in told and "SLURM_TIME_FORMAT=%s" in told
-    with pytest.raises(
-        CommandFailed, match="there is no no-such-program on this machine, which is no login node"
-    ):
+    with pytest.raises(CommandFailed, match="there is no no-such-program on this machine, which is no login node"):
         await Commands(None)("no-such-program")
     with pytest.raises(NoSlurm, match=r"is of no cluster: sh finds no slurm\.conf"):
         await Commands(None)("sh", "-c", "echo fatal: Could not establish a configuration source >&2; exit 1")

@@ -82,9 +82,7 @@ def test_which_file_a_rank_takes(script: Path, tmp_path: Path, monkeypatch: pyte
     find = partial(SourceFiles(paths.sources, str(node), str(script.parent)).find, named)
     assert find() == {str(script): str(script)}  # nothing is here
     keep(paths, source.hash, source.name, zlib.compress(source.data))
-    assert find() == {
-        str(script): paths.source(source.hash, "train.py")
-    }  # it lay in no folder that travelled
+    assert find() == {str(script): paths.source(source.hash, "train.py")}  # it lay in no folder that travelled
     node.mkdir()
     (copy := node / "train.py").write_bytes(TEXT)
     assert find() == {str(script): str(copy)}

@@ -29,9 +29,7 @@ def test_names(name: str) -> None:
     assert spec(name=name).name == name
 
 
-@pytest.mark.parametrize(
-    "name", ["", "-a", "a-", "A", "a_b", "a b", "x" * 49, "../up", "é", "a\n", "a/b", "a.b"]
-)
+@pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a_b", "a b", "x" * 49, "../up", "é", "a\n", "a/b", "a.b"])
 def test_names_that_would_not_do_everywhere(name: str) -> None:
     with pytest.raises(SpecError, match="is no pool name: use 1 to 48 lower-case letters"):
         spec(name=name)
@@ -152,9 +150,7 @@ def test_what_is_wrong_is_said_and_what_it_should_be() -> None:
         Options(grace=-1)
     with pytest.raises(SpecError, match=r"^pip: should be a list \(got str\)$"):
         Image(pip="torch")
-    with pytest.raises(
-        SpecError, match=r"^includes: '/etc/hosts' leads out of the working folder, and only what"
-    ):
+    with pytest.raises(SpecError, match=r"^includes: '/etc/hosts' leads out of the working folder, and only what"):
         Image(includes=["/etc/hosts"])
     assert Image(includes=["./data/", "..x", "**"], excludes=["*.bin"]).includes == ("data/", "..x", "**")
     with pytest.raises(SpecError, match=r"^ranks_per_node: should be 'gpu', or it should be a whole number"):
@@ -202,9 +198,7 @@ def test_the_world_is_nodes_times_ranks() -> None:
 
 
 def test_what_is_written_down_is_json_without_the_environments_secrets() -> None:
-    asked = spec(
-        nodes=2, image=Image(pip=("numpy",), env={"TOKEN": "hunter2"}), plugins=(sky.plugins.torch(),)
-    )
+    asked = spec(nodes=2, image=Image(pip=("numpy",), env={"TOKEN": "hunter2"}), plugins=(sky.plugins.torch(),))
     written = json.loads(json.dumps(asked.describe()))
     assert "hunter2" not in str(written)
     assert (written["name"], written["provider"], written["nodes"]) == ("fit", "local", 2)

@@ -241,18 +241,14 @@ async def test_a_list_of_jump_hosts_takes_the_place_of_their_own(home: Path) -> 
 @pytest.mark.usefixtures("way")
 async def test_a_broken_configuration_is_named(home: Path) -> None:
     (home / ".ssh/config").write_text("Host box\n  Port many\n")
-    with pytest.raises(
-        UsageError, match=r"~/\.ssh/config cannot be used for host box: .*(B|b)ad|Invalid"
-    ) as refused:
+    with pytest.raises(UsageError, match=r"~/\.ssh/config cannot be used for host box: .*(B|b)ad|Invalid") as refused:
         await resolve(Target("box"))
     assert "OpenSSH" not in str(refused.value)
 
 
 @WAYS
 @pytest.mark.usefixtures("way")
-async def test_a_configuration_that_includes_itself_is_refused(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_configuration_that_includes_itself_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / ".ssh/config").write_text(f"Include {home}/.ssh/config\n")
     with pytest.raises(UsageError, match=r"~/\.ssh/config cannot be used"):
         await resolve(Target("box"))
@@ -377,12 +373,8 @@ async def way_of(name: str) -> effective_ssh_config.Route | None:
         return None
 
 
-@pytest.mark.parametrize(
-    "script", ["sleep 60 & echo $! >> {pids}; wait", "yes", "yes >&2", "exit 3", "kill -9 $$"]
-)
-async def test_an_ssh_that_gives_no_answer_is_ended(
-    home: Path, monkeypatch: pytest.MonkeyPatch, script: str
-) -> None:
+@pytest.mark.parametrize("script", ["sleep 60 & echo $! >> {pids}; wait", "yes", "yes >&2", "exit 3", "kill -9 $$"])
+async def test_an_ssh_that_gives_no_answer_is_ended(home: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     pids = home / "pids"
     Program(home / "bin", f"echo $$ >> {pids}\n{script.format(pids=pids)}")
     monkeypatch.setenv("PATH", f"{home}/bin:/bin:/usr/bin")
@@ -423,9 +415,7 @@ async def test_without_ssh_only_a_regular_file_is_read_as_a_configuration(
         await resolve(Target("box"))
 
 
-async def test_the_ssh_of_a_relative_folder_of_path_is_not_run(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_ssh_of_a_relative_folder_of_path_is_not_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = Program(home / "bin", "")
     monkeypatch.setenv("PATH", "bin:.:")
     await resolve(Target("gpu1"))
@@ -453,9 +443,7 @@ def test_groups_of_skyward_toml(home: Path) -> None:
     with pytest.raises(UsageError, match=r"no group 'labs'.*lab, one"):
         SSH("@labs")
     (home / "skyward.toml").unlink()
-    with pytest.raises(
-        UsageError, match=r"no group 'labs' under \[hosts\] in skyward\.toml, which names none"
-    ):
+    with pytest.raises(UsageError, match=r"no group 'labs' under \[hosts\] in skyward\.toml, which names none"):
         SSH("@labs")
 
 
@@ -487,9 +475,7 @@ async def test_openssh_understands_the_entries_of_a_pool(home: Path) -> None:
     whole = await ssh_config_export.write("train", targets)
 
     def said(name: str) -> dict[str, str]:
-        done = subprocess.run(
-            ["ssh", "-G", "-F", str(whole), name], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run(["ssh", "-G", "-F", str(whole), name], capture_output=True, text=True, check=True)
         return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
 
     for name in ("train", "train-0"):

@@ -297,9 +297,7 @@ def test_deep_stacks_and_many_threads_stay_small() -> None:
     assert bounded(threads, 1) == threads[:1], "the first one is always told of"
 
 
-KEYS = st.sampled_from(
-    ["pid", "os_thread_id", "thread_name", "frames", "name", "filename", "line", "owns_gil", "x"]
-)
+KEYS = st.sampled_from(["pid", "os_thread_id", "thread_name", "frames", "name", "filename", "line", "owns_gil", "x"])
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda some: st.lists(some) | st.dictionaries(KEYS, some),
@@ -317,9 +315,7 @@ def test_whatever_py_spy_says_what_comes_of_it_fits_its_frame(said: Any) -> None
     assert all(type(thread["name"]) is str and type(thread["gil"]) is bool for thread in threads)
 
 
-LINES = st.sampled_from(
-    [*DUMP.splitlines(), '  File "', '", line 1 in ', "Thread 0x1 (most recent call first):"]
-)
+LINES = st.sampled_from([*DUMP.splitlines(), '  File "', '", line 1 in ', "Thread 0x1 (most recent call first):"])
 
 
 @given(st.lists(LINES | st.text()).map("\n".join))
@@ -349,10 +345,7 @@ def test_names_of_ranks_reach_no_terminal_as_they_are(function: str, file: str, 
 def test_files_are_named_as_the_client_has_them(file: str, there: str | None, known: str) -> None:
     places = Places("/n/0/sent-source", "/n/0/work", there)
     assert places.known(file) == known
-    assert (
-        places.in_raw(f"a (<string>:1);f ({file}:3) 7\n".encode())
-        == f"a (<string>:1);f ({known}:3) 7\n".encode()
-    )
+    assert places.in_raw(f"a (<string>:1);f ({file}:3) 7\n".encode()) == f"a (<string>:1);f ({known}:3) 7\n".encode()
 
 
 def test_the_same_code_in_other_places_is_the_same_stack() -> None:

@@ -36,9 +36,7 @@ def test_any_line_of_a_long_log_is_read_from_near_it(tmp_path: Path) -> None:
 
 @settings(max_examples=examples(60))
 @given(
-    pieces=st.lists(
-        st.sampled_from([b"a", b"\n", b"bar\r", b"xx\nyy", b"\xff\n", b"\n\n", b"long" * 50]), max_size=60
-    ),
+    pieces=st.lists(st.sampled_from([b"a", b"\n", b"bar\r", b"xx\nyy", b"\xff\n", b"\n\n", b"long" * 50]), max_size=60),
     begin=st.integers(0, 50),
     whole=st.booleans(),
 )

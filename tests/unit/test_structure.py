@@ -90,10 +90,7 @@ class Sources:
         path = self.paths[name]
         docstrings: set[int] = set()
         for node in nodes_of(path):
-            if (
-                isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-                and node.body
-            ):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
                 first = node.body[0]
                 if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                     docstrings.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
@@ -106,8 +103,7 @@ class Sources:
     def circles(self) -> list[str]:
         """Return the modules that import themselves through others, by removing all that cannot."""
         left = {
-            name: {each for each in imports if not self._is_package(each)}
-            for name, imports in self.imports.items()
+            name: {each for each in imports if not self._is_package(each)} for name, imports in self.imports.items()
         }
         while True:
             over = {name for name, imports in left.items() if not imports & left.keys()}

@@ -247,9 +247,7 @@ async def test_a_secret_is_blanked_wherever_the_pieces_are_cut(tmp_path: Path) -
 async def test_a_secret_over_the_end_of_a_piece_is_blanked_on_both_sides(tmp_path: Path) -> None:
     """The file holds more already, so that nothing waits: the next piece begins within the secret."""
     secret, piece = "s3cr3t-value-of-30-characters!", CHUNK // 4
-    text = (
-        b"".join(b"x" * (piece - 15 if n == 0 else piece - 30) + secret.encode() for n in range(3)) + b"end\n"
-    )
+    text = b"".join(b"x" * (piece - 15 if n == 0 else piece - 30) + secret.encode() for n in range(3)) + b"end\n"
     (tmp_path / "r000.out").write_bytes(text)
     connection = Slow()
     assert await tail_of(tmp_path, connection, secrets=[secret]).finish() == {"r000.out": len(text)}

@@ -39,9 +39,7 @@ class FakeLink:
 @pytest.mark.parametrize(
     "here, told", [(7, ""), (5, "2 bytes of the logs of node 0 did not arrive")], ids=["whole", "short"]
 )
-async def test_a_goodbye_is_the_last_that_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, here: int, told: str
-) -> None:
+async def test_a_goodbye_is_the_last_that_is_waited_for(monkeypatch: pytest.MonkeyPatch, here: int, told: str) -> None:
     monkeypatch.setattr(teardown, "GOODBYE", 3600.0)
     archive, options = SimpleNamespace(cursors={"r000.out": here}), SimpleNamespace(grace=1.0)
     intake: Any = SimpleNamespace(behind=False)

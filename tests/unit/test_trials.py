@@ -147,9 +147,7 @@ def test_what_goes_on_with_a_sweep_knows_what_others_before_it_have(
     for run, ends in (("a", [returned(0, 1), raised(1), raised(2)]), ("b", [returned(0, 2), raised(1)])):
         pool_folder.save_trials(row.key, run, sheet)
         opened = [("t", run, "train", "sweep", len(ends), 1.0)]
-        ledger.record(
-            opened=opened, outcomes=[(run, each, {}) for each in ends], ends=[(run, "failed", 2.0, None)]
-        )
+        ledger.record(opened=opened, outcomes=[(run, each, {}) for each in ends], ends=[(run, "failed", 2.0, None)])
         found = ledger.run(run)
         assert found is not None
         sheet = missing_of(ledger, found)

@@ -61,9 +61,7 @@ def shown(capfd: pytest.CaptureFixture[str], *came: Event | str) -> list[str]:
 def test_ours_are_shown_though_the_head_says_later_that_we_wait_no_more(
     capfd: pytest.CaptureFixture[str], before: list[Event]
 ) -> None:
-    assert shown(capfd, waits("mine"), *before, "hello", begins("mine"), waits(), ends("mine")) == [
-        "r000| hello"
-    ]
+    assert shown(capfd, waits("mine"), *before, "hello", begins("mine"), waits(), ends("mine")) == ["r000| hello"]
 
 
 def test_those_of_a_rank_whose_beginning_was_not_heard_are_shown_at_its_end(

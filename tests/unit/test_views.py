@@ -71,9 +71,7 @@ STORY: list[ev.Event] = [
     ev.BudgetNews(pool="p", at=28.5, budget=25.0, state="near"),
     ev.UnfetchedNews(pool="p", at=28.0, runs={"r1": 12}),
     ev.NodeNotice(pool="p", at=29.0, node=1, kind="terminate", ends_at=149.0),
-    ev.OutputFetched(
-        pool="p", at=29.0, run="r1", node=0, path="o\udcff", size=3, target="/o/o\x1b[2J", error="full"
-    ),
+    ev.OutputFetched(pool="p", at=29.0, run="r1", node=0, path="o\udcff", size=3, target="/o/o\x1b[2J", error="full"),
     ev.RunPlaced(pool="p", at=29.5, run="r1", nodes=[0, 1]),
     ev.QueueNews(pool="p", at=29.6, waiting=[WAITING]),
     ev.PoolState(pool="p", at=40.0, state="stopping", detail="asked to"),
@@ -202,9 +200,7 @@ def test_late_news_does_not_undo_an_outcome() -> None:
     view = view_of(OPENED, RUN, ev.RankEnded(pool="p", run="r1", outcome=returned(0)))
     apply(view, STORY[11])
     assert view.runs["r1"].tasks[0].state == "returned"
-    items = [
-        ev.ItemYielded(pool="p", run="r1", index=0, rank=0, seq=seq, summary=summary(seq)) for seq in (3, 1)
-    ]
+    items = [ev.ItemYielded(pool="p", run="r1", index=0, rank=0, seq=seq, summary=summary(seq)) for seq in (3, 1)]
     for item in items:
         apply(view, item)
     assert view.runs["r1"].tasks[0].items == 4
@@ -287,15 +283,11 @@ def test_the_newest_runs_are_kept_whichever_node_tells_first(at_once: bool) -> N
     half = pool_view.RUNS_KEPT
     opened = [replace(RUN, run=f"x{number}", at=RUN.at + number) for number in range(2 * half)]
     ended = [ev.RunEnded(pool="p", run=each.run, state="done") for each in opened]
-    told = [
-        pair for number in (*range(half, 2 * half), *range(half)) for pair in (opened[number], ended[number])
-    ]
+    told = [pair for number in (*range(half, 2 * half), *range(half)) for pair in (opened[number], ended[number])]
     for event in sorted(told, key=lambda event: event in ended) if at_once else told:
         apply(view, event)
     held = [opened[half - 1], *opened[half + 1 :]]
-    assert list(view.runs) == [each.run for each in held], (
-        "the run of the last event takes the oldest's place"
-    )
+    assert list(view.runs) == [each.run for each in held], "the run of the last event takes the oldest's place"
 
 
 def test_only_so_many_outcomes_are_kept_and_every_failure() -> None:
@@ -446,9 +438,7 @@ def test_no_text_in_a_view_could_harm_a_terminal() -> None:
     assert view.runs["r1"].root_cause == RootCause(1, "raised", "E�⇥V↵next", "E�      V\nnext")
     assert list(view.runs["r1"].aggregate() or {}) == []
     task = view.runs["r1"].tasks[0]
-    assert (
-        task.told is not None and task.told.summary == task.last_told == told
-    )  # a program gets it as it was
+    assert task.told is not None and task.told.summary == task.last_told == told  # a program gets it as it was
 
 
 def test_a_clean_outcome_is_held_once() -> None:

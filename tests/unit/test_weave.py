@@ -106,9 +106,7 @@ def test_files_are_read_from_any_place_to_any_other(
     )
 
 
-@given(
-    WRITES, st.lists(st.one_of(st.binary(max_size=80), st.tuples(*[st.integers(0, 10**14)] * 3)), max_size=12)
-)
+@given(WRITES, st.lists(st.one_of(st.binary(max_size=80), st.tuples(*[st.integers(0, 10**14)] * 3)), max_size=12))
 @settings(max_examples=examples(100))
 def test_whatever_the_marks_say_every_byte_comes_once(
     tmp_path_factory: pytest.TempPathFactory,
@@ -126,9 +124,7 @@ def test_whatever_the_marks_say_every_byte_comes_once(
 
 
 def test_a_mark_that_was_cut_short_spoils_no_other(tmp_path: Path) -> None:
-    lines = (
-        encode(BEFORE, 1, 0, 0, "a") + encode(BEFORE, 2, 3, 0, "a")[:20] + b"\n" + encode(AFTER, 3, 3, 4, "b")
-    )
+    lines = encode(BEFORE, 1, 0, 0, "a") + encode(BEFORE, 2, 3, 0, "a")[:20] + b"\n" + encode(AFTER, 3, 3, 4, "b")
     assert [mark.at for mark in decode(lines)] == [1, 3]
     (tmp_path / "r000.marks").write_bytes(lines)
     (tmp_path / "r000.out").write_bytes(b"abc")

@@ -15,9 +15,7 @@ from tests.support.child import Child
 
 BEGIN = "import os, signal, sys, time\nfrom pathlib import Path\n"
 DIE = "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-WRITE = (
-    "from skyward_core.store.atomic_file import write_whole\nwrite_whole(Path(sys.argv[1]), b'new' * 1000)\n"
-)
+WRITE = "from skyward_core.store.atomic_file import write_whole\nwrite_whole(Path(sys.argv[1]), b'new' * 1000)\n"
 REMEMBER = "from skyward_core.client import settings\nsettings.remember('recent', 'new' * 1000)\n"
 
 
@@ -35,9 +33,7 @@ def test_what_a_killed_process_leaves_is_gone_with_the_next_one(tmp_path: Path) 
     assert (path.read_bytes(), names(tmp_path)) == (b"short", {"a"})
 
 
-def test_what_is_remembered_leaves_nothing_for_ever_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_remembered_leaves_nothing_for_ever_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     settings.remember("recent", "old")
     killed = subprocess.run([sys.executable, "-c", BEGIN + DIE + REMEMBER], check=False)

@@ -152,9 +152,7 @@ KEYS = {".env", ".env.local", "sub/.env", "certs/tls.pem", "certs/tls.key", "id_
 
 
 @pytest.mark.parametrize("git", [True, False])
-def test_keys_are_sent_only_where_they_are_named(
-    folder: Path, git: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_are_sent_only_where_they_are_named(folder: Path, git: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     others = {".gitignore", "train.py", "lib/model.py", "lib/id_map.py", "environment.yml", "keys.py"}
     for name in {*KEYS, *others} - {".gitignore"}:
         write(folder, name, "x")
@@ -389,9 +387,7 @@ def nobody() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("step", ["packed", "compared"])
-async def test_a_file_that_cannot_be_read_is_named_with_what_to_do(
-    step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_that_cannot_be_read_is_named_with_what_to_do(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")  # root's git is not for everybody
     await asyncio.to_thread(int)  # nobody may not even read what Python would load for that
     with nobody() as folder:
@@ -431,9 +427,7 @@ def test_pipes_and_sockets_are_left_out(folder: Path, git: bool, monkeypatch: py
     if not git:
         monkeypatch.setenv("PATH", "")
     for includes in ([], ["*"]):
-        assert names(folder, includes=includes, excludes=["a.log", "data", "*.pyc"]) == before - {
-            "lib/model.py"
-        }
+        assert names(folder, includes=includes, excludes=["a.log", "data", "*.pyc"]) == before - {"lib/model.py"}
 
 
 def a_pipe(path: Path) -> None:
@@ -537,9 +531,7 @@ def test_homes_and_system_folders_are_never_sent(tmp_path: Path, monkeypatch: py
     assert state_folder.unfit(home / "project") == ""
 
 
-def test_a_temporary_folder_is_known_by_where_its_link_leads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_temporary_folder_is_known_by_where_its_link_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch, link = tmp_path / "scratch", tmp_path / "link"
     scratch.mkdir()
     link.symlink_to(scratch)
@@ -599,9 +591,7 @@ def state(folder: Path, *, marked: bool = True) -> Path:
 
 
 @pytest.mark.parametrize("git", [True, False])
-def test_no_state_folder_is_sent(
-    folder: Path, tmp_path: Path, git: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_state_folder_is_sent(folder: Path, tmp_path: Path, git: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     state(folder / "home")
     state(folder / "lib" / "another name", marked=False)
     write(folder, "cache/skyward/pools/p.1/agent.lock", "ours")  # of a host that shares this folder

@@ -156,9 +156,7 @@ def gang_frameworks_of(script: Path, *, whole: bool = False) -> list[str]:
 
 def _meets(module: ast.Module) -> bool:
     """Whether it makes the process group itself, for which ranks have what torchrun gives."""
-    named = (
-        each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "") for each in ast.walk(module)
-    )
+    named = (each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "") for each in ast.walk(module))
     return "init_process_group" in named
 
 
@@ -219,9 +217,7 @@ def _values(name: str, pairs: Sequence[str]) -> dict[str, Any]:
             raise
         for parameter, value in values.items():
             if isinstance(value, Text):
-                raise UsageError(
-                    f"{parameter} of plugin {name} is of a type that no text says: give it in Python"
-                )
+                raise UsageError(f"{parameter} of plugin {name} is of a type that no text says: give it in Python")
     return values
 
 

@@ -53,9 +53,7 @@ class ImageAsked:
         with of_field(FIELD):
             for name in self.secrets:
                 if not os.environ.get(name):
-                    raise UsageError(
-                        f"the shell has no {name}, which is to be a secret of the ranks: export it first"
-                    )
+                    raise UsageError(f"the shell has no {name}, which is to be a secret of the ranks: export it first")
                 if len(os.environ[name]) < SHORTEST:
                     raise UsageError(
                         f"{name} has fewer than {SHORTEST} characters, and could not be blanked in logs as a secret is"
@@ -77,9 +75,7 @@ class ImageAsked:
             return
         with of_field(FIELD):
             if not travels:
-                raise UsageError(
-                    f"ranks work in your own folder here, and nothing travels: leave {said[0]} out"
-                )
+                raise UsageError(f"ranks work in your own folder here, and nothing travels: leave {said[0]} out")
             if "includes" in said and (nothing := without_files(folder, self.lists["includes"])):
                 raise UsageError(f"includes: nothing in {resolved(folder)} is named by {', '.join(nothing)}")
 
@@ -114,9 +110,7 @@ def _parted(text: str) -> tuple[str, str]:
         raise UsageError(f"{name}: write what it is to be as {name}=VALUE")
     if is_secret_name(name.removeprefix("env.")) and name.startswith("env."):
         variable = name.removeprefix("env.")
-        raise UsageError(
-            f"{variable} is a secret by its name: write secret={variable}, and export it in the shell"
-        )
+        raise UsageError(f"{variable} is a secret by its name: write secret={variable}, and export it in the shell")
     if url_secrets(value):
         raise UsageError(f"{name} holds a password or token in a URL, and launches are kept: leave it out")
     if secret := _said_in(value):
@@ -209,9 +203,7 @@ def by_field(texts: Iterable[str]) -> Mapping[str, str]:
         if name.startswith("env."):
             name, value = "env", text.removeprefix("env.")
         found.setdefault("secrets" if name == "secret" else name, []).append(value)
-    return {
-        name: " && ".join(values) if name == "setup" else shlex.join(values) for name, values in found.items()
-    }
+    return {name: " && ".join(values) if name == "setup" else shlex.join(values) for name, values in found.items()}
 
 
 __all__ = [

@@ -158,9 +158,7 @@ class JobRequest:
             )
         else:
             selection = "first" if job.ordered and len(ways) > 1 else None
-            spec = pool_spec(
-                job.name or str(job.path), *ways, nodes=job.num_nodes, selection=selection, **asked
-            )
+            spec = pool_spec(job.name or str(job.path), *ways, nodes=job.num_nodes, selection=selection, **asked)
         return spec, notes
 
     def _ways(self, notes: list[str]) -> Iterator[Spec]:
@@ -180,13 +178,9 @@ class JobRequest:
                 f"machines: name one that is with --provider ({', '.join(sorted(here))})"
             )
         if lacking:
-            notes.append(
-                f"ways on {' and '.join(dict.fromkeys(lacking))} are left out: no such provider is here"
-            )
+            notes.append(f"ways on {' and '.join(dict.fromkeys(lacking))} are left out: no such provider is here")
         if not all(isinstance(each.provider, Offers) for each in found) and len(found) > 1:
-            notes.append(
-                f"of {len(found)} ways to have machines the first is taken: the others have no offers"
-            )
+            notes.append(f"of {len(found)} ways to have machines the first is taken: the others have no offers")
             found = found[:1]
         yield from found
 
@@ -288,9 +282,7 @@ def tasks_of(job: JobFile, folder: Path, *, setup: bool = True, cwd: str = "") -
         yield portable(call, folder)
 
 
-def tasks_on(
-    job: JobFile, pool: PoolView, folder: Path, *, run_alone: bool = False, setup: bool = True
-) -> list[Task]:
+def tasks_on(job: JobFile, pool: PoolView, folder: Path, *, run_alone: bool = False, setup: bool = True) -> list[Task]:
     """The same for a pool that is up, behind what brings its nodes what there is now of the job's working folder. On
     this machine the commands run in that folder itself, wherever the ranks of the pool work.
 
@@ -357,9 +349,7 @@ def _clone(url: str, ref: str, folder: Path) -> None:
                 env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=GIT_PATIENCE,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
-            raise JobFileError(
-                f"workdir: git did not bring {plain} within {GIT_PATIENCE / 60:g} minutes"
-            ) from error
+            raise JobFileError(f"workdir: git did not bring {plain} within {GIT_PATIENCE / 60:g} minutes") from error
         except OSError as error:
             raise JobFileError(f"workdir: git cannot bring {plain}: {error}") from error
         if done.returncode:

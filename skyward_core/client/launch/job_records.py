@@ -88,9 +88,7 @@ class KeptShell:
             UsageError: it cannot.
         """
         if self.why_not:
-            raise UsageError(
-                f"the text of {self.label} is not kept, for {self.why_not}: launch it again yourself"
-            )
+            raise UsageError(f"the text of {self.label} is not kept, for {self.why_not}: launch it again yourself")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"cwd": str(self.cwd)}
@@ -300,9 +298,7 @@ class KeptJob(KeptShell):
             target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_whole(target, self.text.encode())
         except OSError as error:
-            raise UsageError(
-                f"what was kept of {self.path} cannot be written to {target}: {error}"
-            ) from error
+            raise UsageError(f"what was kept of {self.path} cannot be written to {target}: {error}") from error
         return target
 
     @classmethod

@@ -208,11 +208,7 @@ class LaunchPlan:
         Raises:
             UsageError: nothing fits; says what comes nearest.
         """
-        return (
-            RentalPlan(nodes=0, attempts=())
-            if self.spec is None
-            else planned(self.spec, may_remember=may_remember)
-        )
+        return RentalPlan(nodes=0, attempts=()) if self.spec is None else planned(self.spec, may_remember=may_remember)
 
     @property
     def price_hourly(self) -> float:
@@ -244,11 +240,7 @@ class LaunchPlan:
             return ""
         most = size_in_words(float(self.spec.options.keep_outputs))
         named = " and ".join(self.spec.image.outputs)
-        kept = (
-            f"{named}, and the newest {most} of the rest"
-            if named
-            else f"the newest {most}, as no outputs are named"
-        )
+        kept = f"{named}, and the newest {most} of the rest" if named else f"the newest {most}, as no outputs are named"
         return f"its machines end with the pool, and with them what ranks write there. Before that comes home: {kept}"
 
     @property

@@ -61,9 +61,7 @@ class ScriptState:
         """What a script is now. Asks git, where there is one: not on an event loop."""
         until = monotonic() + PATIENCE
         found, folder = cls.of_file(script), str(script.absolute().parent)
-        commit = (
-            _git(folder, until, 1 << 10, "rev-parse", "--verify", "HEAD").strip().decode("ascii", "replace")
-        )
+        commit = _git(folder, until, 1 << 10, "rev-parse", "--verify", "HEAD").strip().decode("ascii", "replace")
         if not commit:
             return found
         # One look for names and patch. No program that an attribute of a file asks for is run.
@@ -73,17 +71,13 @@ class ScriptState:
         cut = len(told) >= _MOST_TOLD or len(patch) > MOST_DIFF
         if cut:
             patch = patch[:MOST_DIFF].rpartition(b"\n")[0] + b"\n"
-        return replace(
-            found, commit=commit, changed=tuple(names[:MOST_CHANGED]), diff=_without_secrets(patch), cut=cut
-        )
+        return replace(found, commit=commit, changed=tuple(names[:MOST_CHANGED]), diff=_without_secrets(patch), cut=cut)
 
     def since(self, before: ScriptState) -> list[str]:
         """What is otherwise now than it was before, in words."""
         said = []
         if before.script and before.script != self.script:
-            said.append(
-                "the script has changed since" if self.script else "the script cannot be read any more"
-            )
+            said.append("the script has changed since" if self.script else "the script cannot be read any more")
         if before.commit and before.commit != self.commit:
             now = f"{self.commit:.10}" if self.commit else "in no repository"
             said.append(f"it was of commit {before.commit:.10}, and is {now}")
@@ -131,13 +125,9 @@ class KeptLaunch:
         """
         request = self.request
         if arguments and request.script_args is not None:
-            raise UsageError(
-                "the run was of a whole script, which takes no --arg: what is its own goes behind --"
-            )
+            raise UsageError("the run was of a whole script, which takes no --arg: what is its own goes behind --")
         if script_args is not None and request.script_args is None:
-            raise UsageError(
-                "the run was of a function: give its arguments as --arg NAME=VALUE, not behind --"
-            )
+            raise UsageError("the run was of a function: give its arguments as --arg NAME=VALUE, not behind --")
         named = {text.partition("=")[0]: text for text in (*request.arguments, *arguments)}
         words = request.script_args if script_args is None else tuple(script_args)
         return replace(self, request=replace(request, arguments=tuple(named.values()), script_args=words))

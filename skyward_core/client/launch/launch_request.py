@@ -123,9 +123,7 @@ def how_given(setting: Setting | None, name: str, text: str) -> tuple[str, str]:
     return OPTIONS["settings"], f"{name}={text}"
 
 
-def with_hosts(
-    provider: str | None, hosts: str | None, settings: Sequence[str]
-) -> tuple[str | None, dict[str, str]]:
+def with_hosts(provider: str | None, hosts: str | None, settings: Sequence[str]) -> tuple[str | None, dict[str, str]]:
     """The provider that is meant, and its settings, of what a command line says.
 
     Args:
@@ -141,9 +139,7 @@ def with_hosts(
         provider = provider or _with_hosts()
         own = [each.name for each in settings_of(by_name(provider)) if each.option == HOSTS]
         if not own:
-            raise UsageError(
-                f"--hosts are reached over SSH, not by provider {provider}: leave one of them out"
-            )
+            raise UsageError(f"--hosts are reached over SSH, not by provider {provider}: leave one of them out")
         texts[own[0]] = hosts
     return provider, texts
 
@@ -159,9 +155,7 @@ def plugin_setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     plugin, _, parameter = name.strip().rpartition(".")
     if not (equals and plugin and parameter):
-        raise UsageError(
-            f"{OPTIONS['plugin_settings']} {text}: write a parameter of a plugin as PLUGIN.NAME=VALUE"
-        )
+        raise UsageError(f"{OPTIONS['plugin_settings']} {text}: write a parameter of a plugin as PLUGIN.NAME=VALUE")
     return name.strip(), value
 
 
@@ -209,9 +203,7 @@ def _asks(launching: bool) -> Ask:
     return script_interpreter_selection.ask if launching else script_interpreter_selection.read
 
 
-def _of_file(
-    found: Interpreter, image: Image, *, is_said: bool, ask: Ask
-) -> tuple[Interpreter, Packages | None]:
+def _of_file(found: Interpreter, image: Image, *, is_said: bool, ask: Ask) -> tuple[Interpreter, Packages | None]:
     folder = str(image.workdir or "")
     wanted, source = python_asked(image, folder)
     fits = satisfies(found.version, wanted)
@@ -223,11 +215,7 @@ def _of_file(
     if packages is None:
         return found, None
     was = found.source if found.chosen else "this program's own Python"
-    notes = (
-        ()
-        if fits
-        else (f"{was} was passed over: it is {found.version}, and {source} asks for Python {wanted}",)
-    )
+    notes = () if fits else (f"{was} was passed over: it is {found.version}, and {source} asks for Python {wanted}",)
     name = Path(packages.source).name
     return made_of(base, packages.added_to({}), name, (*found.notes, *notes)), packages
 
@@ -446,9 +434,7 @@ class LaunchRequest:
             function = find_function(Path(self.script), self.function)
         if self.sweep and function.is_generator:
             with of_field("sweep"):
-                raise UsageError(
-                    f"{function.name} is a generator function, and a sweep wants one result of each call"
-                )
+                raise UsageError(f"{function.name} is a generator function, and a sweep wants one result of each call")
         with of_field("arguments"):
             every = combinations(self.arguments) if self.sweep else [self.arguments]
             return function, next(parse_arguments(function, each) for each in every)
@@ -471,9 +457,7 @@ class LaunchRequest:
                     "leave one of them out"
                 )
             if self.arguments:
-                raise UsageError(
-                    f"{self.script} is run as a whole, and takes no --arg: what is its own goes behind --"
-                )
+                raise UsageError(f"{self.script} is run as a whole, and takes no --arg: what is its own goes behind --")
             return whole(Path(self.script), self.module)
 
     def spec(self) -> PoolSpec:
@@ -528,9 +512,7 @@ class LaunchRequest:
         if self.budget is not None:
             if not costs_money(provider):
                 with of_field("budget"):
-                    raise UsageError(
-                        f"machines of provider {provider.name} cost nothing: leave the budget out"
-                    )
+                    raise UsageError(f"machines of provider {provider.name} cost nothing: leave the budget out")
             said["budget"] = self.budget
         if self.wait_for_capacity is not None:
             if not isinstance(provider, Offers):
@@ -642,9 +624,7 @@ class LaunchRequest:
         understood = split_target(self.script + behind)
         if understood != (Path(self.script), self.function):
             meant = " and its function ".join(map(str, filter(None, understood)))
-            raise UsageError(
-                f"on a command line {self.script}{behind} means {meant}; give the file another name"
-            )
+            raise UsageError(f"on a command line {self.script}{behind} means {meant}; give the file another name")
         return (called or self.script) + behind
 
     def _said(self, name: str, option: str) -> Iterator[str]:

@@ -95,11 +95,7 @@ def save(name: str, request: LaunchRequest) -> Path:
     if not name.strip() or len(name) > LONGEST or not name.isprintable():
         raise UsageError(f"a preset's name has 1 to {LONGEST} characters, all of which can be seen")
     image_asked(request.image_settings)  # no secret is kept
-    values = {
-        each.name: value
-        for each in fields(request)
-        if (value := getattr(request, each.name)) != _unsaid(each)
-    }
+    values = {each.name: value for each in fields(request) if (value := getattr(request, each.name)) != _unsaid(each)}
     if request.script == NOWHERE:
         del values["script"]
     return settings_editing.save(name, {key: _written(value) for key, value in values.items()})
@@ -133,9 +129,7 @@ def without_unknown(request: LaunchRequest) -> tuple[LaunchRequest, list[str]]:
     known = {param.name for param in function.params}
     gone = [text for text in request.arguments if text.partition("=")[0].strip() not in known]
     left = [text for text in request.arguments if text not in gone]
-    takes = [
-        f"{function.name} takes no argument {field(text.partition('=')[0].strip())} any more" for text in gone
-    ]
+    takes = [f"{function.name} takes no argument {field(text.partition('=')[0].strip())} any more" for text in gone]
     return replace(request, arguments=left), takes
 
 
@@ -187,9 +181,7 @@ def _known_settings(provider: str, settings: Mapping[str, str], said: list[str])
             said.append(f"provider {field(provider)} has no setting {field(name)} any more")
 
 
-def _known_parameters(
-    plugins: Sequence[str], given: Mapping[str, str], said: list[str]
-) -> Iterator[tuple[str, str]]:
+def _known_parameters(plugins: Sequence[str], given: Mapping[str, str], said: list[str]) -> Iterator[tuple[str, str]]:
     known = {each.name for each in parameter_fields(plugins)}
     for name, text in given.items():
         if name in known:
@@ -205,9 +197,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_texts(value: Any) -> bool:
-    return (
-        isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(e, str) for e in value)
-    )
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(e, str) for e in value)
 
 
 _FITS: Mapping[str, Callable[[Any], bool]] = {

@@ -59,9 +59,7 @@ def written(
     if plan.spec is None:
         pool, kept = f"sky.attach({plan.pool.name!r})", ""
     else:
-        lines = "".join(
-            f"    {each},\n" for each in _compute(plan, plan.spec, name, provider, settings, source)
-        )
+        lines = "".join(f"    {each},\n" for each in _compute(plan, plan.spec, name, provider, settings, source))
         pool, kept = f"sky.Compute(\n{lines})", _ENDS if plan.keep else ""
     with of_field("script"):
         imported, function = ("", "") if plan.whole else _function(plan, source)
@@ -105,8 +103,7 @@ class _Source:
     def variables(self, env: Mapping[str, str]) -> str:
         """A dictionary of variables, in which secrets are named."""
         pairs = [
-            f"{name!r}: {self.of_shell(name) if name in self.secrets else repr(value)}"
-            for name, value in env.items()
+            f"{name!r}: {self.of_shell(name) if name in self.secrets else repr(value)}" for name, value in env.items()
         ]
         return f"{{{', '.join(pairs)}}}"
 
@@ -223,9 +220,7 @@ def _arguments(plan: LaunchPlan, source: _Source) -> Iterator[str]:
     by_position = values.pop(rest, []) if rest else []
     for each in _leading(plan) if by_position else _positional_only(plan):
         if each not in values:
-            raise UsageError(
-                f"give {each} of {plan.function.name}, too: what comes behind it goes by its place"
-            )
+            raise UsageError(f"give {each} of {plan.function.name}, too: what comes behind it goes by its place")
         yield source.of(values.pop(each))
     yield from map(source.of, by_position)
     for name, value in values.items():

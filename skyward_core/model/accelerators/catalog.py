@@ -157,9 +157,7 @@ def within(text: str) -> Entry | None:
         text: the model, as a driver says it; of several, by commas, the first.
     """
     words = re.split(r"[\s-]+", text.partition(",")[0])
-    spans = (
-        (end - start, start, end) for start in range(len(words)) for end in range(start + 1, len(words) + 1)
-    )
+    spans = ((end - start, start, end) for start in range(len(words)) for end in range(start + 1, len(words) + 1))
     for _, start, end in sorted(spans, key=lambda span: (-span[0], span[1])):
         if (found := _index().get(key(" ".join(words[start:end])))) is not None:
             return found
@@ -307,18 +305,14 @@ class Accelerator:
             elif self.count == int(self.count):
                 object.__setattr__(self, "count", int(self.count))
         if not 0 < self.part <= 1 or (self.part < 1 and self.count != 1):
-            raise UsageError(
-                f"{self.part:g} of {self.count} {entry.name}: a part is one of a single accelerator"
-            )
+            raise UsageError(f"{self.part:g} of {self.count} {entry.name}: a part is one of a single accelerator")
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
             raise UsageError(
                 f"{self.count!r} is no number of {entry.name} per node: use a whole number from 1, or a part of one"
             )
         sizes = [variant.memory_gb for variant in entry.variants]
         if self.memory_gb is not None and self.memory_gb not in sizes:
-            raise UsageError(
-                f"{entry.name} comes with {_or(f'{s:g}GB' for s in sizes)}, not {self.memory_gb:g}GB"
-            )
+            raise UsageError(f"{entry.name} comes with {_or(f'{s:g}GB' for s in sizes)}, not {self.memory_gb:g}GB")
         if self.mig is not None:
             object.__setattr__(self, "mig", self.mig.lower())
             if not self.variants:
@@ -515,9 +509,7 @@ def parse(text: str) -> Accelerator:
     if found := _COUNT.fullmatch(rest):
         rest = found["rest"]
         if not _NUMBER.fullmatch(found["count"]):
-            raise UsageError(
-                f"{text!r}: {found['count']!r} is no number of accelerators; write {rest}:8 for eight"
-            )
+            raise UsageError(f"{text!r}: {found['count']!r} is no number of accelerators; write {rest}:8 for eight")
         count = float(found["count"])
     if found := _MIG.fullmatch(rest):
         rest, mig = found["rest"], found["mig"]
@@ -568,9 +560,7 @@ def resolve(value: Accelerator | Factory | Callable[[], Accelerator] | str | Non
         case Factory():
             return value()
         case _:
-            raise UsageError(
-                f"{value!r} is no accelerator: write accelerator='A100:8' or accelerators.A100(count=8)"
-            )
+            raise UsageError(f"{value!r} is no accelerator: write accelerator='A100:8' or accelerators.A100(count=8)")
 
 
 def _gigabytes(memory: str | float | None) -> float | None:

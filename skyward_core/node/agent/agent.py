@@ -149,9 +149,7 @@ class Agent:
         phases = Phases(self._audience.broadcast)
         self._slots = Slots(state, self._audience, self._desk, phases)
         self._fail_fast = FailFast(state, self._slots)
-        self._requests = Requests(
-            state, self._audience, self._desk, self._slots, phases, self._fail_fast, self
-        )
+        self._requests = Requests(state, self._audience, self._desk, self._slots, phases, self._fail_fast, self)
         self._end = asyncio.Event()
         self._notices: NoticeDesk | None = None
         self._meter: Meter | None = None

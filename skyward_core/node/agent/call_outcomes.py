@@ -223,9 +223,7 @@ class CallDesk:
 
     # -- how they end ------------------------------------------------------------------------------------
 
-    def judged(
-        self, call: Call, header: WorkerOutcome, killed: str, process: Process | None = None
-    ) -> WorkerOutcome:
+    def judged(self, call: Call, header: WorkerOutcome, killed: str, process: Process | None = None) -> WorkerOutcome:
         """An outcome as its worker tells it, with what only the agent knows.
 
         Args:
@@ -244,9 +242,7 @@ class CallDesk:
         elif header["kind"] == "raised":
             self._note_full_disk(header)
             if process is not None:
-                error_of(
-                    self._state.config.paths.error_file(process.pid)
-                )  # says the same, and is no later call's
+                error_of(self._state.config.paths.error_file(process.pid))  # says the same, and is no later call's
         elif header["kind"] == "exited" and process is not None:
             told |= self._in_own_words(header, process)
         return header

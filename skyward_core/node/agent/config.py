@@ -110,9 +110,7 @@ class AgentConfig:
 
     def with_gpus(self, models: Sequence[str]) -> AgentConfig:
         """The same, of a node with these GPUs."""
-        return self.changed(
-            accelerators=len(models), accelerator=", ".join(dict.fromkeys(filter(None, models)))
-        )
+        return self.changed(accelerators=len(models), accelerator=", ".join(dict.fromkeys(filter(None, models))))
 
     @property
     def may_have_gpus(self) -> bool:

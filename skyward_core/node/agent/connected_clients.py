@@ -77,9 +77,7 @@ class Audience:
         for connection in list(self._open):
             connection.send(header)
 
-    def broadcast(
-        self, header: Mapping[str, Any], skip: Connection | None = None, *, soon: bool = False
-    ) -> None:
+    def broadcast(self, header: Mapping[str, Any], skip: Connection | None = None, *, soon: bool = False) -> None:
         """Tell those that watch; with ``soon`` it may wait a moment for what follows."""
         watching = [each for each, client in self._open.items() if client.watches and each is not skip]
         data = frame(header) if watching else b""

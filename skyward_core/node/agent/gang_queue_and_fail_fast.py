@@ -78,9 +78,7 @@ class FailFast:
         return int(self._listener.getsockname()[1])
 
     async def _open(self, listener: socket.socket) -> None:
-        self._server = await asyncio.get_running_loop().create_server(
-            self._accept, sock=listener, backlog=AT_ONCE
-        )
+        self._server = await asyncio.get_running_loop().create_server(self._accept, sock=listener, backlog=AT_ONCE)
 
     def learn(self, line: GangLine | None) -> None:
         """How the nodes of the new epoch reach one another; None where a failure is to stop nobody."""
@@ -96,9 +94,7 @@ class FailFast:
             return
         for record in self._state.register.records.values():
             if record.kind == "broadcast" and record.epoch == gang.epoch and record.run not in self._telling:
-                untold = [
-                    at for at in line["nodes"] if at[0] != here and (record.run, at[0]) not in self._told
-                ]
+                untold = [at for at in line["nodes"] if at[0] != here and (record.run, at[0]) not in self._told]
                 if untold and self._is_left(record.run, record.ended_at):
                     task = asyncio.create_task(self._tell(record.run, gang.epoch, line["key"], untold))
                     self._telling[record.run] = task

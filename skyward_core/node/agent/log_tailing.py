@@ -249,9 +249,7 @@ class LogLimit:
             f"\nskyward: this run has printed {self._limit:,} bytes here, which is its limit "
             "(Options(log_limit=...)); what it prints from here on is dropped\n"
         ).encode()
-        with open(
-            self._path, "r+b", buffering=0
-        ) as file:  # a descriptor that appends would put it at the end
+        with open(self._path, "r+b", buffering=0) as file:  # a descriptor that appends would put it at the end
             os.pwrite(file.fileno(), said, at)
             os.ftruncate(file.fileno(), at + len(said))
         self.most, self._is_cut = at + len(said), True

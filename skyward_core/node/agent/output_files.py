@@ -164,9 +164,7 @@ class OutputDesk:
     async def _give(self, connection: Connection, header: ClientOutput) -> None:
         told = {"t": "data", "id": header["id"], "last": True}
         try:
-            file = await asyncio.to_thread(
-                OutputFile, self._state.config.cwd, header["path"], header["version"]
-            )
+            file = await asyncio.to_thread(OutputFile, self._state.config.cwd, header["path"], header["version"])
             try:
                 pieces = file.pieces(header.get("at", 0))
                 while connection.open and (data := await asyncio.to_thread(next, pieces, b"")):

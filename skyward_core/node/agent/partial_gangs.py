@@ -165,12 +165,7 @@ class Team:
         outcome = stands.outcome
         if outcome is None:
             raise RuntimeError("a part that has ended has no outcome")
-        logs = {
-            name: span
-            for part in self.parts
-            if part.outcome
-            for name, span in part.outcome.get("log", {}).items()
-        }
+        logs = {name: span for part in self.parts if part.outcome for name, span in part.outcome.get("log", {}).items()}
         told: AgentOutcome = outcome | {"log": logs} if logs else outcome
         told.pop("ends", None)  # its process is the block's affair
         self._over(self, told, stands.result)
@@ -274,9 +269,7 @@ class Blocks:
         """
         has = len(self._slots)
         if not 1 < call.width < has or has % call.width:
-            raise WireError(
-                f"node {self._state.config.node} has no blocks of {call.width} ranks: it has {has}"
-            )
+            raise WireError(f"node {self._state.config.node} has no blocks of {call.width} ranks: it has {has}")
 
     def take(self, call: Call) -> None:
         """A call has come."""
@@ -331,9 +324,7 @@ class Blocks:
 
     def withdraw(self) -> None:
         """There is another gang: what no block has begun waits until clients know that this one is spent, too."""
-        waits = [
-            each for each in self._teams if not each.begun and all(not part.outcome for part in each.parts)
-        ]
+        waits = [each for each in self._teams if not each.begun and all(not part.outcome for part in each.parts)]
         for team in reversed(waits):
             for slot, part in zip(self._slots_of(team.block), team.parts, strict=True):
                 slot.queue.remove(part)
@@ -352,9 +343,7 @@ class Blocks:
 
     def _price(self, block: RankBlock) -> tuple[int, bool]:
         """How long a call may wait there: what its ranks have to do, and whether their processes are to be new."""
-        new = any(
-            p is None or not block.fits(p, self._state.gang.renewed) for p in (s.process for s in block.slots)
-        )
+        new = any(p is None or not block.fits(p, self._state.gang.renewed) for p in (s.process for s in block.slots))
         return max(slot.load for slot in self._slots_of(block)), new
 
     def _slots_of(self, block: RankBlock) -> Sequence[Slot]:

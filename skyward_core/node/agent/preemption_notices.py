@@ -139,17 +139,13 @@ class NoticeDesk:
     # -- of this node ------------------------------------------------------------------------------------
 
     def _complain(self, why: str) -> None:
-        self._desk.complain(
-            f"node {self._node}: nobody tells whether its machine is about to be taken back: {why}"
-        )
+        self._desk.complain(f"node {self._node}: nobody tells whether its machine is about to be taken back: {why}")
 
     def _hear(self, told: dict[str, Any]) -> None:
         if isinstance(why := told.get("error"), str):
             self._complain(why[:200])
         kind, left = told.get("kind"), told.get("left")
-        if kind not in NOTICES or not (
-            left is None or (type(left) in (int, float) and 0 <= left <= LONGEST_NOTICE)
-        ):
+        if kind not in NOTICES or not (left is None or (type(left) in (int, float) and 0 <= left <= LONGEST_NOTICE)):
             return
         ends = None if left is None or kind == "rebalance" else monotonic() + left
         known = self._state.notices
@@ -215,9 +211,7 @@ class NoticeDesk:
                 json.dump([each.to_json() for each in self._written.values()], file)
             Path(f"{path}.part").replace(path)
         except OSError as error:
-            self._desk.complain(
-                f"node {self._node}: ranks are not told that machines are taken back: {error}"
-            )
+            self._desk.complain(f"node {self._node}: ranks are not told that machines are taken back: {error}")
 
     def _wake_ranks(self) -> None:
         for slot in self._slots.all:

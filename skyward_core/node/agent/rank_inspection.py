@@ -52,11 +52,7 @@ class LookDesk:
 
     async def _stacks(self, connection: Connection, header: ClientStacks) -> None:
         wanted = header.get("ranks")
-        slots = [
-            slot
-            for slot in self._slots.all
-            if (wanted is None or slot.rank in wanted) and not _is_beside(slot)
-        ]
+        slots = [slot for slot in self._slots.all if (wanted is None or slot.rank in wanted) and not _is_beside(slot)]
         program = await asyncio.to_thread(stack_sampling.find, self._state.config.python)
         until = asyncio.get_running_loop().time() + LONGEST
         told = await asyncio.gather(
@@ -110,9 +106,7 @@ class LookDesk:
                 told = {"error": str(error)}
             finally:
                 self._profiles -= 1
-        connection.send(
-            {"t": "known", "id": header["id"]} | told, self._state.redactor.data(self._places.in_raw(data))
-        )
+        connection.send({"t": "known", "id": header["id"]} | told, self._state.redactor.data(self._places.in_raw(data)))
 
 
 def _is_beside(slot: Slot) -> bool:
@@ -200,9 +194,7 @@ class _Visit:
         self.over = False
         self._line: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._turn = asyncio.Lock()
-        self._said = self._held = (
-            b""  # the last of what was given out, and what may be the beginning of a secret
-        )
+        self._said = self._held = b""  # the last of what was given out, and what may be the beginning of a secret
         self._timer = asyncio.get_running_loop().call_later(PATIENCE, self.end)
 
     async def begin(self, places: list[str]) -> None:

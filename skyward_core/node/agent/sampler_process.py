@@ -17,10 +17,7 @@ from skyward_core.node.agent.worker_processes import mark, signal_group
 from skyward_core.protocol.frame_codec import CHUNK
 from skyward_core.protocol.node_paths import sample_files
 
-START = (
-    "import sys; sys.path[:] = {!a};"
-    "from skyward_core.node.machine_metrics.sampler import main; main(*sys.argv[1:])"
-)
+START = "import sys; sys.path[:] = {!a};from skyward_core.node.machine_metrics.sampler import main; main(*sys.argv[1:])"
 PERIOD = 1.0  # seconds between samples, and between looks at what has come
 PIECE = CHUNK // 4
 LOOK = 5.0  # seconds

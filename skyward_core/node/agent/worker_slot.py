@@ -181,9 +181,7 @@ ENDING = 60.0  # seconds, at least, that one has to end which nobody stops: its 
 SPENT = -1  # the epoch of a process that has left its gang, and takes no other call
 PARTING = 1.0  # seconds that a call's outcome waits for the end of the worker that it ended
 
-Step = Literal[
-    "wait", "start", "send away", "replace", "set up", "look around", "hand back", "hand over", "begin"
-]
+Step = Literal["wait", "start", "send away", "replace", "set up", "look around", "hand back", "hand over", "begin"]
 
 
 class Node(Protocol):
@@ -531,9 +529,7 @@ class Slot:
         if gang.epoch > self._state.gang.epoch:
             self._state.learn_gang(gang)
             if gang.apps and self._apps.process is None:
-                self._others.break_gang(
-                    "the process of its plugins' around_app ended with the agent before this one"
-                )
+                self._others.break_gang("the process of its plugins' around_app ended with the agent before this one")
 
     def enter(self, phase: str, age: float = 0.0) -> None:
         """Its process is at that since so many seconds; a rank's further workers are nobody's news."""
@@ -641,9 +637,7 @@ class Slot:
         gang = self._state.gang
         if process.life is not None:
             process.life.broken = process.life.broken or why
-        elif (
-            self.number == 0 and process.epoch is not None and process.epoch == gang.epoch and not gang.alone
-        ):
+        elif self.number == 0 and process.epoch is not None and process.epoch == gang.epoch and not gang.alone:
             process.epoch, self.left = SPENT, gang.epoch
             self._others.spend_gang(why)
 

@@ -129,11 +129,7 @@ def sweep(root: str) -> None:
     for name in os.listdir(root):
         part = os.path.join(root, name)
         # What a client was killed while it sent.
-        if (
-            name.endswith(".part")
-            and os.path.isdir(part)
-            and time.time() - os.stat(part).st_mtime > PART_KEPT
-        ):
+        if name.endswith(".part") and os.path.isdir(part) and time.time() - os.stat(part).st_mtime > PART_KEPT:
             import shutil
 
             shutil.rmtree(part, ignore_errors=True)

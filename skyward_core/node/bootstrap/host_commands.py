@@ -180,8 +180,4 @@ def gpus() -> list[str]:
         return []
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     said = subprocess.run(query, capture_output=True, text=True, check=False, timeout=20)
-    return (
-        said.stdout.strip().splitlines()
-        if said.returncode == 0
-        else [said.stdout.strip() or "nvidia-smi fails"]
-    )
+    return said.stdout.strip().splitlines() if said.returncode == 0 else [said.stdout.strip() or "nvidia-smi fails"]

@@ -83,9 +83,7 @@ def _end() -> None:
 
 def _tell(pids: Iterable[int], number: int) -> None:
     for pid in pids:
-        with contextlib.suppress(
-            ProcessLookupError, PermissionError
-        ):  # it has ended; it is sudo's, and ends by itself
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended; it is sudo's, and ends by itself
             os.kill(pid, number)
 
 
@@ -118,9 +116,7 @@ EXTRA_PATH = ("~/.local/bin", "~/.cargo/bin", "/usr/local/bin", "/usr/bin", "/bi
 
 # What runs a function of this package's in any interpreter of this version: a folder or the bundle is where it is.
 ROOT = str(Path(__file__).parents[3])
-_MAIN = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from skyward_core.node.bootstrap.{0} import main; main()"
-)
+_MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from skyward_core.node.bootstrap.{0} import main; main()"
 
 
 class EnvironmentFailed(OSError):
@@ -320,17 +316,13 @@ def _variables(env: Mapping[str, str], indexes: Sequence[Mapping[str, Any]]) -> 
     variables["PIP_DISABLE_PIP_VERSION_CHECK"] = variables["PIP_NO_INPUT"] = "1"
     variables["DEBIAN_FRONTEND"] = "noninteractive"
     if indexes:
-        everybodys = [
-            (number, str(each["url"])) for number, each in enumerate(indexes) if not each.get("packages")
-        ]
+        everybodys = [(number, str(each["url"])) for number, each in enumerate(indexes) if not each.get("packages")]
         urls = [url for _, url in everybodys]
         variables["PIP_EXTRA_INDEX_URL"] = " ".join([*urls, variables.get("PIP_EXTRA_INDEX_URL", "")]).strip()
         variables["UV_INDEX"] = " ".join(f"{index_name(number)}={url}" for number, url in everybodys)
         variables |= dict(logins(indexes))
         # By number, as long as it takes: _netrc() takes credentials out of them, too.
-        variables |= {
-            _address(number): str(each["url"]) for number, each in enumerate(indexes) if each.get("packages")
-        }
+        variables |= {_address(number): str(each["url"]) for number, each in enumerate(indexes) if each.get("packages")}
     return variables
 
 
@@ -434,9 +426,7 @@ def installed_with(python: str, root: str = ROOT) -> dict[str, str]:
     return dict(found)
 
 
-def _install(
-    python: str, folder: Path, image: Mapping[str, Any], variables: dict[str, str], emit: Emit
-) -> None:
+def _install(python: str, folder: Path, image: Mapping[str, Any], variables: dict[str, str], emit: Emit) -> None:
     requirements, indexes = list(image.get("pip") or ()), image.get("pip_indexes") or ()
     uv = shutil.which("uv", path=variables["PATH"])
     target = str(folder / "bin" / "python")
@@ -523,14 +513,10 @@ def _have_found(folder: Path, packages: Sequence[Sequence[str]]) -> None:
         (site / "folders.pth").write_text(entries, encoding="utf-8")
 
 
-def _limits(
-    folder: Path, image: Mapping[str, Any], there: Mapping[str, str], never: Sequence[str]
-) -> list[str]:
+def _limits(folder: Path, image: Mapping[str, Any], there: Mapping[str, str], never: Sequence[str]) -> list[str]:
     """Options that keep installers to what an image limits, to what it has pinned, and to versions that are there."""
     exact = [line for line in wanted_by({PINNED: image.get(PINNED)}) if "==" in line.partition(";")[0]]
-    text = constraints(there, never) + "".join(
-        f"{each}\n" for each in [*exact, *(image.get("constraints") or ())]
-    )
+    text = constraints(there, never) + "".join(f"{each}\n" for each in [*exact, *(image.get("constraints") or ())])
     if not text:
         return []
     path = folder / "constraints.txt"

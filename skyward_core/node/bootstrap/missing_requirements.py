@@ -61,9 +61,7 @@ def _is_met(text: str) -> bool | None:
         return False
 
 
-def _lacking(
-    packaging: Any, text: str, extras: Sequence[str], seen: set[tuple[str, tuple[str, ...]]]
-) -> list[str]:
+def _lacking(packaging: Any, text: str, extras: Sequence[str], seen: set[tuple[str, tuple[str, ...]]]) -> list[str]:
     try:
         wanted = packaging.Requirement(text)
     except packaging.InvalidRequirement:

@@ -85,8 +85,7 @@ def unasked(requirements: Sequence[str], indexes: Sequence[Index]) -> list[str]:
 def constraints(versions: Mapping[str, str], never: Sequence[str]) -> str:
     """What installers must not go beyond: the versions that are there, and of some packages none at all."""
     return "".join(
-        [f"{package}=={version}\n" for package, version in versions.items()]
-        + [f"{each}<0\n" for each in never]
+        [f"{package}=={version}\n" for package, version in versions.items()] + [f"{each}<0\n" for each in never]
     )
 
 

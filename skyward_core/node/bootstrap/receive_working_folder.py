@@ -168,9 +168,7 @@ class Copy:
         """Whether these are the very files that were sent last."""
         return self.list.exists() and self._sent[0] == {item.path: item for item in items}
 
-    def apply(
-        self, items: Sequence[Item], same: Iterable[int], wanted: Iterable[int], contents: Source
-    ) -> None:
+    def apply(self, items: Sequence[Item], same: Iterable[int], wanted: Iterable[int], contents: Source) -> None:
         """Make the copy like the items: write what was wanted, take over times, remove what is no longer there, and
         what the contents say has vanished.
 
@@ -261,9 +259,7 @@ class Copy:
                 return
         elif not self._is_of_ranks(name, found):
             return
-        names = (
-            f"{path.name}{OF_RANKS}{f'-{number}' if number > 1 else ''}" for number in itertools.count(1)
-        )
+        names = (f"{path.name}{OF_RANKS}{f'-{number}' if number > 1 else ''}" for number in itertools.count(1))
         kept = next(aside for each in names if not os.path.lexists(aside := path.with_name(each)))
         path.rename(kept)
         self._say(f"{name} was changed by you and by ranks: what they wrote is kept there as {kept.name}")

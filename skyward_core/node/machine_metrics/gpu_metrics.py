@@ -47,24 +47,17 @@ class Amd:
                 self._add(os.path.join(folder, card, "device"))
 
     def _add(self, device: str) -> None:
-        if _read(os.path.join(device, "vendor")) != VENDOR or not _read(
-            os.path.join(device, "gpu_busy_percent")
-        ):
+        if _read(os.path.join(device, "vendor")) != VENDOR or not _read(os.path.join(device, "gpu_busy_percent")):
             return
         files = [(figure, os.path.join(device, name), unit) for figure, name, unit in _FILES]
         for sensors in _names(os.path.join(device, "hwmon")):
-            files += [
-                (figure, os.path.join(device, "hwmon", sensors, name), unit)
-                for figure, name, unit in _SENSORS
-            ]
+            files += [(figure, os.path.join(device, "hwmon", sensors, name), unit) for figure, name, unit in _SENSORS]
         self._files.append(files)
         number = len(self.devices)
         told = _read(os.path.join(device, "unique_id"))
         model = _read(os.path.join(device, "product_name")) or "AMD GPU"
         bus = os.path.basename(os.path.realpath(device))
-        self.devices.append(
-            {"id": told or f"card{number}", "model": model, "number": str(number), "bus": bus}
-        )
+        self.devices.append({"id": told or f"card{number}", "model": model, "number": str(number), "bus": bus})
 
     def read(self, now: float) -> list[dict[str, float]]:
         """The figures of each now, in the order of :attr:`devices`."""
@@ -238,11 +231,7 @@ def xid_of(line: str) -> tuple[str, int] | None:
     _, said, rest = line.partition(_BEFORE)
     bus, said_too, rest = rest.partition(_BEHIND)
     number = rest.partition(",")[0].strip()
-    if (
-        not (said and said_too)
-        or len(bus) > 20
-        or not (number.isascii() and number.isdigit() and len(number) < 5)
-    ):
+    if not (said and said_too) or len(bus) > 20 or not (number.isascii() and number.isdigit() and len(number) < 5):
         return None
     return place(bus), int(number)
 
@@ -404,9 +393,7 @@ class _Gpu:
             figures |= self._ask("nvlink", self._nvlink, now)
             if seldom:
                 for name, question in _SELDOM.items():
-                    self._kept |= self._ask(
-                        name, lambda question=question: question(self._nvml, self._handle)
-                    )
+                    self._kept |= self._ask(name, lambda question=question: question(self._nvml, self._handle))
             if waits:
                 self._kept |= self._ask("pcie", _pcie, self._nvml, self._handle)
         except self._nvml.NVMLError_GpuIsLost:
@@ -447,11 +434,7 @@ class _Gpu:
             raise nvml.NVMLError_NotSupported
         counts = [int(value.value.ullVal) for value in values]
         before, self._links = self._links, (now, counts)
-        if (
-            before is None
-            or now <= before[0]
-            or any(new < old for new, old in zip(counts, before[1], strict=True))
-        ):
+        if before is None or now <= before[0] or any(new < old for new, old in zip(counts, before[1], strict=True)):
             return {}
         rates = [1024 * (new - old) / (now - before[0]) for new, old in zip(counts, before[1], strict=True)]
         return {"nvlink_out": round(rates[0]), "nvlink_in": round(rates[1])}

@@ -67,9 +67,7 @@ class Host:
             return {}
         # A counter that went back was begun anew: a card was taken out, say.
         grown = {
-            name: count - before[name]
-            for name, count in counters.items()
-            if name in before and count >= before[name]
+            name: count - before[name] for name, count in counters.items() if name in before and count >= before[name]
         }
         busy, all_of_it = grown.pop("busy", 0.0), grown.pop("ticks", 0.0)
         rates = {name: round(count / passed, 1) for name, count in grown.items()}

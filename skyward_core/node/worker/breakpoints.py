@@ -23,9 +23,7 @@ from skyward_core.runtime.instance_info import VARIABLE, InstanceInfo, enter, in
 
 LATE = 10.0  # seconds after which a rank says that nobody has come
 
-_told: set[tuple[str, str, int]] = (
-    set()
-)  # run, file and line, where nobody came, and of which the log has a line
+_told: set[tuple[str, str, int]] = set()  # run, file and line, where nobody came, and of which the log has a line
 _stdin = sys.__stdin__  # what is sys.stdin now may be in its place already
 _left: set[str] = set()  # runs whose debugging somebody has ended: none waits there any more
 _visitors: dict[int, Any] = {}  # debuggers with a person there, by thread
@@ -73,9 +71,7 @@ def catch(pdb: Any, wait: float, path: str, process: int) -> None:
     def at_line(**given: Any) -> None:
         """Stop here; with a ``header`` that is said first."""
         at = sys._getframe(1)
-        own = (
-            debugger(at, at.f_lineno, "comes to a breakpoint at") if _reads_nothing(sys.stdin) else pdb.Pdb()
-        )
+        own = debugger(at, at.f_lineno, "comes to a breakpoint at") if _reads_nothing(sys.stdin) else pdb.Pdb()
         if own is not None:
             if (header := given.pop("header", None)) is not None:
                 own.message(header)

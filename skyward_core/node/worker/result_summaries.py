@@ -225,9 +225,7 @@ def _sketch(value: Any, depth: int) -> str:
 
 
 # As Python has them: a metaclass may define attributes of these names, and a class any ``__module__``.
-_NAME, _QUALNAME, _MODULE = (
-    type.__dict__[name].__get__ for name in ("__name__", "__qualname__", "__module__")
-)
+_NAME, _QUALNAME, _MODULE = (type.__dict__[name].__get__ for name in ("__name__", "__qualname__", "__module__"))
 
 
 def full_name(kind: type) -> str:

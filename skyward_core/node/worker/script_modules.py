@@ -266,9 +266,7 @@ class ScriptNames:
 
     def _stand_in(self) -> str:
         loaded = [each for each in self._latest if each is not None]
-        if (
-            not loaded or sys.modules.get(MAIN) is not self._main
-        ):  # a whole script is in its place: it has a file
+        if not loaded or sys.modules.get(MAIN) is not self._main:  # a whole script is in its place: it has a file
             return ""
         if not loaded[-1].stand_in:
             sources = [each.source for each in loaded]
@@ -418,9 +416,7 @@ def _is_script(space: dict[str, Any]) -> bool:
 
 
 def _move(made: Any) -> None:
-    line = vars(made).get(
-        "__firstlineno__"
-    )  # of a class; to Python that belongs to the module, and goes with it
+    line = vars(made).get("__firstlineno__")  # of a class; to Python that belongs to the module, and goes with it
     with suppress(Exception):  # a class may refuse
         made.__module__ = MAIN
         if line is not None:

@@ -52,9 +52,7 @@ class Children:
             with self._lock:
                 for stream, (readable, _) in self._pipes.items():
                     with suppress(BlockingIOError):
-                        while identity(readable) == self._ours[readable] and (
-                            data := os.read(readable, PIECE)
-                        ):
+                        while identity(readable) == self._ours[readable] and (data := os.read(readable, PIECE)):
                             self._write(stream, data)
 
     def _patch(self, subprocess: Any) -> None:

@@ -94,9 +94,7 @@ class StopSignal:
         self._note_handlers()
         self._unraisable, sys.unraisablehook = sys.unraisablehook, self._discarded
         threading.Thread(target=self._watch, args=(readable,), name="stop-watch", daemon=True).start()
-        os.register_at_fork(
-            before=self._hold_back, after_in_parent=self._let_through, after_in_child=self._forget
-        )
+        os.register_at_fork(before=self._hold_back, after_in_parent=self._let_through, after_in_child=self._forget)
 
     def _hold_back(self) -> None:
         """A child that user code forks gets no SIGTERM before it takes it as every process does: what it wrote to the

@@ -221,11 +221,7 @@ class WorkerProcess:
         if not self._used:
             self._flush()
             os._exit(code)  # no user code was here
-        if (
-            (used := sys.modules.get("skyward_core.runtime.instance_info"))
-            and used.why()
-            and not self._orphaned
-        ):
+        if (used := sys.modules.get("skyward_core.runtime.instance_info")) and used.why() and not self._orphaned:
             grace = 0  # nobody waits for it: it ends as a script does, in its own time
         if grace:
             share = 1 if self._orphaned else 0.9
@@ -353,11 +349,7 @@ class WorkerProcess:
             answer["joined"] = True
         if self._stop.ending:
             exit_code = 128 + signal.SIGTERM if exit_code is None else exit_code
-        elif (
-            exit_code is None
-            and (used := sys.modules.get("skyward_core.runtime.instance_info"))
-            and used.why()
-        ):
+        elif exit_code is None and (used := sys.modules.get("skyward_core.runtime.instance_info")) and used.why():
             answer["ends"], exit_code = used.why(), 0
         answer["seconds"] = perf_counter() - started
         if self._phase == "importing":  # and nothing came of it
@@ -561,9 +553,7 @@ def _loaded(what: str, load: Callable[[], T]) -> T:
 def _want(run: str, index: int, items: FedItems, *, again: bool = False) -> WorkerWant:
     begin, end = items.wants
     want: WorkerWant = {"t": "want", "run": run, "i": index, "arg": items.number, "next": begin, "until": end}
-    return (
-        want | {"again": True} if again or not begin else want
-    )  # an earlier attempt at the call may have asked, too
+    return want | {"again": True} if again or not begin else want  # an earlier attempt at the call may have asked, too
 
 
 class _Window:

@@ -64,9 +64,7 @@ def read(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         table = {key.removeprefix(f"{name}_"): value for key, value in table.items()}
         if name == "deepspeed" and table.keys() & set(_DEEPSPEED):
             if more := table.keys() - set(_DEEPSPEED):
-                raise UsageError(
-                    f"deepspeed has no {' and no '.join(sorted(more))} beside Accelerate's own words"
-                )
+                raise UsageError(f"deepspeed has no {' and no '.join(sorted(more))} beside Accelerate's own words")
             parameters[name] = {}
             variables |= {f"ACCELERATE_DEEPSPEED_{key.upper()}": text(value) for key, value in table.items()}
         else:
@@ -122,9 +120,7 @@ class Accelerate(Plugin):
     place: ClassVar[int] = 6
     needs_peers = Torch.needs_peers
     mixed_precision: Precision | None = field(default=None, metadata={"help": "no, fp16, bf16 or fp8"})
-    fsdp: Mapping[str, Any] | None = field(
-        default=None, metadata={"help": "options of fully sharded data parallelism"}
-    )
+    fsdp: Mapping[str, Any] | None = field(default=None, metadata={"help": "options of fully sharded data parallelism"})
     deepspeed: Mapping[str, Any] | None = field(default=None, metadata={"help": "a DeepSpeed configuration"})
     version: str = field(default="latest", metadata={"help": "of accelerate"})
     config: Mapping[str, Any] | None = field(default=None, metadata={"help": "all of it in one"})

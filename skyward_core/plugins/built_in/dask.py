@@ -71,13 +71,9 @@ class Dask(Plugin):
 
     def __post_init__(self) -> None:
         if self.port is not None and not 1024 <= self.port < 65535:
-            raise UsageError(
-                f"port must be from 1024 to 65534, not {self.port}; None takes one by the pool's name"
-            )
+            raise UsageError(f"port must be from 1024 to 65534, not {self.port}; None takes one by the pool's name")
         if self.threads < 1 or self.retries < 0:
-            raise UsageError(
-                f"threads must be 1 or more, and retries 0 or more, not {self.threads} and {self.retries}"
-            )
+            raise UsageError(f"threads must be 1 or more, and retries 0 or more, not {self.threads} and {self.retries}")
 
     def secrets(self) -> Sequence[str]:
         return (self.papers[2], self.token)

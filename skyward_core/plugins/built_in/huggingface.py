@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
     from skyward_core.runtime.instance_info import InstanceInfo
 
-_FETCH = (
-    "import sys; from huggingface_hub import snapshot_download as get; [get(name) for name in sys.argv[1:]]"
-)
+_FETCH = "import sys; from huggingface_hub import snapshot_download as get; [get(name) for name in sys.argv[1:]]"
 
 
 @dataclass(frozen=True)

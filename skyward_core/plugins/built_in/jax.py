@@ -40,9 +40,7 @@ class Jax(Plugin):
     needs_peers = "one mesh of all ranks' devices"
     cuda: str = field(default="cuda12", metadata={"help": "JAX's extra that brings CUDA"})
     version: str = field(default="latest", metadata={"help": "of jax"})
-    init: bool = field(
-        default=True, metadata={"help": "initialise the runtime; else that is left to the function"}
-    )
+    init: bool = field(default=True, metadata={"help": "initialise the runtime; else that is left to the function"})
 
     def __post_init__(self) -> None:
         if older := re.fullmatch(r"cu(\d\d)\d?", self.cuda):

@@ -96,9 +96,7 @@ def _spread_over_devices(seed: int | None) -> None:
     if seed is None and jax.process_count() > 1:
         _share_seed()
     devices = keras.distribution.list_devices()
-    keras.distribution.set_distribution(
-        keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
-    )
+    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False))
 
 
 def _share_seed() -> None:

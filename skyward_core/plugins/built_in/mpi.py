@@ -55,25 +55,17 @@ class Mpi(Plugin):
     gang: ClassVar[bool] = False
     needs_peers = "ssh between the nodes"
     _package: ClassVar[str] = "openmpi-bin"  # which has the launcher, in Debian
-    slots: int | None = field(
-        default=None, metadata={"help": "processes for each node; its GPUs, or its ranks"}
-    )
+    slots: int | None = field(default=None, metadata={"help": "processes for each node; its GPUs, or its ranks"})
     launcher: str = field(default="mpirun", metadata={"help": "the program that each node must have"})
-    port: int | None = field(
-        default=None, metadata={"help": "of each node's sshd; one made of the pool's name"}
-    )
+    port: int | None = field(default=None, metadata={"help": "of each node's sshd; one made of the pool's name"})
     login: tuple[str, str] = field(default_factory=key_pair, init=False, repr=False, compare=False)
     host: tuple[str, str] = field(default_factory=key_pair, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.port is not None and not 1024 <= self.port <= 65535:
-            raise UsageError(
-                f"port must be from 1024 to 65535, not {self.port}; None takes one by the pool's name"
-            )
+            raise UsageError(f"port must be from 1024 to 65535, not {self.port}; None takes one by the pool's name")
         if self.slots is not None and self.slots < 1:
-            raise UsageError(
-                f"slots must be 1 or more, not {self.slots}; None takes a node's GPUs, or its ranks"
-            )
+            raise UsageError(f"slots must be 1 or more, not {self.slots}; None takes a node's GPUs, or its ranks")
 
     def secrets(self) -> Sequence[str]:
         return [*lines(self.login[0]), *lines(self.host[0])]
@@ -100,9 +92,7 @@ class Mpi(Plugin):
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
         from skyward_core.plugins import ssh_between_nodes
 
-        with variables(
-            ssh_between_nodes.of_gang(info, self.slots or info.accelerators or info.ranks_per_node)
-        ):
+        with variables(ssh_between_nodes.of_gang(info, self.slots or info.accelerators or info.ranks_per_node)):
             yield
 
     def port_of(self, pool: str) -> int:

@@ -79,17 +79,13 @@ class Ray(Plugin):
     gang: ClassVar[bool] = False
     needs_peers = "one cluster of all nodes"
     version: str = field(default="latest", metadata={"help": "of ray"})
-    dashboard: bool = field(
-        default=True, metadata={"help": "have the head serve Ray's dashboard on its loopback"}
-    )
+    dashboard: bool = field(default=True, metadata={"help": "have the head serve Ray's dashboard on its loopback"})
     port: int | None = field(default=None, metadata={"help": "of the head; one made of the pool's name"})
     token: str = field(default_factory=lambda: secrets.token_hex(32), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.port is not None and not 1024 <= self.port < 65535:
-            raise UsageError(
-                f"port must be from 1024 to 65534, not {self.port}; None takes one by the pool's name"
-            )
+            raise UsageError(f"port must be from 1024 to 65534, not {self.port}; None takes one by the pool's name")
 
     def secrets(self) -> Sequence[str]:
         return (self.token,)
@@ -181,9 +177,7 @@ def _locked(descriptor: int) -> bool:
 
 
 @contextmanager
-def _running(
-    command: Sequence[str], variables: Mapping[str, str], said: Path
-) -> Iterator[subprocess.Popen[bytes]]:
+def _running(command: Sequence[str], variables: Mapping[str, str], said: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Ray's processes of a node, ended with all that they have started."""
     with said.open("wb") as file:
         node = subprocess.Popen(

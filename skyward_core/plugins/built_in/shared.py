@@ -69,9 +69,7 @@ class Shared(Plugin):
 
     def __post_init__(self) -> None:
         if self.port is not None and not 1024 <= self.port <= 65535:
-            raise UsageError(
-                f"port must be from 1024 to 65535, not {self.port}; None takes one by the pool's name"
-            )
+            raise UsageError(f"port must be from 1024 to 65535, not {self.port}; None takes one by the pool's name")
 
     def secrets(self) -> Sequence[str]:
         return (self.papers[2], self.token)
@@ -219,9 +217,7 @@ def _start(program: str, settings: str, said: int) -> subprocess.Popen[bytes]:
     def with_us() -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
-    child = subprocess.Popen(
-        [program, "-"], stdin=subprocess.PIPE, stdout=said, stderr=said, preexec_fn=with_us
-    )
+    child = subprocess.Popen([program, "-"], stdin=subprocess.PIPE, stdout=said, stderr=said, preexec_fn=with_us)
     if child.stdin is not None:
         with suppress(BrokenPipeError), child.stdin as given:  # it has ended, and said why
             given.write(settings.encode())

@@ -146,9 +146,7 @@ class Torch(Plugin):
 
         wanted = {"torch": self.version, "torchvision": self.vision, "torchaudio": self.audio}
         packages = {name: version for name, version in wanted.items() if version is not None}
-        index = PipIndex(
-            url=f"{WHEELS}/{self.cuda if has_cuda(pool_spec) else 'cpu'}", packages=tuple(packages)
-        )
+        index = PipIndex(url=f"{WHEELS}/{self.cuda if has_cuda(pool_spec) else 'cpu'}", packages=tuple(packages))
         return with_pip(image, (requirement(name, version) for name, version in packages.items()), index)
 
     @contextmanager

@@ -129,9 +129,7 @@ async def begin(
             keep(ids[place])
             return with_own_function(tasks[place], folder)
         except OSError as error:
-            raise PoolError(
-                f"combination {place} and those after it were not begun, {NOT_KEPT}: {error}"
-            ) from error
+            raise PoolError(f"combination {place} and those after it were not begun, {NOT_KEPT}: {error}") from error
 
     def over() -> None:
         for task in tasks:
@@ -228,9 +226,7 @@ class GangSweep:
         finally:
             self._stopped, self._prepared = True, _over
             if not self.first.done():
-                self.first.set_exception(
-                    self._failure or PoolError("the sweep was cancelled before it began")
-                )
+                self.first.set_exception(self._failure or PoolError("the sweep was cancelled before it began"))
                 self.first.exception()  # whoever has asked for it is told; nobody need
             with suppress(OSError):  # who goes on with it then waits for the end of this process
                 await asyncio.to_thread(over)

@@ -365,9 +365,7 @@ class CarriedRun(MapRun):
 
     __slots__ = ("_failure", "_raised", "on_lost")
 
-    def __init__(
-        self, around: Surroundings, run: str, task: Task, ranks: int, bring: Bring, release: Release
-    ) -> None:
+    def __init__(self, around: Surroundings, run: str, task: Task, ranks: int, bring: Bring, release: Release) -> None:
         super().__init__(around, run, task, ranks, bring, release)
         self._failure: Outcome | None = None
         self._raised: Value = b""

@@ -181,9 +181,7 @@ class Feeding:
             from skyward_core.node.worker.returned_exceptions import describe_error
 
             if not isinstance(error, Exception):  # an exit of ours is none of the rank's
-                error = RuntimeError(
-                    f"argument {self._name!r} ended with {type(error).__name__} at value {number}"
-                )
+                error = RuntimeError(f"argument {self._name!r} ended with {type(error).__name__} at value {number}")
             end = End("error", describe_error(error)[1])
         with self._changed:
             self._reading = False
@@ -687,9 +685,7 @@ class Run(SentRun):
     def _values_lost(self, link: Link, index: int, rank: int, begin: int, end: int) -> None:
         """Values are missing that nobody has any more."""
         what = f"value {begin}" if end == begin + 1 else f"values {begin} to {end - 1}"
-        said = (
-            f"{what} of {self.name}() on rank {rank} was lost on node {link.node}; those before it are here"
-        )
+        said = f"{what} of {self.name}() on rank {rank} was lost on node {link.node}; those before it are here"
         header = {"t": "stop", "run": self.id, "i": index, "why": said, "grace": self._context.options.grace}
         link.send(header)
         self.logs[index] = {}
@@ -736,9 +732,7 @@ class Run(SentRun):
                 self.future.land(self, outcome.index)
         except Exception as error:  # noqa: BLE001  whatever it was: who waits for the run has to hear of it
             why = str(error) if isinstance(error, OSError) else repr(error)
-            info = ErrorInfo(
-                "OSError", f"its result of {size:,} bytes could not be fetched to {landing.path}: {why}"
-            )
+            info = ErrorInfo("OSError", f"its result of {size:,} bytes could not be fetched to {landing.path}: {why}")
             outcome = Outcome(outcome.index, outcome.rank, outcome.node, "lost", outcome.seconds, error=info)
         finally:
             self._fetching.discard(outcome.index)
@@ -869,9 +863,7 @@ class Run(SentRun):
         self._where[index] = link
         self._end_call(link, index, kind, error, begun=False)
 
-    def _end_call(
-        self, link: Link, index: int, kind: OutcomeKind, error: ErrorInfo, *, begun: bool = True
-    ) -> None:
+    def _end_call(self, link: Link, index: int, kind: OutcomeKind, error: ErrorInfo, *, begun: bool = True) -> None:
         """End a call that no node tells of."""
         if index in self.outcomes:
             return

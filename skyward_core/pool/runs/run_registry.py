@@ -78,9 +78,7 @@ class Unclaimed:
         except LedgerError:  # whoever comes next tells of them
             return []
         now = time.time()
-        return [
-            row for row in rows if row.run not in but and now - row.opened_at > YOUNG and not row.has_client
-        ]
+        return [row for row in rows if row.run not in but and now - row.opened_at > YOUNG and not row.has_client]
 
     def go_on(self, but: Container[str]) -> bool:
         """Whether there are runs of whose end the ledger knows nothing, with a client or without."""
@@ -98,9 +96,7 @@ class Unclaimed:
         """
         if row.kind == "broadcast" and row.nodes == ():
             if not self._knows.get(row.run) and all(link.up or link.gone for link in self._context.links):
-                never = ErrorInfo(
-                    "PoolError", "its client went away while it waited for nodes; it was not begun"
-                )
+                never = ErrorInfo("PoolError", "its client went away while it waited for nodes; it was not begun")
                 yield from (Outcome(index, -1, -1, "lost", error=never) for index in range(row.total))
         elif row.kind == "broadcast":
             each = self._context.ranks_per_node
@@ -133,9 +129,7 @@ class Unclaimed:
         if len(gone) == 1:
             return gone[0]
         named = ", ".join(str(link.node) for link, _ in gone or lost)
-        words = (
-            f"its client is gone, and it was on one of the nodes {named}" if named else "its client is gone"
-        )
+        words = f"its client is gone, and it was on one of the nodes {named}" if named else "its client is gone"
         return None, ErrorInfo("NodeLost", f"{words}; no node that is there knows of it")
 
     def _why_lost(self, link: Link, run: str) -> ErrorInfo | None:
@@ -146,9 +140,7 @@ class Unclaimed:
         if link.up and link.node not in self._knows.get(run, ()):
             if run in link.welcome.get("unfetched", ()):
                 return None
-            words = (
-                f"node {link.node} knows nothing of it: another machine or agent is there than when it began"
-            )
+            words = f"node {link.node} knows nothing of it: another machine or agent is there than when it began"
             return ErrorInfo("NodeLost", words)
         return None
 
@@ -213,9 +205,7 @@ class OthersRuns:
 
     def go_on(self, ours: Container[str]) -> bool:
         """Whether a run is under way, as far as agents and the ledger tell."""
-        return any(run not in ours for run in self._totals.keys() - self._ended) or self._unclaimed.go_on(
-            ours
-        )
+        return any(run not in ours for run in self._totals.keys() - self._ended) or self._unclaimed.go_on(ours)
 
     def _tell_lost(self, row: RunRow) -> None:
         """Tell what was lost of a run while nobody was there; the ranks that wait for lost ones are stopped."""
@@ -319,9 +309,7 @@ class OthersRuns:
         job, more = record.get("job", ""), record.get("more", False)
         if run in self._totals:
             if nodes or job:  # it has waited for them
-                self._emit(
-                    events.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at, job=job, more=more)
-                )
+                self._emit(events.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at, job=job, more=more))
             return
         self._news.records.opened(run, record["function"], record["kind"], record["total"], at)
         if nodes:
@@ -523,9 +511,7 @@ class RunBook:
         if any(each.run == run for each in context.view.waiting):
             raise PoolError(f"run {run} waits for nodes, and is its client's until it has them")
         if view.kind == "map":
-            raise PoolError(
-                f"run {run} is a map: what it gives goes to its caller, item by item, and nowhere else"
-            )
+            raise PoolError(f"run {run} is a map: what it gives goes to its caller, item by item, and nowhere else")
         taken = self.add(run, view.kind, [Task(view.function, NOTHING, NOTHING)], view.total)
         taken.claim_from(context.links, view.nodes)
         asked = [link for link in context.links if link.up]

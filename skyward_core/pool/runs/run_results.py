@@ -31,9 +31,7 @@ from skyward_core.transport.downloads import Landing
 
 Value = bytes | Landing
 Loaded = tuple[Any, BaseException | None]  # a value, or what loading it raised
-NAMED = re.compile(
-    rb"[\x82-\x84\x93]"
-)  # in a worker's pickles ahead of each class and function: code that may run
+NAMED = re.compile(rb"[\x82-\x84\x93]")  # in a worker's pickles ahead of each class and function: code that may run
 
 
 class RunResults:
@@ -147,9 +145,7 @@ class RunResults:
             if here := len(self.outcomes) if self.kind != "broadcast" else 0:
                 missing.append(f"{here} of its {self.total} results had come here, and no node keeps those")
             if self._unsent:
-                missing.append(
-                    f"{self._unsent} of its {self.total} tasks had been sent to no node, and are not run"
-                )
+                missing.append(f"{self._unsent} of its {self.total} tasks had been sent to no node, and are not run")
             goes_on = "; ".join(missing) or goes_on
             left = f"this client left pool {self.pool} while run {self.id} of {self.name} was under way"
             return PoolError(f"{left}; {goes_on}")
@@ -196,11 +192,7 @@ def describe(function: str, kind: str, outcomes: Iterable[Outcome], culprit: Out
 
 def place_of(kind: str, outcome: Outcome) -> str:
     """Whose outcome it is, in words; ``kind`` is the run's."""
-    return (
-        f"rank {outcome.rank} (node {outcome.node})"
-        if kind in ("broadcast", "map")
-        else f"task {outcome.index}"
-    )
+    return f"rank {outcome.rank} (node {outcome.node})" if kind in ("broadcast", "map") else f"task {outcome.index}"
 
 
 def caused(error: RunError, culprit: Outcome, value: Value | None) -> RunError:
@@ -325,9 +317,7 @@ def of_cause(error: RunError, cause: BaseException) -> RunError:
     return caused
 
 
-def _made(
-    kind: type, args: tuple[Any, ...], attributes: Mapping[str, Any], members: Mapping[str, Any]
-) -> RunError:
+def _made(kind: type, args: tuple[Any, ...], attributes: Mapping[str, Any], members: Mapping[str, Any]) -> RunError:
     # Not by its truth: it may have a length.
     error = next((made for made in map(_instance, _kinds(kind)) if made is not None), None)
     if error is None:

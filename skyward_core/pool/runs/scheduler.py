@@ -312,16 +312,10 @@ class Launcher:
             f"{task.name} is to run on {task.width} ranks of a node each time",
         )
         if context.alone or task.width >= each or each % task.width:
-            raise UsageError(
-                f"{asked}, and pool {context.name} has {each} ranks on each that cannot be shared so"
-            )
+            raise UsageError(f"{asked}, and pool {context.name} has {each} ranks on each that cannot be shared so")
         if any(each.feeds or each.stream for each in tasks):
             raise UsageError(f"{asked}, and a generator, or an argument that is one, is for one rank alone")
-        old = [
-            link.node
-            for link in context.links
-            if link.welcome and "blocks" not in link.welcome.get("knows", ())
-        ]
+        old = [link.node for link in context.links if link.welcome and "blocks" not in link.welcome.get("knows", ())]
         if old:
             raise UsageError(
                 f"{asked}, and the agent of node {old[0]} in pool {context.name} is of a release that knows no such "
@@ -345,9 +339,7 @@ class Launcher:
             return None
         if isinstance(wanted, int):
             if wanted > has:
-                raise UsageError(
-                    f"{tasks[0].name} wants {wanted} nodes, and pool {self._context.name} has {has}"
-                )
+                raise UsageError(f"{tasks[0].name} wants {wanted} nodes, and pool {self._context.name} has {has}")
             return None if wanted == has else wanted
         if wanted[-1] >= has:
             last = f"0 to {has - 1}" if has > 1 else "0 only"
@@ -463,12 +455,7 @@ class Launcher:
         context = self._context
         gone = [link.node for link in context.links if link.gone]
         parts = run.wanted is not None and 0 not in gone and self._enough(run.wanted)
-        if (
-            run.kind == "broadcast"
-            and gone
-            and not parts
-            and (context.options.fail_fast or not context.alone)
-        ):
+        if run.kind == "broadcast" and gone and not parts and (context.options.fail_fast or not context.alone):
             why = self._roster.why_not(gone[0])
             self._refuse(run, f"node {gone[0]} of the pool is gone" + (f": {why}" if why else ""))
         elif any(blob.path for task in run.tasks for blob in (task.fn, task.args)):
@@ -568,9 +555,7 @@ class Launcher:
     @property
     def _links_return(self) -> bool:
         """Whether a link is down, and may come up again."""
-        return not self._context.leaving and any(
-            not link.up and not link.gone for link in self._context.links
-        )
+        return not self._context.leaving and any(not link.up and not link.gone for link in self._context.links)
 
     # -- not to be started -------------------------------------------------------------------------------
 

@@ -105,9 +105,7 @@ async def _made_before(calls: Calls, place: Zone, name: str) -> str:
     """A group that EC2 says is there: by a call of which nobody heard, say."""
     found = await _groups(calls, place.region, name, place.vpc)
     if not found:
-        raise CallFailed(
-            f"EC2 in {place.region} does not show security group {name}, which it has", NO_GROUP[0]
-        )
+        raise CallFailed(f"EC2 in {place.region} does not show security group {name}, which it has", NO_GROUP[0])
     return found[0]
 
 
@@ -119,9 +117,7 @@ async def _groups(calls: Calls, region: str, name: str, vpc: str) -> list[str]:
 
 async def _allow(calls: Calls, region: str, action: str, group: str, rules: list[dict[str, Any]]) -> None:
     try:
-        await once_known(
-            NO_GROUP, lambda: calls.call("ec2", region, action, GroupId=group, IpPermissions=rules)
-        )
+        await once_known(NO_GROUP, lambda: calls.call("ec2", region, action, GroupId=group, IpPermissions=rules))
     except CallFailed as error:
         if error.code != "InvalidPermission.Duplicate":
             raise
@@ -252,9 +248,7 @@ async def _region(calls: Calls, region: str) -> list[Leftover]:
 
 
 def _thing(what: str, id: str, place: str, told: Mapping[str, Any]) -> Leftover:
-    marks = {
-        key: safe(text) for key, text in tags.read(told).items()
-    }  # anybody of the account may write them
+    marks = {key: safe(text) for key, text in tags.read(told).items()}  # anybody of the account may write them
     made = told.get("LaunchTime") or told.get("CreateTime")
     ledger = marks.get(tags.LEDGER, "")
     is_machine = what == "instance"
@@ -405,9 +399,7 @@ async def _permissions(calls: Calls, region: str, place: network.Zone) -> Check:
     except SkywardError as error:
         return Check(subject, "warn", what_of(error), hint_of(error))
     if refused:
-        said = (
-            f"may not do {', '.join(sorted(refused))}: have the actions of the documentation's policy allowed"
-        )
+        said = f"may not do {', '.join(sorted(refused))}: have the actions of the documentation's policy allowed"
         return Check(subject, "fail", said)
     return Check(subject, "ok", "machines, key pairs, security and placement groups may be made")
 
@@ -418,9 +410,7 @@ async def _is_refused(calls: Calls, region: str, action: str, parameters: dict[s
         await calls.call("ec2", region, action, DryRun=True, **parameters)
     except (CredentialsRefused, Unreachable):
         raise
-    except (
-        SkywardError
-    ) as error:  # who may do it is told that it was a dry run, or that there is no such image
+    except SkywardError as error:  # who may do it is told that it was a dry run, or that there is no such image
         if getattr(error, "code", "") in DENIED:
             return "".join(part.capitalize() for part in action.split("_"))
     return ""
@@ -429,9 +419,7 @@ async def _is_refused(calls: Calls, region: str, action: str, parameters: dict[s
 async def _quotas(calls: Calls, region: str) -> Check:
     subject = f"quotas in {region}"
     try:
-        told = await calls.call_all(
-            "service-quotas", region, "list_service_quotas", "Quotas", ServiceCode="ec2"
-        )
+        told = await calls.call_all("service-quotas", region, "list_service_quotas", "Quotas", ServiceCode="ec2")
     except SkywardError as error:
         return Check(subject, "warn", what_of(error), hint_of(error))
     most = {each["QuotaCode"]: each["Value"] for each in told}

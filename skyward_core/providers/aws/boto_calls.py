@@ -181,9 +181,7 @@ class Calls:
         while True:
             await rate.turn()
             try:
-                answer: dict[str, Any] = await _seen_through(
-                    self._call, service, region, action, answered, params
-                )
+                answer: dict[str, Any] = await _seen_through(self._call, service, region, action, answered, params)
             except SkywardError:
                 raise
             except Exception as error:
@@ -218,9 +216,7 @@ class Calls:
         found: list[Any] = []
         token = None
         while True:
-            page = await self.call(
-                service, region, action, **params | ({"NextToken": token} if token else {})
-            )
+            page = await self.call(service, region, action, **params | ({"NextToken": token} if token else {}))
             found += page.get(key, ())
             token = page.get("NextToken")
             if not token:

@@ -25,9 +25,7 @@ THROTTLED = frozenset(
         "EC2ThrottledException", "PriorRequestNotComplete", "RequestThrottled", "RequestThrottledException",
     }
 )  # fmt: skip
-PASSING = frozenset(
-    {"InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable", "InternalServerError"}
-)
+PASSING = frozenset({"InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable", "InternalServerError"})
 EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
 REFUSED = frozenset(
     {

@@ -111,9 +111,7 @@ async def find(calls: Calls, region: str, filters: Sequence[Mapping[str, Any]] =
         SkywardError: it cannot be told.
     """
     asked = {"Filters": list(filters)} if filters else {}
-    told = await calls.call_all(
-        "ec2", region, "describe_capacity_reservations", "CapacityReservations", **asked
-    )
+    told = await calls.call_all("ec2", region, "describe_capacity_reservations", "CapacityReservations", **asked)
     found = [_of(each, region) for each in told if each.get("State") not in OVER]
     return sorted(found, key=lambda each: (each.starts_at, each.id))
 
@@ -155,9 +153,7 @@ class Held(Value):
         if not held.is_block:
             return said
         ends = time.localtime((held.ends_at or 0.0) - ENDS_BEFORE)
-        return (
-            f"{said}, a Capacity Block that is paid; EC2 ends them at {time.strftime('%Y-%m-%d %H:%M', ends)}"
-        )
+        return f"{said}, a Capacity Block that is paid; EC2 ends them at {time.strftime('%Y-%m-%d %H:%M', ends)}"
 
 
 async def held(calls: Calls, regions: Sequence[str], id: str, wish: Wish, nodes: int) -> Held:
@@ -187,9 +183,7 @@ async def held(calls: Calls, regions: Sequence[str], id: str, wish: Wish, nodes:
         begins = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.starts_at))
         raise NoCapacity(f"reservation {id} begins at {begins}: start the pool then")
     if found.state != "active":
-        raise NoCapacity(
-            f"reservation {id} is {found.state or 'in no state that EC2 tells'}: name another one"
-        )
+        raise NoCapacity(f"reservation {id} is {found.state or 'in no state that EC2 tells'}: name another one")
     if found.free < nodes:
         raise NoCapacity(
             f"reservation {id} has {found.free} of its {found.count} machines free, and {nodes} are wanted"
@@ -200,9 +194,7 @@ async def held(calls: Calls, regions: Sequence[str], id: str, wish: Wish, nodes:
 async def _find(calls: Calls, regions: Sequence[str], id: str) -> Reservation:
     for region in regions:
         try:
-            told = await calls.call(
-                "ec2", region, "describe_capacity_reservations", CapacityReservationIds=[id]
-            )
+            told = await calls.call("ec2", region, "describe_capacity_reservations", CapacityReservationIds=[id])
         except CallFailed as error:
             if not error.code.startswith("InvalidCapacityReservationId"):
                 raise
@@ -628,9 +620,7 @@ class Attempts:
         there = {place.zone: place for _, places in found for place in places}
         all_kinds = {kind.name: kind for told, _ in found for kind in told.kinds}
         order = fitting([offer for told, _ in found for offer in told.offers], wish, there)
-        return [
-            self._one(each, there[each.zone], all_kinds[each.instance_type], held) for each in order
-        ], left_out
+        return [self._one(each, there[each.zone], all_kinds[each.instance_type], held) for each in order], left_out
 
     async def held(self, regions: Sequence[str]) -> Held | None:
         """The reservation that machines are taken from."""
@@ -641,9 +631,7 @@ class Attempts:
 
     async def of(self, offer: Offer, place: Zone, held: Held | None) -> Attempt:
         """One for an offer alone."""
-        (kind,) = await instance_offers.kinds_for(
-            self._calls, offer.region, Wish(instance_type=offer.instance_type)
-        )
+        (kind,) = await instance_offers.kinds_for(self._calls, offer.region, Wish(instance_type=offer.instance_type))
         return self._one(offer, place, kind, held)
 
     def _one(self, offer: Offer, place: Zone, kind: instance_offers.Kind, held: Held | None) -> Attempt:

@@ -110,9 +110,7 @@ def _accelerators(told: Mapping[str, Any]) -> list[Any]:
 
 def _is_whole(told: Mapping[str, Any]) -> bool:
     """Whether it is a usual machine, with whole accelerators: others are for those who name them."""
-    return not told.get("BareMetal") and all(
-        each.get("GpuPartitionSize", 1.0) == 1.0 for each in _accelerators(told)
-    )
+    return not told.get("BareMetal") and all(each.get("GpuPartitionSize", 1.0) == 1.0 for each in _accelerators(told))
 
 
 async def kinds_for(calls: Calls, region: str, wish: Wish) -> list[Kind]:
@@ -241,19 +239,13 @@ def _volumes(image: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
 
 
 async def _published(calls: Calls, region: str, kind: Kind) -> str:
-    name = (
-        DEEP_LEARNING.format(kind.architecture)
-        if kind.nvidia
-        else UBUNTU.format(DEBIAN_NAMES[kind.architecture])
-    )
+    name = DEEP_LEARNING.format(kind.architecture) if kind.nvidia else UBUNTU.format(DEBIAN_NAMES[kind.architecture])
     try:
         told = await calls.call("ssm", region, "get_parameter", Name=name)
     except CallFailed as error:
         if error.code != "ParameterNotFound":
             raise
-        raise UsageError(
-            f'region {region} publishes no machine image as {name}; name one: ami="ami-..."'
-        ) from error
+        raise UsageError(f'region {region} publishes no machine image as {name}; name one: ami="ami-..."') from error
     return str(told["Parameter"]["Value"])
 
 
@@ -283,9 +275,7 @@ class PriceStore:
     def __init__(self, of: str) -> None:
         self._of = of
 
-    async def told(
-        self, name: str, ask: Callable[[], Awaitable[Any]], *, lasts: float = DAY
-    ) -> tuple[Any, float]:
+    async def told(self, name: str, ask: Callable[[], Awaitable[Any]], *, lasts: float = DAY) -> tuple[Any, float]:
         """A piece, and when it was told; asked for where there is none that is young enough.
 
         Args:
@@ -314,9 +304,7 @@ def _read() -> dict[str, Any]:
     """All pieces; none where the file is not there, or holds something else."""
     try:
         found = json_of(read_bytes(_path()))
-        return {
-            key: each for key, each in found.items() if isinstance(each["at"], int | float) and "told" in each
-        }
+        return {key: each for key, each in found.items() if isinstance(each["at"], int | float) and "told" in each}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -598,9 +586,7 @@ def fitting(offers: Sequence[Offer], wish: Wish, there: Container[str] | None) -
         return found
     if order:
         places = ", ".join(dict.fromkeys(each.zone for each in order))
-        raise UsageError(
-            f"{order[0].instance_type} is sold in {places}, and no machine can go there: name other zones"
-        )
+        raise UsageError(f"{order[0].instance_type} is sold in {places}, and no machine can go there: name other zones")
     raise UsageError(_nothing_fits(offers, wish))
 
 
@@ -695,9 +681,7 @@ def _shipped(provider: str, region: str, wish: Wish, extras: Extras, why: str) -
     listed, beside = shipped_prices(region), shipped_extra_prices(region)
     patterns = (wish.instance_type,) if wish.instance_type else families(wish)
     there = [
-        kind
-        for kind in kinds()
-        if kind.name in listed and any(fnmatch(kind.name, pattern) for pattern in patterns)
+        kind for kind in kinds() if kind.name in listed and any(fnmatch(kind.name, pattern) for pattern in patterns)
     ]
     offers = [
         _priced(_offer(provider, kind, region, "", beside, extras), listed[kind.name], at(), shipped=True)

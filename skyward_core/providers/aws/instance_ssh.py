@@ -195,9 +195,7 @@ async def _run(link: HostConnection, command: str, seconds: float | None = None)
         channel.close()  # of one that took too long
     if channel.get_exit_status() != 0:
         told = " ".join([*lines, bytes(said.errors).decode("utf-8", "replace")])
-        raise PoolError(
-            f"`{command.split(' ', 3)[0]}` failed there: {safe(told.strip()) or 'it says nothing'}"
-        )
+        raise PoolError(f"`{command.split(' ', 3)[0]}` failed there: {safe(told.strip()) or 'it says nothing'}")
     return "\n".join(lines)
 
 

@@ -24,8 +24,7 @@ from skyward_core.store.ledger_rows import process_lives
 from skyward_core.store.state_folder import home
 
 POOL, TOKEN, LEDGER, EXPIRES, OWNER, NODE, HOURLY, PURCHASE = (
-    f"skyward:{name}"
-    for name in ("pool", "token", "ledger", "expires", "owner", "node", "hourly", "purchase")
+    f"skyward:{name}" for name in ("pool", "token", "ledger", "expires", "owner", "node", "hourly", "purchase")
 )
 
 
@@ -215,13 +214,9 @@ async def of_token(calls: Calls, region: str, token: str) -> dict[str, dict[str,
     return await described(calls, region, [{"Name": f"tag:{TOKEN}", "Values": [token]}])
 
 
-async def described(
-    calls: Calls, region: str, filters: Sequence[Mapping[str, Any]]
-) -> dict[str, dict[str, Any]]:
+async def described(calls: Calls, region: str, filters: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """The instances that EC2 knows of and that pass filters."""
-    told = await calls.call_all(
-        "ec2", region, "describe_instances", "Reservations", Filters=filters, MaxResults=PAGE
-    )
+    told = await calls.call_all("ec2", region, "describe_instances", "Reservations", Filters=filters, MaxResults=PAGE)
     return {each["InstanceId"]: each for reservation in told for each in reservation["Instances"]}
 
 
@@ -376,9 +371,7 @@ async def date(calls: Calls, machines: Sequence[Machine], at: float) -> None:
     """
     marks = [{"Key": EXPIRES, "Value": as_date(at)}]
     for region in dict.fromkeys(each.extra["region"] for each in machines):
-        there = await instances(
-            calls, region, [each.id for each in machines if each.extra["region"] == region]
-        )
+        there = await instances(calls, region, [each.id for each in machines if each.extra["region"] == region])
         disks = [
             disk["Ebs"]["VolumeId"]
             for each in there.values()

@@ -80,9 +80,7 @@ class PoolFolder:
             # Whatever address a machine of the pool gets, it shows this key, and nothing else is in this file.
             write_whole(self.known_hosts, f"* {' '.join(host.public.split()[:2])}\n".encode())
         except OSError as error:
-            raise PoolError(
-                f"the keys of pool {self.pool} cannot be written to {self.path}: {error}"
-            ) from error
+            raise PoolError(f"the keys of pool {self.pool} cannot be written to {self.path}: {error}") from error
         return login, host
 
     def _key(self, path: Path, comment: str) -> KeyPair:
@@ -108,9 +106,7 @@ class PoolFolder:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise PoolError(
-                f"what pool {self.pool} asks for cannot be written to {self._notes}: {error}"
-            ) from error
+            raise PoolError(f"what pool {self.pool} asks for cannot be written to {self._notes}: {error}") from error
 
     def notes(self) -> list[dict[str, Any]]:
         """All of it, in its order; a line that a dying client has not finished is left out.

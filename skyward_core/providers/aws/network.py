@@ -35,9 +35,7 @@ class Zone(Value):
     vpc: str
 
 
-async def places(
-    calls: Calls, region: str, *, subnet: str | None = None, zones: Sequence[str] = ()
-) -> list[Zone]:
+async def places(calls: Calls, region: str, *, subnet: str | None = None, zones: Sequence[str] = ()) -> list[Zone]:
     """Where in a region machines may go, in order.
 
     Args:
@@ -63,9 +61,7 @@ async def places(
         return [by_zone[zone] for zone in sorted(by_zone)]
     wanted = [by_zone[zone] for zone in zones if zone in by_zone]
     if not wanted:
-        raise UsageError(
-            f"region {region} has none of the zones {', '.join(zones)}; it has {', '.join(by_zone)}"
-        )
+        raise UsageError(f"region {region} has none of the zones {', '.join(zones)}; it has {', '.join(by_zone)}")
     return wanted
 
 
@@ -131,9 +127,7 @@ async def make(calls: Calls, region: str, folder: PoolFolder, name: str) -> None
         )  # fmt: skip
     except CallFailed as error:
         if error.code != "InvalidPlacementGroup.Duplicate":
-            folder.note(
-                "no placement", region=region, name=name
-            )  # who may not make it may not remove it, either
+            folder.note("no placement", region=region, name=name)  # who may not make it may not remove it, either
             raise
 
 

@@ -69,12 +69,8 @@ async def blocks(
     """
     if hours < DAY or hours % DAY:
         raise UsageError(f"Capacity Blocks are sold by days: {DAY} hours, {2 * DAY}, and so on, not {hours}")
-    found = await asyncio.gather(
-        *(_of_type(calls, provider, region, kind.name, nodes, hours) for kind in kinds)
-    )
-    return sorted(
-        (each for some in found for each in some), key=lambda block: (block.starts_at, block.upfront)
-    )
+    found = await asyncio.gather(*(_of_type(calls, provider, region, kind.name, nodes, hours) for kind in kinds))
+    return sorted((each for some in found for each in some), key=lambda block: (block.starts_at, block.upfront))
 
 
 async def still_sold(calls: Calls, block: Block) -> Block | None:
@@ -87,9 +83,7 @@ async def still_sold(calls: Calls, block: Block) -> Block | None:
     return next((each for each in found if each.id == block.id), None)
 
 
-async def _of_type(
-    calls: Calls, provider: str, region: str, instance_type: str, nodes: int, hours: int
-) -> list[Block]:
+async def _of_type(calls: Calls, provider: str, region: str, instance_type: str, nodes: int, hours: int) -> list[Block]:
     try:
         told = await calls.call_all(
             "ec2", region, "describe_capacity_block_offerings", "CapacityBlockOfferings",
@@ -508,9 +502,7 @@ class AWS(KnowsItsWords, BlockSales):
             except PoolError as error:
                 notes.append(f"what would be sent is not known: {what_of(error)}")
         disk = disk_of(requests) or self.disk_gb or DISK
-        creates = made_in_words(
-            least, most, disk, public=self.public, opens=not self.security_group, grouped=grouped
-        )
+        creates = made_in_words(least, most, disk, public=self.public, opens=not self.security_group, grouped=grouped)
         return RentalPlan(
             nodes=most, least=least if least < most else None, attempts=order, creates=creates,
             requests=requests, notes=list(dict.fromkeys(notes)),
@@ -705,17 +697,13 @@ class AWS(KnowsItsWords, BlockSales):
             regions = await self._regions()
         except SkywardError as error:
             return [Check("AWS credentials", "fail", what_of(error), hint_of(error))]
-        return await account_resources.check_account(
-            self._calls, regions, subnet=self.subnet, zones=self.zones or ()
-        )
+        return await account_resources.check_account(self._calls, regions, subnet=self.subnet, zones=self.zones or ())
 
     @classmethod
     async def check_all(cls) -> AsyncIterator[Check]:
         """As ``check``, where this machine has credentials; who has none uses no AWS."""
         none = "no AWS credentials in the environment or ~/.aws, so nothing to look at"
-        for line in (
-            await cls().check() if account_resources.has_credentials() else [Check(cls.name, "ok", none)]
-        ):
+        for line in await cls().check() if account_resources.has_credentials() else [Check(cls.name, "ok", none)]:
             yield line
 
     @classmethod

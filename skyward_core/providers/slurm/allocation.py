@@ -49,9 +49,7 @@ def ledger_id() -> str:
             draft.unlink()
         return path.read_text(encoding="ascii").strip()
     except OSError as error:
-        raise PoolError(
-            f"what this client submits cannot be marked, as {path} cannot be written: {error}"
-        ) from error
+        raise PoolError(f"what this client submits cannot be marked, as {path} cannot be written: {error}") from error
 
 
 class AllocationFolder:
@@ -110,9 +108,7 @@ class AllocationFolder:
             write_whole(self._begun, f"{time.time():.3f}".encode())
             return " ".join(public.read_text(encoding="ascii").split()[:2])
         except OSError as error:
-            raise PoolError(
-                f"the key of pool {self.pool} cannot be written to {self.path}: {error}"
-            ) from error
+            raise PoolError(f"the key of pool {self.pool} cannot be written to {self.path}: {error}") from error
 
     @property
     def begun(self) -> float | None:
@@ -381,9 +377,7 @@ async def find(commands: Commands, folder: AllocationFolder) -> list[SlurmJob]:
         if folder.asked_nothing:
             return []
         begun = folder.begun
-        there = [
-            each for each in await jobs(commands, [name_of(folder.pool, folder.token)]) if not each.is_over
-        ]
+        there = [each for each in await jobs(commands, [name_of(folder.pool, folder.token)]) if not each.is_over]
         until = 0.0 if begun is None else begun + SUBMITTING + SLACK
         if there or time.time() >= until or begun is None or begun > time.time() + SLACK:
             return there
@@ -396,9 +390,7 @@ async def submit(commands: Commands, folder: AllocationFolder, options: Sequence
     Raises:
         PoolError: it refuses, or cannot be asked; says why.
     """
-    asked = asyncio.ensure_future(
-        commands("sbatch", "--parsable", *options, stdin=script, seconds=SUBMITTING)
-    )
+    asked = asyncio.ensure_future(commands("sbatch", "--parsable", *options, stdin=script, seconds=SUBMITTING))
     try:
         told = await asyncio.shield(asked)
     except asyncio.CancelledError:
@@ -484,9 +476,7 @@ async def reached(commands: Commands, job: SlurmJob, folder: str, count: int) ->
 async def remembered(commands: Commands, id: str) -> str:
     """How an allocation ended that squeue does not know any more, by the cluster's accounting; "" where it has none."""
     try:
-        told = await commands(
-            "sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={id}", "--format=State"
-        )
+        told = await commands("sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={id}", "--format=State")
     except PoolError:
         return ""
     return slurm_commands.ending(id, told)
@@ -508,9 +498,7 @@ async def cancel(commands: Commands, wanted: Sequence[str]) -> None:
         await commands("scancel", "--quiet", *wanted)
 
 
-def machine_of(
-    folder: AllocationFolder, job: SlurmJob, node: AllocatedNode, name: str, count: int
-) -> Machine:
+def machine_of(folder: AllocationFolder, job: SlurmJob, node: AllocatedNode, name: str, count: int) -> Machine:
     """A node of an allocation, as a machine.
 
     Args:

@@ -39,9 +39,7 @@ if TYPE_CHECKING:
 
 
 MARK = "skyward ledger "
-ENDED_IN = (
-    90.0  # seconds in which Slurm ends what it was told to; KillWait is 30 s where nobody has changed it
-)
+ENDED_IN = 90.0  # seconds in which Slurm ends what it was told to; KillWait is 30 s where nobody has changed it
 
 
 def comment(ledger: str) -> str:
@@ -192,21 +190,15 @@ SETTINGS = (
         help="the allocation's time limit, as sbatch has it; else the partition's",
         example="2:00:00",
     ),
-    Setting(
-        name="gres", help="what each node needs, where the accelerator does not say it", example="gpu:a100:4"
-    ),
+    Setting(name="gres", help="what each node needs, where the accelerator does not say it", example="gpu:a100:4"),
     Setting(name="cpus", help="processors of each node; else what the cluster gives for one task", type=int),
     Setting(name="memory", help="memory of each node, as sbatch has it", example="64G"),
     Setting(name="constraint", help="features that nodes must have"),
     Setting(name="reservation", help="a reservation of the cluster"),
     Setting(name="exclusive", help="whether nobody else's jobs share the nodes", type=flag, default=False),
     Setting(name="keys", help="files of private keys for the login host", type=words),
-    Setting(
-        name="known_hosts", help="a file of known host keys for the login host, in place of the usual ones"
-    ),
-    Setting(
-        name="host_keys", help="known, ask or accept-new: what to do about an unknown key", default="known"
-    ),
+    Setting(name="known_hosts", help="a file of known host keys for the login host, in place of the usual ones"),
+    Setting(name="host_keys", help="known, ask or accept-new: what to do about an unknown key", default="known"),
     Setting(name="python", help="the interpreter on the nodes"),
 )
 
@@ -308,9 +300,7 @@ class Slurm(KnowsItsWords):
     def _commands(self) -> Commands:
         if self.login is None:
             return Commands(None)
-        wishes = Target(
-            "", keys=tuple(self.keys or ()), known_hosts=self.known_hosts, host_keys=self.host_keys
-        )
+        wishes = Target("", keys=tuple(self.keys or ()), known_hosts=self.known_hosts, host_keys=self.host_keys)
         return Commands(wishes.named(self.login))
 
     # -- the verbs ---------------------------------------------------------------------------------------
@@ -381,9 +371,7 @@ class Slurm(KnowsItsWords):
         if wanted is None:
             return ""
         if self.gres is not None:
-            raise UsageError(
-                f"gres={self.gres!r} and an accelerator each say which GPUs: leave one of them out"
-            )
+            raise UsageError(f"gres={self.gres!r} and an accelerator each say which GPUs: leave one of them out")
         there = slurm_commands.meant(await self._partitions(commands), self.partition)
         types = [kind for each in there for kind, _ in each.gpus]
         fitting = slurm_commands.gpu_type(wanted.name, wanted.memory_gb, types)
@@ -459,9 +447,7 @@ class Slurm(KnowsItsWords):
 
     async def _partitions(self, commands: Commands) -> list[slurm_commands.Partition]:
         named = [f"--partition={self.partition}"] if self.partition else []
-        return slurm_commands.partitions(
-            await commands("sinfo", "--noheader", *named, "-o", slurm_commands.PARTITIONS)
-        )
+        return slurm_commands.partitions(await commands("sinfo", "--noheader", *named, "-o", slurm_commands.PARTITIONS))
 
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
@@ -510,9 +496,7 @@ class Slurm(KnowsItsWords):
             ends = {id: await allocation.remembered(commands, id) for id in lost}
             return await all_of(self._look(pool, each, there.get(each.extra["job"]), ends) for each in known)
 
-    async def _look(
-        self, pool: str, machine: Machine, job: SlurmJob | None, ends: Mapping[str, str]
-    ) -> Machine:
+    async def _look(self, pool: str, machine: Machine, job: SlurmJob | None, ends: Mapping[str, str]) -> Machine:
         if job is None or job.is_over:
             id = machine.extra["job"]
             forgotten = ends.get(id) or f"Slurm does not know allocation {id} any more"
@@ -645,9 +629,7 @@ class Slurm(KnowsItsWords):
             if self.login is not None:
                 raise
             return Inventory()  # who has no Slurm has nothing in it
-        return Inventory(
-            things(slurm_commands.jobs(told, ours=allocation.PREFIX), commands.where, ledger_id())
-        )
+        return Inventory(things(slurm_commands.jobs(told, ours=allocation.PREFIX), commands.where, ledger_id()))
 
     async def remove(self, things: Sequence[Leftover]) -> list[str]:
         """Cancel allocations, and see them gone; gives what is left of them, in words.

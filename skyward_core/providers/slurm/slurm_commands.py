@@ -30,9 +30,7 @@ KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "SLURM_CO
 SET = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
 _MISSING = 127
 _LATE = (124, 137)
-_NO_CLUSTER = (
-    "Could not establish a configuration source"  # what its commands say where nobody has configured them
-)
+_NO_CLUSTER = "Could not establish a configuration source"  # what its commands say where nobody has configured them
 
 # A login shell may print before it; $0 is a word that nobody else knows. "!" and "'" mean something to some shells.
 _MARKED = 'echo; echo "$0"; "$@"; s=$?; echo; echo "$0 $s"'
@@ -101,9 +99,7 @@ class Commands:
             raise NoSlurm(f"Slurm on {self.where} is of no cluster: {program} finds no slurm.conf")
         if status in _LATE:
             raise Unreachable(f"{program} on {self.where} gave no answer within {seconds:g} s: {said}")
-        raise CommandFailed(
-            f"{program} on {self.where} failed: {said or f'exit status {status}, and no word'}"
-        )
+        raise CommandFailed(f"{program} on {self.where} failed: {said or f'exit status {status}, and no word'}")
 
     async def _here(self, words: Sequence[str], stdin: bytes) -> tuple[int, bytes, bytes]:
         env = {name: os.environ[name] for name in KEPT if name in os.environ} | SET
@@ -251,11 +247,7 @@ class SlurmJob(Value):
     def how_it_ended(self) -> str:
         """In words."""
         why = ENDED.get(self.state, f"Slurm calls it {self.state}")
-        more = (
-            ""
-            if self.reason in ("None", "") or self.state in ("TIMEOUT", "PREEMPTED")
-            else f"; {safe(self.reason)}"
-        )
+        more = "" if self.reason in ("None", "") or self.state in ("TIMEOUT", "PREEMPTED") else f"; {safe(self.reason)}"
         return f"allocation {self.id} ended: {why}{more}"
 
     @property
@@ -289,9 +281,7 @@ def jobs(text: str, *, ours: str = "") -> list[SlurmJob]:
         ):
             raise PoolError(f"squeue prints what is no job: {safe(line)[:200]}")
         id, state, nodes, start, end, name, comment, reason = parts
-        found.append(
-            SlurmJob(id, state, nodes, _time(start), _time(end), safe(name), safe(comment), safe(reason))
-        )
+        found.append(SlurmJob(id, state, nodes, _time(start), _time(end), safe(name), safe(comment), safe(reason)))
     return found
 
 
@@ -308,9 +298,7 @@ def submitted(text: str) -> str:
     lines = text.split()
     found = _SUBMITTED.fullmatch(lines[-1]) if lines else None
     if found is None:
-        raise PoolError(
-            f"sbatch does not say which job it has submitted: {safe(text)[:200] or 'it says nothing'}"
-        )
+        raise PoolError(f"sbatch does not say which job it has submitted: {safe(text)[:200] or 'it says nothing'}")
     return found[1]
 
 
@@ -410,9 +398,7 @@ def partitions(text: str) -> list[Partition]:
         count, cores, size = map(int, numbers)
         gpus = tuple((kind or "", int(number)) for kind, number in _GRES.findall(gres))
         found.append(
-            Partition(
-                name.removesuffix("*"), name.endswith("*"), up == "up", count, cores, size, limit, state, gpus
-            )
+            Partition(name.removesuffix("*"), name.endswith("*"), up == "up", count, cores, size, limit, state, gpus)
         )
     return found
 

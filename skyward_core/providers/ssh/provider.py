@@ -89,9 +89,7 @@ SETTINGS = (
     Setting(name="python", help="the interpreter on the hosts"),
     Setting(name="config", help="whether ~/.ssh/config is read", type=flag, default=True),
     Setting(name="jump", help="a host to go through"),
-    Setting(
-        name="host_keys", help="known, ask or accept-new: what to do about an unknown key", default="known"
-    ),
+    Setting(name="host_keys", help="known, ask or accept-new: what to do about an unknown key", default="known"),
 )
 
 
@@ -491,9 +489,7 @@ class SSH(KnowsItsWords, Value):
         from skyward_core.transport.ssh.ssh_transport import PATIENCE, SSHTransport
 
         patience = PATIENCE if patience is None else patience
-        return SSHTransport(
-            self.target(host), folder, python=self.python, loaded_with=loaded_with, patience=patience
-        )
+        return SSHTransport(self.target(host), folder, python=self.python, loaded_with=loaded_with, patience=patience)
 
     def to_json(self) -> dict[str, Any]:
         return {"provider": self.name} | asdict(self)

@@ -145,9 +145,7 @@ def _busy(look: HostLook) -> str:
 
 def in_words(looks: Sequence[HostLook], takes: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """What each host's node takes, and who has the other GPUs; why a host is left out."""
-    return [
-        _taken(look, takes[look.host]) if look.host in takes else f"left out: {_busy(look)}" for look in looks
-    ]
+    return [_taken(look, takes[look.host]) if look.host in takes else f"left out: {_busy(look)}" for look in looks]
 
 
 def _taken(look: HostLook, take: Mapping[str, Any]) -> str:

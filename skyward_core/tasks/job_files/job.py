@@ -222,10 +222,7 @@ class JobFile(Value):
         workdir = None if folder is None else _workdir(document, _filled(folder, envs))
         ways = ways_of(document, keys.resources)
         short = [name for name, text in hidden.items() if len(text) < SHORTEST]
-        notes += [
-            f"secrets: {name} has fewer than {SHORTEST} characters, and is not blanked in logs"
-            for name in short
-        ]
+        notes += [f"secrets: {name} has fewer than {SHORTEST} characters, and is not blanked in logs" for name in short]
         notes += [
             f"envs: {name} is a secret by its name, and blanked in logs: secrets is the place for it"
             for name in envs
@@ -350,9 +347,7 @@ class JobFile(Value):
             warnings.warn(f"{self.path} has no run, and nothing else to do: nothing was done", stacklevel=2)
 
     def _command(self, text: str, name: str, cwd: str, *, as_setup: bool = False) -> ShellCommand:
-        gpus = {
-            "SKYPILOT_SETUP_NUM_GPUS_PER_NODE" if as_setup else "SKYPILOT_NUM_GPUS_PER_NODE": str(self.gpus)
-        }
+        gpus = {"SKYPILOT_SETUP_NUM_GPUS_PER_NODE" if as_setup else "SKYPILOT_NUM_GPUS_PER_NODE": str(self.gpus)}
         given = {**gpus, **self.envs, **self.secrets}
         return ShellCommand(PRELUDE + text, name, given, cwd, self.blanked, as_setup=as_setup)
 
@@ -416,9 +411,7 @@ def _of_pydantic(document: Document, error: ValidationError) -> JobFileError:
 _WANTED = {
     **dict.fromkeys(("string_type", "string_too_short"), "a text is wanted"),
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "keys with values are wanted"),
-    **dict.fromkeys(
-        ("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number is wanted"
-    ),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number is wanted"),
     **dict.fromkeys(("float_type", "float_parsing"), "a number is wanted"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false is wanted"),
     "list_type": "a list is wanted",
@@ -451,11 +444,7 @@ def _variables(
             raise document.error(f"{table}: {name!r:.60} is no name of a variable", place)
         if text is None:
             # Others on this machine see what a program is started with: no secret is to be written there.
-            how = (
-                f"{name}=VALUE"
-                if table == "envs"
-                else f"{name}, which takes this shell's variable of that name"
-            )
+            how = f"{name}=VALUE" if table == "envs" else f"{name}, which takes this shell's variable of that name"
             raise document.error(f"{table}: {name} has no value: give it with {option} {how}", place)
         if "\0" in text:
             raise document.error(f"{table}: {name} has a zero byte in it", place)
@@ -475,9 +464,7 @@ def _mounts(document: Document, keys: JobKeys, envs: Mapping[str, str]) -> dict[
             raise document.error(f"file_mounts: {target}: {words}", place)
         there, text = _filled(target, envs), _filled(source, envs)
         if not there or not text:
-            raise document.error(
-                f"file_mounts: {target}: a place on the nodes, and a path here, are wanted", place
-            )
+            raise document.error(f"file_mounts: {target}: a place on the nodes, and a path here, are wanted", place)
         here = _here(document, text, place)
         if not exists(here):
             words = ": have setup clone a repository" if _REPOSITORY.match(text) else ""

@@ -98,11 +98,7 @@ class Document:
             raise self.error(words, line=node.start_mark.line + 1) from error
         self._check_text(value, node)
         # A port is written 8080, and what 1:30 means to YAML, a number to the base of 60, nobody means by it.
-        return (
-            node.value
-            if isinstance(value, int) and not isinstance(value, bool) and ":" in node.value
-            else value
-        )
+        return node.value if isinstance(value, int) and not isinstance(value, bool) and ":" in node.value else value
 
     def _check_text(self, value: Any, node: yaml.Node) -> None:
         """No command, variable or path can have what some escapes of YAML mean."""
@@ -126,9 +122,7 @@ class Document:
                     made = each | made
                 continue
             if (*place, key) in self._lines and key in made:
-                raise self.error(
-                    f"{key} stands twice (also in line {self._lines[(*place, key)]}); keep one", line=line
-                )
+                raise self.error(f"{key} stands twice (also in line {self._lines[(*place, key)]}); keep one", line=line)
             self._lines[(*place, key)] = line
             made[key] = self._made(below, (*place, key))
         return made
@@ -185,9 +179,7 @@ def _cut(value: Any) -> Any:
 
 Variable = Annotated[str | None, BeforeValidator(_text)]
 Number = Annotated[float, BeforeValidator(_number)]
-AtLeast = Annotated[
-    str, BeforeValidator(_cut), Field(pattern=r"^\s*[0-9]+(\.[0-9]+)?\s*[A-Za-z]{0,2}\s*\+?\s*$")
-]
+AtLeast = Annotated[str, BeforeValidator(_cut), Field(pattern=r"^\s*[0-9]+(\.[0-9]+)?\s*[A-Za-z]{0,2}\s*\+?\s*$")]
 Size = Annotated[str, BeforeValidator(_cut), Field(pattern=r"^\s*[0-9]+(\.[0-9]+)?\s*[A-Za-z]{0,2}\s*$")]
 
 
@@ -301,14 +293,10 @@ class _NeedsReader:
         shared = keys.model_dump(exclude_none=True, exclude=set(ALTERNATIVES))
         for number, each in enumerate(getattr(keys, said[0])):
             if each.any_of is not None or each.ordered is not None:
-                raise self._document.error(
-                    f"{said[0]} inside of {said[0]}: write one list", (*place, said[0], number)
-                )
+                raise self._document.error(f"{said[0]} inside of {said[0]}: write one list", (*place, said[0], number))
             own = each.model_dump(exclude_none=True)
             if {"cloud", "infra"} & own.keys():
-                shared_here = {
-                    k: v for k, v in shared.items() if k not in ("cloud", "infra", "region", "zone")
-                }
+                shared_here = {k: v for k, v in shared.items() if k not in ("cloud", "infra", "region", "zone")}
             else:
                 shared_here = shared
             yield from self._of_one(ResourceKeys(**shared_here | own), (*place, said[0], number))
@@ -319,9 +307,7 @@ class _NeedsReader:
             images = dict(keys.image_id)
             image = images.get(region, "") if region else ""
             if not image:
-                words = (
-                    f"image_id names regions ({', '.join(images)}): say which region, as infra: aws/REGION"
-                )
+                words = f"image_id names regions ({', '.join(images)}): say which region, as infra: aws/REGION"
                 raise self._document.error(words, (*place, "image_id"))
         else:
             image = keys.image_id or ""
@@ -351,9 +337,7 @@ class _NeedsReader:
             raise self._document.error(f"infra says {beside[0]}, too: keep one of them", (*place, beside[0]))
         parts = ["" if part == "*" else part for part in keys.infra.strip().split("/")]
         if len(parts) > 3:
-            raise self._document.error(
-                f"infra is CLOUD/REGION/ZONE, not {keys.infra!r:.60}", (*place, "infra")
-            )
+            raise self._document.error(f"infra is CLOUD/REGION/ZONE, not {keys.infra!r:.60}", (*place, "infra"))
         cloud, region, zone = (*parts, "", "")[:3]
         return cloud.lower(), region, zone
 
@@ -423,11 +407,7 @@ def ways_of(document: Document, keys: ResourceKeys | None) -> tuple[WantedMachin
 
 def idle_seconds(document: Document, keys: ResourceKeys | None) -> float | None:
     """After how many seconds without use the pool is to end; None where the file says nothing of it."""
-    return (
-        None
-        if keys is None
-        else _NeedsReader(document).idle_seconds(keys.autostop, ("resources", "autostop"))
-    )
+    return None if keys is None else _NeedsReader(document).idle_seconds(keys.autostop, ("resources", "autostop"))
 
 
 def without_secrets(text: str, names: Collection[str], values: Collection[str]) -> str:

@@ -102,9 +102,7 @@ def read_tables(said: Mapping[str, Any], folder: Path) -> InlineMetadata:
         raise Wrong(f"requires-python: {error}") from None
     pip = _texts(said, "dependencies")
     for each in pip:
-        if (
-            not _PACKAGE.match(each.strip()) or "\n" in each
-        ):  # installers would take it for an option or a file
+        if not _PACKAGE.match(each.strip()) or "\n" in each:  # installers would take it for an option or a file
             raise Wrong(f"dependencies: {each!r} is no requirement, which begins with a package's name")
     tools = _is(said, "tool", dict, "a table", {})
     uv = _is(tools, "uv", dict, "a table", {}, "[tool]")

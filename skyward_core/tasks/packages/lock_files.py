@@ -120,8 +120,7 @@ class _Lock:
             number
             for number in self._by_name.get(normal(name), ())
             if all(
-                key not in dependency or dependency[key] == self._rows[number].get(key)
-                for key in ("version", "source")
+                key not in dependency or dependency[key] == self._rows[number].get(key) for key in ("version", "source")
             )
         ]
         if len(named) != 1:
@@ -149,9 +148,7 @@ class _Lock:
         given = str(source.get("editable", source.get("directory")))
         folder = resolved(self._path.parent / given)
         if not is_dir(folder):
-            raise PackagesError(
-                f"{self._path}: package {row.get('name')} lies in {folder}, which is no folder"
-            )
+            raise PackagesError(f"{self._path}: package {row.get('name')} lies in {folder}, which is no folder")
         return [str(folder)]
 
     def _line(self, row: dict[str, Any], marker: str) -> tuple[str, str]:
@@ -248,9 +245,7 @@ def _line(path: Path, row: dict[str, Any]) -> tuple[str, str]:
 
 def _refuse_path(path: Path, name: str, file: dict[str, Any]) -> None:
     if not file.get("url") and file.get("path"):
-        raise PackagesError(
-            f"{path}: package {name} comes from {file['path']}, a file of this machine: use an index"
-        )
+        raise PackagesError(f"{path}: package {name} comes from {file['path']}, a file of this machine: use an index")
 
 
 def _hashes(file: dict[str, Any]) -> list[str]:

@@ -293,9 +293,7 @@ def _editable(packages: Path) -> Iterator[LocalPackage]:
     except OSError:
         return
     there = os.path.exists
-    said = (
-        name for name in names if name[-10:] == ".dist-info" and there(f"{packages}/{name}/direct_url.json")
-    )
+    said = (name for name in names if name[-10:] == ".dist-info" and there(f"{packages}/{name}/direct_url.json"))
     for name in sorted(said):
         try:
             origin = json_of(read_bytes(packages / name / "direct_url.json"))

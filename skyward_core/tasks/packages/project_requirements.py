@@ -58,11 +58,7 @@ class FolderPackages(Value):
 def extras_of(requirement: str) -> Extras:
     """Those that stand in brackets behind a name, or behind a path."""
     found = _EXTRAS.match(requirement) or re.search(r"\[([^\]]*)\]$", requirement)
-    return (
-        frozenset(normal(each.strip()) for each in found[1].split(",") if each.strip())
-        if found
-        else frozenset()
-    )
+    return frozenset(normal(each.strip()) for each in found[1].split(",") if each.strip()) if found else frozenset()
 
 
 def with_dependencies(asked: Mapping[str, Extras]) -> FolderPackages:
@@ -119,9 +115,7 @@ class _Package:
         """The folder of a package that it depends on; "" where it comes from elsewhere."""
         address = local_address(address_of(requirement)) if address_of(requirement) else None
         sources = _table(_table(self._tool.get("uv")).get("sources"))
-        source = next(
-            (given for name, given in sources.items() if normal(name) == package_of(requirement)), None
-        )
+        source = next((given for name, given in sources.items() if normal(name) == package_of(requirement)), None)
         if address is None and source is None:
             return ""
         path = source.get("path") if isinstance(source, dict) else address
@@ -178,10 +172,7 @@ def _older(folder: Path) -> dict[str, Any]:
         raise PackagesError(f"{folder}: setup.cfg or setup.py cannot be read: {error}") from None
     for node in ast.walk(module) if module else ():
         called = node.func if isinstance(node, ast.Call) else None
-        if (
-            isinstance(node, ast.Call)
-            and (getattr(called, "id", "") or getattr(called, "attr", "")) == "setup"
-        ):
+        if isinstance(node, ast.Call) and (getattr(called, "id", "") or getattr(called, "attr", "")) == "setup":
             for keyword in node.keywords:
                 try:
                     found[keyword.arg or ""] = ast.literal_eval(keyword.value)
@@ -192,9 +183,7 @@ def _older(folder: Path) -> dict[str, Any]:
     if own := _lines(config.get("options", "install_requires", fallback="")):
         found["install_requires"] = own
     if config.has_section("options.extras_require"):
-        found["extras_require"] = {
-            extra: _lines(given) for extra, given in config.items("options.extras_require")
-        }
+        found["extras_require"] = {extra: _lines(given) for extra, given in config.items("options.extras_require")}
     return found
 
 
@@ -211,9 +200,7 @@ _OPTIONS = {
     "--no-index": "no_index", "--require-hashes": "hashes",
 }  # fmt: skip
 _WITHOUT_VALUE = ("no_index", "hashes")
-KNOWN = (
-    "-r, -c, -e, --hash, --index-url, --extra-index-url, --find-links, --no-index and --require-hashes are"
-)
+KNOWN = "-r, -c, -e, --hash, --index-url, --extra-index-url, --find-links, --no-index and --require-hashes are"
 
 
 def read(path: Path, *, lock: bool = False) -> Packages:
@@ -256,9 +243,7 @@ class _Reader:
                 )
             if (hashed or self._lock) and not is_pinned(text):
                 kind = "a lock" if self._lock else "a file with hashes"
-                raise PackagesError(
-                    f"{where}: {text:.100} names no exact version, as each line of {kind} does"
-                )
+                raise PackagesError(f"{where}: {text:.100} names no exact version, as each line of {kind} does")
             if hashed or self._lock:
                 pinned.append(("", line(*_split(text), hashes)))
             else:
@@ -361,15 +346,11 @@ class _Reader:
         bare = given.partition("[")[0] if given.endswith("]") else given
         found = local_address(bare)
         if found is None:
-            raise PackagesError(
-                f"{where}: -e {given} is no folder; without -e, and as NAME @ {given}, it is installed"
-            )
+            raise PackagesError(f"{where}: -e {given} is no folder; without -e, and as NAME @ {given}, it is installed")
         folder = resolved(path.parent / expanded(found))
         if not is_dir(folder):
             there = (
-                "is a file of this machine, and only folders of packages travel"
-                if exists(folder)
-                else "is not there"
+                "is a file of this machine, and only folders of packages travel" if exists(folder) else "is not there"
             )
             raise PackagesError(f"{where}: {given} {there}: name the package, and the index that has it")
         if not is_package(folder):
@@ -436,9 +417,7 @@ def read_project_file(path: Path, version: str) -> Packages:
     said = tables(path)
     project = said.get("project")
     if not isinstance(project, dict):
-        raise PackagesError(
-            f"{path} has no [project] table with dependencies: use a lock, or a requirements file"
-        )
+        raise PackagesError(f"{path} has no [project] table with dependencies: use a lock, or a requirements file")
     if "dependencies" in (project.get("dynamic") or ()):
         raise PackagesError(
             f"{path}: its dependencies are dynamic, and only building the project would tell them: use a lock, or a "
@@ -491,9 +470,7 @@ def _without_local(dependencies: Any, uv: dict[str, Any], path: Path) -> tuple[A
             continue
         folder = resolved(path.parent / expanded(source["path"]))
         if not is_package(folder):
-            raise PackagesError(
-                f"{path}: [tool.uv.sources] {name}: {folder} is no folder with a package in it"
-            )
+            raise PackagesError(f"{path}: [tool.uv.sources] {name}: {folder} is no folder with a package in it")
         local.add(normal(name))
         folders[str(folder)] = extras.get(normal(name), frozenset())
     uv["sources"] = {name: source for name, source in sources.items() if normal(name) not in local}

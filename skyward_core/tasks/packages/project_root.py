@@ -81,11 +81,7 @@ def is_usable(wanted: str) -> bool:
 
 def _meets(version: Numbers, clause: str) -> bool:
     found = _CLAUSE.fullmatch(clause)
-    if (
-        found is None
-        or (found[3] and found[1] not in ("==", "!="))
-        or (found[1] == "~=" and "." not in found[2])
-    ):
+    if found is None or (found[3] and found[1] not in ("==", "!=")) or (found[1] == "~=" and "." not in found[2]):
         raise VersionError(f'{clause!r} is no version of Python; write it as in ">=3.12,<3.14"')
     sign, wanted = found[1], numbers(found[2])
     if sign == "~=":

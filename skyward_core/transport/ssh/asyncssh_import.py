@@ -79,9 +79,7 @@ if isinstance(_made, type):
     vars(_ciphers)["AESGCM"] = lru_cache(CIPHERS_KEPT)(_made)
 
 
-async def read_config(
-    files: Sequence[Path], host: str, user: str | None, port: int | None
-) -> dict[str, list[str]]:
+async def read_config(files: Sequence[Path], host: str, user: str | None, port: int | None) -> dict[str, list[str]]:
     """Return the options of a host, by their names in lower case, as `ssh -G` prints them.
 
     Raises:

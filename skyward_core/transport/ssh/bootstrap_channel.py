@@ -155,9 +155,7 @@ class CommandOutput(AnswerWait, Flow, asyncssh.SSHClientSession[bytes]):
         try:
             return await self.within(seconds, self.lines.get)
         except TimeoutError as error:
-            raise (
-                stalled(host, seconds, doing) if doing else silent(host, seconds, self.printed())
-            ) from error
+            raise (stalled(host, seconds, doing) if doing else silent(host, seconds, self.printed())) from error
 
     def printed(self) -> str:
         """Return the end of what came that was no answer."""
@@ -248,9 +246,7 @@ class CommandChannel:
             raise Failed(f"Host {link.target.host} tells nonsense of itself: {error}") from error
         except TimeoutError as error:
             self.close()
-            raise chattering(
-                link.target.host, NOISY_START * answer_timeout(), self._session.printed()
-            ) from error
+            raise chattering(link.target.host, NOISY_START * answer_timeout(), self._session.printed()) from error
         except BaseException:
             self.close()
             raise
@@ -275,9 +271,7 @@ class CommandChannel:
         minor, word = python.minor, self._word.decode()
         words = [minor, minor.replace(".", ","), python.named, python.here, word, name]
         words += [] if python.fetches else ["looks"]
-        self._channel = await open_session(
-            link, f"exec sh -c '{_SHELL}' skyward {shlex.join(words)}", self._session
-        )
+        self._channel = await open_session(link, f"exec sh -c '{_SHELL}' skyward {shlex.join(words)}", self._session)
         self._write(self._word + b"%08x" % len(code) + code)
         return self
 
@@ -316,9 +310,7 @@ class CommandChannel:
         """
         await self.ask("start")
         self._doing = "its agent"
-        self._channel.write(
-            json.dumps(config).encode() + b"\n"
-        )  # it stays open: an agent starts for who waits for it
+        self._channel.write(json.dumps(config).encode() + b"\n")  # it stays open: an agent starts for who waits for it
         answer = await self._reply()
         self.close()
         if not answer.get("ok"):
@@ -334,9 +326,7 @@ class CommandChannel:
         self._write(b"%08x" % len(data) + data)
 
     def _write(self, data: bytes) -> None:
-        with suppress(
-            BrokenPipeError
-        ):  # the other side has ended; what it said before tells why, if anything does
+        with suppress(BrokenPipeError):  # the other side has ended; what it said before tells why, if anything does
             self._channel.write(data)
 
     async def _answer(self, noisy: asyncio.Timeout | None = None) -> Heard:
@@ -461,9 +451,7 @@ def _sent_code() -> bytes:
 def _sent_source() -> bytes:
     """The same as text, for any version: what there is to load then is some pages."""
     modules = [(name, _source(name)) for name in FIRST]
-    return marshal.dumps(
-        [*modules, ("__main__", _source("skyward_core.node.bootstrap.bootstrap"))], _OLD_MARSHAL
-    )
+    return marshal.dumps([*modules, ("__main__", _source("skyward_core.node.bootstrap.bootstrap"))], _OLD_MARSHAL)
 
 
 def _source(name: str) -> str:

@@ -264,9 +264,7 @@ def _in_words(target: Target, route: Route, error: Exception) -> str:
 
 _log = logger("ssh")
 
-SHORT_TIMEOUT = (
-    5.0  # of a connection where there is little patience: a cable may be back before TCP tries again
-)
+SHORT_TIMEOUT = 5.0  # of a connection where there is little patience: a cable may be back before TCP tries again
 LOGIN_TIMEOUT = 60.0
 # SSH's own keepalive, which has to queue behind data, watches the part behind a jump host, where nothing can
 # :func:`watch` the connection.
@@ -379,9 +377,7 @@ def _send_no_fillers(conn: asyncssh.SSHClientConnection) -> None:
     conn.send_packet = send_packet  # type: ignore[method-assign]
 
 
-async def connect(
-    target: Target, *, patience: float = 30.0, waiting: Waiting | None = None
-) -> HostConnection:
+async def connect(target: Target, *, patience: float = 30.0, waiting: Waiting | None = None) -> HostConnection:
     """Connect to a host, trying again with back-off and jitter while the trouble may pass.
 
     Args:
@@ -448,9 +444,7 @@ async def close_early(targets: Sequence[Target]) -> None:
         task = _early.pop((loop, target), None)
         if task is not None:
             task.cancel()
-            if not isinstance(
-                link := (await asyncio.gather(task, return_exceptions=True))[0], HostConnection
-            ):
+            if not isinstance(link := (await asyncio.gather(task, return_exceptions=True))[0], HostConnection):
                 continue
             await link.close()
 
@@ -607,15 +601,11 @@ def _algorithms(route: Route, option: str, possible: Sequence[bytes]) -> Sequenc
         return named or ()
     has = {each.decode("ascii") for each in possible}
     if not (found := [each for each in named.split(",") if each in has]):
-        raise UsageError(
-            f"Host {route.host}: none of the {option} of ~/.ssh/config is supported ({named:.200})."
-        )
+        raise UsageError(f"Host {route.host}: none of the {option} of ~/.ssh/config is supported ({named:.200}).")
     return found
 
 
-async def _keys_to_offer(
-    route: Route, agent: asyncssh.SSHAgentClient, *, given: bool
-) -> list[asyncssh.SSHKeyPair]:
+async def _keys_to_offer(route: Route, agent: asyncssh.SSHAgentClient, *, given: bool) -> list[asyncssh.SSHKeyPair]:
     """Return what OpenSSH offers, in its order: certificates, the agent's keys (named ones first), other files.
 
     Args:
@@ -643,9 +633,7 @@ async def _keys_to_offer(
     return [pair for pair in offered if accepted == {b""} or accepted & {*pair.host_key_algorithms}]
 
 
-def _load(
-    route: Route, given: bool
-) -> tuple[set[bytes], list[asyncssh.SSHKeyPair], list[asyncssh.SSHCertificate]]:
+def _load(route: Route, given: bool) -> tuple[set[bytes], list[asyncssh.SSHKeyPair], list[asyncssh.SSHCertificate]]:
     """Return the public keys that identity files name, the keys in these files, and the certificates."""
     named: set[bytes] = set()
     files: list[asyncssh.SSHKeyPair] = []
@@ -664,10 +652,7 @@ def _load(
             beside = _certificates(f"{path}-cert.pub")
             named |= {each.public_data for each in beside}
             files += [
-                _signed(pair, each)
-                for pair in pairs
-                for each in beside
-                if pair.public_data == each.key.public_data
+                _signed(pair, each) for pair in pairs for each in beside if pair.public_data == each.key.public_data
             ]
     return named, files, [each for file in route.certificates for each in _certificates(file)]
 

@@ -42,9 +42,7 @@ DEFAULT_KEYS = tuple(
 )
 
 UNEXPANDED = ("proxycommand", "proxyjump", "identityfile", "certificatefile", "controlpath", "remotecommand")
-PLAIN_NAME = (
-    r"[a-z][a-z0-9.-]*|(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})"  # as it is in `hostname`, too
-)
+PLAIN_NAME = r"[a-z][a-z0-9.-]*|(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})"  # as it is in `hostname`, too
 NOISE = ("debug", "OpenSSH_", "Pseudo-terminal")  # lines of `ssh -v` that tell nothing of a failure
 READ = "files read"  # beside the options: the files that were read
 
@@ -174,9 +172,7 @@ async def _resolve(target: Target) -> Route:
         name=alias or host,
         has_alias=bool(alias),
         jump=_replaced(target, jump, tokens) if jump else None,
-        known_hosts=(
-            (Path(_expanded(target.known_hosts)),) if target.known_hosts else (own_file(), *users, *system)
-        ),
+        known_hosts=((Path(_expanded(target.known_hosts)),) if target.known_hosts else (own_file(), *users, *system)),
         revoked=_paths(said.get("revokedhostkeys", ())),
         identities=tuple(map(_expanded, target.keys)) or own(said.get("identityfile", DEFAULT_KEYS)),
         certificates=() if target.keys else own(said.get("certificatefile", ())),
@@ -190,9 +186,7 @@ def _own_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError) as error:
-        raise UsageError(
-            "This account has no name: name the user to log in as, user@host or user=."
-        ) from error
+        raise UsageError("This account has no name: name the user to log in as, user@host or user=.") from error
 
 
 def _replaced(target: Target, text: str, tokens: Mapping[str, str]) -> str:
@@ -424,16 +418,12 @@ async def _ask(command: tuple[str, ...]) -> Said:
     return await _once(asking.answers, (_stamp(), *command), lambda: _run(command, asking.gate))
 
 
-async def _once(
-    kept: dict[object, asyncio.Task[T]], question: object, ask: Callable[[], Coroutine[Any, Any, T]]
-) -> T:
+async def _once(kept: dict[object, asyncio.Task[T]], question: object, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Return an answer that others may have asked for, too; what has failed is asked again."""
     answer = kept.get(question)
     if answer is None or (answer.done() and (answer.cancelled() or answer.exception())):
         answer = kept[question] = asyncio.create_task(ask())
-        answer.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # all may have stopped waiting
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # all may have stopped waiting
     return await asyncio.shield(answer)
 
 

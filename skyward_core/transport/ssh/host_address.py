@@ -64,13 +64,9 @@ class Target(Value):
         elif rest.count(":") == 1:
             host, _, port = rest.partition(":")
         if not host:
-            raise UsageError(
-                f"{text!r:.200} names no host; write a name, an address, user@host or user@host:port."
-            )
+            raise UsageError(f"{text!r:.200} names no host; write a name, an address, user@host or user@host:port.")
         if port and not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
-            raise UsageError(
-                f"{text!r:.200} has no such port {port!r:.20}; ports are numbers from 1 to 65535."
-            )
+            raise UsageError(f"{text!r:.200} has no such port {port!r:.20}; ports are numbers from 1 to 65535.")
         return replace(self, host=host, user=user or self.user, port=int(port) if port else self.port)
 
 

@@ -210,9 +210,7 @@ class Known(Value):
         A certificate is asked for only where somebody could have signed it, and there is no list of revoked keys, which
         may name certificates by their numbers: plain keys can be judged by it.
         """
-        known = {
-            each.decode("ascii") for key in (*self.trusted, *self.elsewhere) for each in key.sig_algorithms
-        }
+        known = {each.decode("ascii") for key in (*self.trusted, *self.elsewhere) for each in key.sig_algorithms}
         signed = SIGNED if certificates and self.authorities and not self.lists else ()
         possible = {each.decode("ascii") for each in (*get_public_key_algs(), *get_certificate_algs())}
         wanted = [*signed, *(each for each in PLAIN if each in known), *PLAIN]
@@ -244,9 +242,7 @@ def look_up(files: Sequence[Path], name: str, port: int, lists: Sequence[Path] =
     )
 
 
-def _said(
-    files: Sequence[Path], name: str
-) -> tuple[dict[Marker, list[asyncssh.SSHKey]], tuple[tuple[Path, int], ...]]:
+def _said(files: Sequence[Path], name: str) -> tuple[dict[Marker, list[asyncssh.SSHKey]], tuple[tuple[Path, int], ...]]:
     """The keys of lines about a name, by marker; and where those without one stand."""
     keys: dict[Marker, list[asyncssh.SSHKey]] = {}
     places = []
@@ -342,9 +338,7 @@ def refused(host: str, reason: str) -> HostKeyError:
 def kind(key: asyncssh.SSHKey) -> str:
     """A key's type in words people know: ED25519, ECDSA, RSA."""
     name = key.get_algorithm().split("@")[0].removeprefix("sk-")
-    return {"ssh-ed25519": "ED25519", "ssh-rsa": "RSA", "ssh-dss": "DSA"}.get(
-        name, name.split("-")[0].upper()
-    )
+    return {"ssh-ed25519": "ED25519", "ssh-rsa": "RSA", "ssh-dss": "DSA"}.get(name, name.split("-")[0].upper())
 
 
 KRL = b"SSHKRL\n\0"

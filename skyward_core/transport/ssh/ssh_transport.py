@@ -359,9 +359,7 @@ class SSHTransport:
     async def channel(self, said: Said = lambda line: None, *, status: bool = False) -> CommandChannel:
         """A command channel on this node, connected where it was not; the caller closes it."""
         link = await self._connected(None, self.patience)
-        return await CommandChannel.open(
-            link, python=self.python, folder=self.folder, said=said, status=status
-        )
+        return await CommandChannel.open(link, python=self.python, folder=self.folder, said=said, status=status)
 
     async def _channel_if_up(self) -> CommandChannel:
         if not self.is_up:
@@ -431,9 +429,7 @@ class SSHTransport:
                     config["python"], installed = made["python"], made["installed"] or None
                 else:
                     report("installed", detail="nothing to install")
-                config |= {
-                    part: moved(paths, config.get("cwd") or "", there) for part, paths in given.items()
-                }
+                config |= {part: moved(paths, config.get("cwd") or "", there) for part, paths in given.items()}
                 inside = [each.entry for each in await local]
                 beside = [path for folder, copy in places.items() for path in moved(inside, folder, copy)]
                 config["path"] += [*moved(inside, config.get("cwd") or "", there), *beside]
@@ -475,9 +471,7 @@ class SSHTransport:
             finally:
                 channel.close()
         except ConnectionError as error:
-            raise Unreachable(
-                f"Host {self.target.host} cannot be sent the working folder: {error}."
-            ) from error
+            raise Unreachable(f"Host {self.target.host} cannot be sent the working folder: {error}.") from error
 
     def _refuse_no_room(self, facts: HostFacts) -> None:
         if not facts["root"]:
@@ -521,9 +515,7 @@ class SSHTransport:
         """Have the host's facts; anew over each connection where others may write beside what is ours: since the last
         one the host may have been started anew, and all there be somebody else's."""
         if not self._facts or (self._facts["shared"] and self._asked is not link):
-            channel = await CommandChannel.open(
-                link, python=self.python, folder=self.folder, said=lambda line: None
-            )
+            channel = await CommandChannel.open(link, python=self.python, folder=self.folder, said=lambda line: None)
             channel.close()
             self._refuse_no_room(channel.facts)
             self._facts, self._asked = channel.facts, link
@@ -702,9 +694,7 @@ async def send_workdir(
     snapshot = _snapshot(cwd, image, gate)
     if isinstance(snapshot, str):
         if image.get("workdir"):
-            raise PoolError(
-                f"{snapshot}, so it is not sent to the nodes: name another one with Image(workdir=...)."
-            )
+            raise PoolError(f"{snapshot}, so it is not sent to the nodes: name another one with Image(workdir=...).")
         return "", f"{snapshot}, so it is not sent: put the script into a folder of its own", ()
     try:
         there, detail = await _send_snapshot(channel, snapshot)
@@ -737,9 +727,7 @@ async def send_packages(
             places[package.folder], detail = await _send_snapshot(channel, snapshot)
         except (working_folder_upload.TooLarge, working_folder_upload.Unreadable) as error:
             if package.asked:
-                raise PoolError(
-                    f"Package {package.name} of {package.folder} cannot travel: {error}"
-                ) from error
+                raise PoolError(f"Package {package.name} of {package.folder} cannot travel: {error}") from error
             detail = f"not sent, so ranks cannot import it: {error}"
         details.append(f"{package.name}: {detail}")
     return places, details
@@ -760,17 +748,11 @@ def _local_packages(config: Mapping[str, Any], gate: Gate | None) -> asyncio.Fut
     return gate.share("local packages", begin) if gate is not None else begin()
 
 
-async def _send_snapshot(
-    channel: CommandChannel, snapshot: working_folder_upload.Snapshot
-) -> tuple[str, str]:
+async def _send_snapshot(channel: CommandChannel, snapshot: working_folder_upload.Snapshot) -> tuple[str, str]:
     items, listing = await snapshot.files()
     name = working_folder_upload.name_of(snapshot.folder)
     total = sum(item.size for item in items)
-    much = (
-        f"; {total / 1e6:.0f} MB is much for a working folder"
-        if total > working_folder_upload.WARNING
-        else ""
-    )
+    much = f"; {total / 1e6:.0f} MB is much for a working folder" if total > working_folder_upload.WARNING else ""
     much += _kept_here(snapshot.withheld) + _not_there(snapshot.unmatched)
     there: ManifestDone = await channel.ask("manifest", listing, name=name)
     if there.get("current"):
@@ -787,9 +769,7 @@ async def _send_snapshot(
     return there["folder"], f"{len(wanted)} of {len(items)} files sent ({size / 1e3:.0f} kB){much}"
 
 
-def _refuse_others(
-    host: str, items: Sequence[Item], wanted: Sequence[int], doubtful: Mapping[int, str]
-) -> None:
+def _refuse_others(host: str, items: Sequence[Item], wanted: Sequence[int], doubtful: Mapping[int, str]) -> None:
     """Refuse to tell a host of files that are not among the items.
 
     No link is ever doubtful: what it leads to may lie outside of the folder, and whether a hash is that file's is
@@ -797,14 +777,10 @@ def _refuse_others(
     """
     for index in (*wanted, *doubtful):
         if index >= len(items):
-            raise Failed(
-                f"Host {host} asks for file {index:,} of {len(items):,} that the working folder has."
-            )
+            raise Failed(f"Host {host} asks for file {index:,} of {len(items):,} that the working folder has.")
     for index in doubtful:
         if items[index].link:
-            raise Failed(
-                f"Host {host} asks what the link {items[index].path} leads to, which no host is told."
-            )
+            raise Failed(f"Host {host} asks what the link {items[index].path} leads to, which no host is told.")
 
 
 def _kept_here(withheld: Sequence[str]) -> str:
@@ -828,9 +804,7 @@ def _snapshot(cwd: str, image: Mapping[str, Any], gate: Gate | None) -> working_
         return unfit
 
     def make() -> working_folder_upload.Snapshot:
-        return working_folder_upload.Snapshot(
-            folder, image.get("includes") or (), image.get("excludes") or ()
-        )
+        return working_folder_upload.Snapshot(folder, image.get("includes") or (), image.get("excludes") or ())
 
     return gate.share(folder, make) if gate is not None else make()
 

@@ -42,9 +42,7 @@ def debug(word: str, console: Console) -> int:
         pool, _ = live_run(session, name if with_rank else word)
         visit = _Line(session, pool.key)
         rank, said = visit.begin(int(number) if with_rank else None)
-        console.note(
-            f"debugging rank {rank}; Ctrl-D leaves until its next breakpoint, q for good: it goes on"
-        )
+        console.note(f"debugging rank {rank}; Ctrl-D leaves until its next breakpoint, q for good: it goes on")
         try:
             visit.go_on(said)
         except KeyboardInterrupt:
@@ -161,9 +159,7 @@ def profile(word: str, seconds: float, to: str | None, console: Console) -> int:
     """
     name, colon, number = word.rpartition(":")
     if not (colon and name and number.isascii() and number.isdecimal()):
-        raise UsageError(
-            f"{word!r} names no rank: write RUN:RANK or POOL:RANK, as in {word.partition(':')[0]}:0"
-        )
+        raise UsageError(f"{word!r} names no rank: write RUN:RANK or POOL:RANK, as in {word.partition(':')[0]}:0")
     rank, folder = int(number), Path(to or ".")
     with opened(console) as session:
         pool, run = live_run(session, name)

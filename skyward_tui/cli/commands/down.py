@@ -96,13 +96,9 @@ def _question(
     """What is about to be done, with all that nobody has fetched by name."""
     keys = {row.key for row in live}
     views = [view for view in session.refresh().result() if view.key in keys and view.is_live]
-    waiting = [
-        f"run {run} of {view.name} ({size:,} bytes)" for view in views for run, size in view.unfetched.items()
-    ]
+    waiting = [f"run {run} of {view.name} ({size:,} bytes)" for view in views for run, size in view.unfetched.items()]
     waiting += [f"{kept} of {row.name}" for row in ended for kept in session.ledger.unfetched(row.token)]
-    said = (
-        f"tear down {', '.join(row.name for row in live)}? what runs there is stopped" if live else "go on?"
-    )
+    said = f"tear down {', '.join(row.name for row in live)}? what runs there is stopped" if live else "go on?"
     if not waiting:
         return said
     what = "GIVEN UP, though nobody has fetched it" if discard else "brought here first"

@@ -17,9 +17,7 @@ def listing(console: Console) -> int:
         width = max(len(each["name"]) for each in found)
         for each in found:
             console.say(f"{each['name']:<{width}}  {each['about']}")
-        console.note(
-            f"run one with: skyward-tui run {PREFIX}NAME; copy it here with: skyward-tui examples NAME --copy"
-        )
+        console.note(f"run one with: skyward-tui run {PREFIX}NAME; copy it here with: skyward-tui examples NAME --copy")
     console.result({"examples": found})
     return errors.OK
 
@@ -38,9 +36,7 @@ def show(name: str, copy: bool, console: Console) -> int:
             with open(target, "x", encoding="utf-8") as file:
                 file.write(text)
         except FileExistsError:
-            raise UsageError(
-                f"{target} is here already, and is left as it is; copy in another folder"
-            ) from None
+            raise UsageError(f"{target} is here already, and is left as it is; copy in another folder") from None
         console.note(f"{target.absolute()} written")
     elif not console.as_json:
         console.say(text.rstrip("\n"))

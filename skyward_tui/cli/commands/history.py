@@ -285,9 +285,7 @@ def rerun(
             cut = ", of which the end is cut off" if found.source.cut else ""
             console.note(f"run {row.run}: how they differed: {diff}{cut}")
         if sheet is not None:
-            console.note(
-                f"{len(sheet.tasks):,} of {count(len(sheet.rows), 'combination')} have no result and are run"
-            )
+            console.note(f"{len(sheet.tasks):,} of {count(len(sheet.rows), 'combination')} have no result and are run")
         request = replace(request, detach=detach or request.detach)
         had = row.run, python_of(before.spec)
         return launch(request, console, dry_run=dry_run, watch=watch, missing=sheet, before=had)

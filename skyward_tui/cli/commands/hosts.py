@@ -40,9 +40,7 @@ def trust(host: str, known_hosts: str | None, yes: bool, console: Console) -> in
         return errors.OK
     if not yes:
         if not console.is_terminal:
-            raise UsageError(
-                "nobody is here to compare fingerprints: look at it on the host, then give --yes"
-            )
+            raise UsageError("nobody is here to compare fingerprints: look at it on the host, then give --yes")
         if not console.confirm("is it the one that the host itself prints? then accept it"):
             console.note("it was not accepted")
             console.result(found | {"accepted": False, "file": None})
@@ -88,9 +86,7 @@ def forward(target: str, ports: tuple[str, ...], console: Console) -> int:
     words = ["ssh", "-F", str(file), "-N", "-o", "ExitOnForwardFailure=yes"]
     for here, there in pairs:
         words += ["-L", f"127.0.0.1:{here}:127.0.0.1:{there}"]
-        console.note(
-            f"http://127.0.0.1:{here} is port {there} of node {node} of pool {row.name}, until ctrl-c"
-        )
+        console.note(f"http://127.0.0.1:{here} is port {there} of node {node} of pool {row.name}, until ctrl-c")
     sys.stdout.flush()
     os.execvp("ssh", [*words, f"{row.name}-{node}"])
 
@@ -99,9 +95,7 @@ def _ports(text: str) -> tuple[int, int]:
     here, colon, there = text.partition(":")
     numbers = (here, there) if colon else (here, here)
     if not all(each.isdecimal() and 0 < int(each) < 65536 for each in numbers):
-        raise UsageError(
-            f"{text}: a port is a number from 1 to 65535, or LOCAL:PORT where it has another one here"
-        )
+        raise UsageError(f"{text}: a port is a number from 1 to 65535, or LOCAL:PORT where it has another one here")
     return int(numbers[0]), int(numbers[1])
 
 
@@ -165,9 +159,7 @@ def hosts(names: tuple[str, ...], console: Console) -> int:
 
     if console.as_json:
         looks = ssh_hosts.look(meant)
-        console.result(
-            {"hosts": [ssh_hosts.as_json(each) | {"groups": _of(each.host, groups)} for each in looks]}
-        )
+        console.result({"hosts": [ssh_hosts.as_json(each) | {"groups": _of(each.host, groups)} for each in looks]})
     else:
         looks = ssh_hosts.look(meant, say)
     return errors.OK if all(each.reached for each in looks) else errors.FAILED

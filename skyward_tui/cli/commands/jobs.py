@@ -92,11 +92,7 @@ class StepsRun(Job):
             view = self.session.view(self.key)
             for row in queue_of(view):
                 mine = self.run is not None and row.run == self.run.id and row.run not in told
-                if (
-                    mine
-                    and row.waits
-                    and (row.behind[0] or row.free < row.wants or (row.only and row.holders))
-                ):
+                if mine and row.waits and (row.behind[0] or row.free < row.wants or (row.only and row.holders)):
                     told.add(row.run)
                     self.console.note(f"run {row.run} {reason(row, time.time())}")
 
@@ -112,9 +108,7 @@ class StepsRun(Job):
                 if nodes and isinstance(task.nodes, int):
                     task = replace(task, nodes=nodes)
                 rest = ", ".join(each.name for each in steps[number:])
-                self.leaving = (
-                    f"and leave it running, and what comes after it ({rest}) does not begin" if rest else ""
-                )
+                self.leaving = f"and leave it running, and what comes after it ({rest}) does not begin" if rest else ""
                 run = self.launch(task, stays=left, request=kept)
                 status = self.see_out(run, left)
                 if run.state == "cancelled":
@@ -160,9 +154,7 @@ def launch(
         if found is not None:
             check_fits(job, found)
             if said := request.shapes_pool:
-                raise UsageError(
-                    f"pool {found.name} is up already and is used as it is: leave out {', '.join(said)}"
-                )
+                raise UsageError(f"pool {found.name} is up already and is used as it is: leave out {', '.join(said)}")
             spec, notes = None, list(job.notes)
         else:
             spec, notes = request.spec(clone=not dry_run)
@@ -176,9 +168,7 @@ def launch(
             runner.watch()
         with job_launch.held(job_launch.TASKS) as folder, runner.follower.signals():
             steps = (
-                list(tasks_of(job, folder, setup=setup))
-                if found is None
-                else tasks_on(job, found, folder, setup=setup)
+                list(tasks_of(job, folder, setup=setup)) if found is None else tasks_on(job, found, folder, setup=setup)
             )
             kept = KeptJob.of(job, request if spec is not None else None, setup=setup, down=down)
             status = runner.all_of(spec, steps, detach=detach, kept=kept)
@@ -187,9 +177,7 @@ def launch(
             console.note(f"{job.path} has no run: {_done(job, done, setup=setup)}")
         if not down and spec is not None and runner.key and runner.error is None:
             idle = duration(spec.options.idle_timeout)
-            console.note(
-                f"pool {name} stays up, and ends itself {idle} after its last use: skyward-tui down {name}"
-            )
+            console.note(f"pool {name} stays up, and ends itself {idle} after its last use: skyward-tui down {name}")
         return status
 
 
@@ -203,15 +191,11 @@ def _done(job: JobFile, pool: str, *, setup: bool) -> str:
     return f"{', '.join(did) or 'nothing was done'}" + (", and nothing was run" if did else "")
 
 
-def _tell(
-    job: JobFile, spec: PoolSpec | None, found: PoolView | None, console: Console, *, setup: bool
-) -> int:
+def _tell(job: JobFile, spec: PoolSpec | None, found: PoolView | None, console: Console, *, setup: bool) -> int:
     """What a launch would do."""
     told = [("job", job.name or str(job.path))]
     if found is not None:
-        told.append(
-            ("pool", f"{found.name}, which is up ({count(len(found.nodes), 'node')} on {found.provider})")
-        )
+        told.append(("pool", f"{found.name}, which is up ({count(len(found.nodes), 'node')} on {found.provider})"))
     elif spec is not None:
         told.append(("pool", f"{spec.name}: {count(spec.most_nodes, 'node')} on {spec.provider.name}"))
         if spec.accelerator is not None:
@@ -239,9 +223,7 @@ def queue(pool: str, console: Console) -> int:
         view = session.look(row.key).result()
         rows, now = queue_of(view), time.time()
     if console.as_json:
-        console.result(
-            {"pool": view.name, "nodes": len(view.nodes), "runs": [as_json(each, now) for each in rows]}
-        )
+        console.result({"pool": view.name, "nodes": len(view.nodes), "runs": [as_json(each, now) for each in rows]})
         return errors.OK
     if not rows:
         console.say(f"nothing runs or waits on pool {view.name} ({count(len(view.nodes), 'node')})")
@@ -250,9 +232,7 @@ def queue(pool: str, console: Console) -> int:
     for each in rows:
         state = "◌ waiting" if each.waits else "● running"
         nodes = numbers(each.nodes) if each.nodes else "-"
-        told.append(
-            (each.run, each.name, state, nodes, duration(max(0.0, now - each.since)), reason(each, now))
-        )
+        told.append((each.run, each.name, state, nodes, duration(max(0.0, now - each.since)), reason(each, now)))
     for line in table(told):
         console.say(clip(line, console.width))
     if waiting := next((each.run for each in rows if each.waits), ""):

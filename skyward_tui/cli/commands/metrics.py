@@ -45,9 +45,7 @@ def _show(view: PoolView, console: Console) -> None:
     book, now = view.machines or MachineBook(), time.time()
     if console.as_json:
         told = {"pool": view.name, "at": now, "nodes": [_node_json(book, node) for node in book.nodes]}
-        console.result(
-            told | {"alerts": [{"run": run} | alert.to_json() for run, alert in _alerts(view, now)]}
-        )
+        console.result(told | {"alerts": [{"run": run} | alert.to_json() for run, alert in _alerts(view, now)]})
         return
     for at, line in enumerate(table([HEAD, *rows(book, now)])):
         console.say(line, *([1] if not at else []))

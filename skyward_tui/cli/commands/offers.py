@@ -40,9 +40,7 @@ def buy(offering: str, price: float | None, settings: Sequence[str], console: Co
     except Unreachable as error:  # nobody knows
         console.fail(error)
         return errors.UNVERIFIED
-    console.note(
-        f"bought: {found.id}; sky.AWS(reservation={found.id!r}) has machines of it once it has begun"
-    )
+    console.note(f"bought: {found.id}; sky.AWS(reservation={found.id!r}) has machines of it once it has begun")
     console.result({"bought": asdict(found)})
     if not console.as_json:
         console.say(found.id)
@@ -227,9 +225,7 @@ def _offer_row(markets: dict[str, Offer]) -> Sequence[str]:
     best = next(iter(markets.values()))
     spot = markets.get("spot")
     # All told, as the price that stands beside it.
-    lately = (
-        "–".join(money(each + spot.beside_hourly) for each in (spot and spot.lately) or ()) if spot else ""
-    )
+    lately = "–".join(money(each + spot.beside_hourly) for each in (spot and spot.lately) or ()) if spot else ""
     of_each = f" {best.memory_each_gb:.0f} GB" if best.memory_each_gb else ""
     return (
         field(best.provider),
@@ -303,9 +299,7 @@ def _pools(pools: Sequence[PoolCost]) -> list[Sequence[str]]:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.since))
         cost = "$?" if each.dollars is None else money(each.dollars)
         ran = field(", ".join(each.functions)) or "-"
-        rows.append(
-            (field(each.pool), field(each.provider), made, ran, cost + (" so far" if each.goes_on else ""))
-        )
+        rows.append((field(each.pool), field(each.provider), made, ran, cost + (" so far" if each.goes_on else "")))
     return rows
 
 

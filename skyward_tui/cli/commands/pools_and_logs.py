@@ -117,9 +117,7 @@ def ls(everything: bool, console: Console) -> int:
     when = "ends" if all(pool.ended_at is None for pool in pools) else "ends, or ended"
     rows = [("pool", "state", "provider", "nodes", "price", when, "runs")]
     for pool in pools:
-        runs = ", ".join(
-            f"{run.id} {run.function} {run.state}" + unfetched(pool, run.id) for run in pool.runs.values()
-        )
+        runs = ", ".join(f"{run.id} {run.function} {run.state}" + unfetched(pool, run.id) for run in pool.runs.values())
         ready = f"{pool.nodes_ready}/{pool.node_count}"
         left = pool.lease_left(time.time())
         ends = "" if left is None else f"in {duration(left)}"
@@ -342,9 +340,7 @@ def files(word: str, patterns: Sequence[str], console: Console) -> int:
             console.note(f"pool {pool.name} runs on this machine: {_here(pool)}")
         found = session.files(pool.key, run, patterns, whole=True).result()
     rows = [("node", "size", "changed", "file")]
-    rows += [
-        (str(each.node), size_in_words(each.size), ago(each.age), field(each.path)) for each in found.files
-    ]
+    rows += [(str(each.node), size_in_words(each.size), ago(each.age), field(each.path)) for each in found.files]
     console.result({"files": [written_json(each) for each in found.files], "untold": found.untold})
     if not console.as_json:
         for line in table(rows) if found.files else ():
@@ -375,9 +371,7 @@ def fetch(word: str, patterns: Sequence[str], to: str | None, console: Console) 
     new = [each for each in haul.files if each.is_new]
     there = len(haul.files) - len(new) - len(failed)
     size = size_in_words(sum(each.file.size for each in new))
-    console.note(
-        f"{count(len(new), 'file')} fetched, {size}" + (f"; {there:,} here already" if there else "")
-    )
+    console.note(f"{count(len(new), 'file')} fetched, {size}" + (f"; {there:,} here already" if there else ""))
     for names, node, why in not_fetched(failed):
         console.note(f"not fetched: {field(names)} of node {node}: {field(why)}")
     for note in haul.notes:

@@ -45,9 +45,7 @@ def record(word: str, output: str | None, console: Console) -> int:
         f"skyward-tui replay {target} plays it"
     )
     if packed.left_out:
-        console.say(
-            f"of long logs it has the beginning and the end: {size_in_words(packed.left_out)} are left out"
-        )
+        console.say(f"of long logs it has the beginning and the end: {size_in_words(packed.left_out)} are left out")
     console.say(
         "Look at it before you send it. Secrets that are known as such are blanked; what ranks printed, names of "
         "hosts, users, folders and functions, and messages of errors, are in it."

@@ -221,9 +221,7 @@ def sorted_rows(found: TrialTable, sort: str | None) -> list[TrialRow]:
     try:
         return found.sorted(sort.removeprefix("-"), falling=sort.startswith("-"))
     except KeyError:
-        raise UsageError(
-            f"there is no column {sort!r} to sort by; there are {', '.join(found.columns)}"
-        ) from None
+        raise UsageError(f"there is no column {sort!r} to sort by; there are {', '.join(found.columns)}") from None
 
 
 def trial_cells(found: TrialTable, rows: list[TrialRow]) -> list[tuple[str, ...]]:
@@ -310,9 +308,7 @@ def have_terminal(console: Console, *, detach: bool = False) -> None:
         UsageError: there is none, or something else was asked for, too, that has none.
     """
     if console.as_json or detach:
-        raise UsageError(
-            f"--watch stays and draws: leave it out, or {'--json' if console.as_json else '--detach'}"
-        )
+        raise UsageError(f"--watch stays and draws: leave it out, or {'--json' if console.as_json else '--detach'}")
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         raise UsageError("--watch draws on a terminal, and standard error is none")
 
@@ -627,9 +623,7 @@ class Job:
             self.caller.run_ended(run, self.pool)
         return status_of(run)
 
-    def _gangs(
-        self, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool
-    ) -> int:
+    def _gangs(self, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool) -> int:
         """Run each combination as a gang, as many at a time as fit; the status is that of the first that failed."""
         self.by_gangs = True
         launched = self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined)
@@ -692,9 +686,7 @@ class Job:
         else:
             self._cancel(run, ended)
 
-    def _chosen(
-        self, what: str, interruption: Interrupted, *, outlives_us: bool | None, leaving: str = ""
-    ) -> Choice:
+    def _chosen(self, what: str, interruption: Interrupted, *, outlives_us: bool | None, leaving: str = "") -> Choice:
         """What becomes of what is awaited, as the person says, where there is one.
 
         Args:
@@ -786,9 +778,7 @@ class Job:
         try:
             self.follower.wait(self.kept, heed=False)
         except (OSError, SkywardError) as error:
-            self.console.note(
-                f"how the run was launched is not kept whole, and rerun may know nothing of it: {error}"
-            )
+            self.console.note(f"how the run was launched is not kept whole, and rerun may know nothing of it: {error}")
 
     def _is_ours(self, view: PoolView) -> bool:
         return self.key == view.key
@@ -888,9 +878,7 @@ def _python(script: str, asked: str | None, console: Console) -> str:
     if not lacks(found, LIBRARY):
         return found.path
     if asked is not None:
-        raise UsageError(
-            f"{LIBRARY} is not installed for {asked}, and has to be where the script makes a pool"
-        )
+        raise UsageError(f"{LIBRARY} is not installed for {asked}, and has to be where the script makes a pool")
     console.note(f"{LIBRARY} is not installed for {found}: the script runs with {sys.executable}")
     return sys.executable
 

@@ -410,9 +410,7 @@ class PluginFields(FoldingPart):
         """A parameter was."""
 
     def __init__(self, *, id: str) -> None:
-        super().__init__(
-            PLUGIN_PARAMETERS_LABEL, ArgumentFields(id="plugin-arguments", prefix="parameter"), id=id
-        )
+        super().__init__(PLUGIN_PARAMETERS_LABEL, ArgumentFields(id="plugin-arguments", prefix="parameter"), id=id)
         self.display = False
         self._line = ""
         self._names: Sequence[str] | None = None

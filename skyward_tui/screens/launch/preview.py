@@ -262,9 +262,7 @@ class LaunchBeside:
 
     def share(self) -> None:
         """Give the code what rows the fields leave."""
-        form, fields, last = (
-            self._screen.query_one(f"#{name}", Widget) for name in ("form", "fields", "last")
-        )
+        form, fields, last = (self._screen.query_one(f"#{name}", Widget) for name in ("form", "fields", "last"))
         room = form.content_size.height - fields.virtual_size.height - last.outer_size.height - _GAP
         narrow = self._screen.has_class("-narrow")
         there = self._is_read and room >= _LEAST and not narrow

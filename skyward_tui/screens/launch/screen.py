@@ -121,11 +121,7 @@ class ProviderChecks:
         session = self._screen.app.session
         own = fields_of(form.provider)
         focused = self._screen.focused
-        if (
-            session is None
-            or self._screen.app.read_only
-            or (isinstance(focused, Input) and focused.id in own)
-        ):
+        if session is None or self._screen.app.read_only or (isinstance(focused, Input) and focused.id in own):
             return
         given = dict(settings_of(form))
         lacks = [each.name for each in own.values() if each.required and not given.get(each.name)]
@@ -311,9 +307,7 @@ async def _see_gangs_out(app: AppFace, session: Front, pool: str, run: RunView) 
     )
 
 
-async def _end(
-    app: AppFace, session: Front, plan: LaunchPlan | JobPlan, key: str, ended: str, failed: str
-) -> None:
+async def _end(app: AppFace, session: Front, plan: LaunchPlan | JobPlan, key: str, ended: str, failed: str) -> None:
     """Tear down a pool that was made for what has ended, be it by an error, and say both in one line."""
     name = plan.pool.name
     ours = plan.spec is not None and not plan.keep
@@ -328,14 +322,10 @@ async def _end(
         app.flash(f"{name}: {one_line(words_of(error))}", "error")
         return
     said = f"{failed}; " if failed else ended
-    app.flash(
-        f"{said}{name} torn down: {receipt_line(receipt)}", "done" if receipt.ok and not failed else "error"
-    )
+    app.flash(f"{said}{name} torn down: {receipt_line(receipt)}", "done" if receipt.ok and not failed else "error")
 
 
-async def _keep(
-    app: AppFace, session: Front, pool: str, run: RunView, request: LaunchRequest, *, joined: bool
-) -> None:
+async def _keep(app: AppFace, session: Front, pool: str, run: RunView, request: LaunchRequest, *, joined: bool) -> None:
     """Keep what the run was launched with, so that it can be launched again."""
     try:
         await settled(session.keep_launch(pool, run.id, request, joined=joined))
@@ -343,9 +333,7 @@ async def _keep(
         app.flash(f"how run {run.id} was launched is not kept whole: {error}", "error")
 
 
-async def follow_job(
-    app: AppFace, plan: JobPlan, steps: Sequence[Task], folder: Path, begun: BegunPool
-) -> None:
+async def follow_job(app: AppFace, plan: JobPlan, steps: Sequence[Task], folder: Path, begun: BegunPool) -> None:
     """Run a job's steps one by one when the pool is ready; each is a run of its own, and the first that fails is the
     last.
 
@@ -659,9 +647,7 @@ class LaunchScreen(BaseScreen[None]):
             self._say(one_line(str(error)), error=bool(form.script.strip()))
             self._show_plan([], form, str(error) if "\n" in str(error) or len(str(error)) > ROOM else "")
 
-    def _show_plan(
-        self, told: Sequence[tuple[str, str]], form: Form, why: str = "", script: str = ""
-    ) -> None:
+    def _show_plan(self, told: Sequence[tuple[str, str]], form: Form, why: str = "", script: str = "") -> None:
         self._shown = form
         remarks = [("preset", remark) for remark in self._remarks]
         plan = self.query_one(PlanPanel)

@@ -16,9 +16,7 @@ def share(values: list) -> dict:
 @sky.function
 def aligned(x: list, y: list) -> bool:
     a, b = sky.shard(x, y, shuffle=True, seed=42)
-    return (
-        all(str(one) == other for one, other in zip(a, b, strict=True)) and type(sky.shard(tuple(x))) is tuple
-    )
+    return all(str(one) == other for one, other in zip(a, b, strict=True)) and type(sky.shard(tuple(x))) is tuple
 
 
 @sky.function

@@ -11,7 +11,5 @@ def variable() -> str:
 
 
 if __name__ == "__main__":
-    with sky.Compute(
-        provider=sky.Container(), nodes=1, image=sky.Image(env={"MY_VAR": "it works"})
-    ) as compute:
+    with sky.Compute(provider=sky.Container(), nodes=1, image=sky.Image(env={"MY_VAR": "it works"})) as compute:
         assert variable() >> compute == "it works"

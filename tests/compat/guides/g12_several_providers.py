@@ -10,9 +10,7 @@ def node() -> int:
 
 if __name__ == "__main__":
     with sky.Compute(
-        sky.Spec(
-            provider=sky.VastAI(), accelerator=sky.accelerators.A100(), max_hourly_cost=2.5, allocation="spot"
-        ),
+        sky.Spec(provider=sky.VastAI(), accelerator=sky.accelerators.A100(), max_hourly_cost=2.5, allocation="spot"),
         sky.Spec(provider=sky.Verda(), accelerator=sky.accelerators.A100(), allocation="spot-if-available"),
         sky.Spec(
             provider=sky.AWS(),

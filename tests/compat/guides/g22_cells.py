@@ -7,9 +7,7 @@ import skyward as sky
 from skyward.accelerators import A100
 
 # %%
-compute = sky.Compute(
-    provider=sky.TensorDock(tier=1), accelerator=A100(count=8), ttl=int(sky.time.minutes(30))
-)
+compute = sky.Compute(provider=sky.TensorDock(tier=1), accelerator=A100(count=8), ttl=int(sky.time.minutes(30)))
 compute.__enter__()
 # %%
 RATE = 0.25

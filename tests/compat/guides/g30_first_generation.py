@@ -16,9 +16,7 @@ def process(values):
 def variables():
     import os
 
-    return [
-        os.environ[name] for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
-    ]
+    return [os.environ[name] for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")]
 
 
 if __name__ == "__main__":

@@ -60,6 +60,4 @@ if __name__ == "__main__":
     else:
         os.environ["MASTER_ADDR"] = "localhost"
         os.environ["MASTER_PORT"] = sys.argv[2]
-        torch.multiprocessing.start_processes(
-            per_device_launch_fn, args=(2,), nprocs=2, join=True, start_method="fork"
-        )
+        torch.multiprocessing.start_processes(per_device_launch_fn, args=(2,), nprocs=2, join=True, start_method="fork")

@@ -106,9 +106,7 @@ class Finder:
         if fullname == NAME:
             return ModuleSpec(NAME, cls, is_package=True)  # type: ignore[arg-type]
         if fullname == ALONE:
-            return PathFinder.find_spec(
-                fullname, [f"{folder}/_dynamo" for folder in sys.modules["torch"].__path__]
-            )
+            return PathFinder.find_spec(fullname, [f"{folder}/_dynamo" for folder in sys.modules["torch"].__path__])
         if fullname.startswith(f"{NAME}."):
             cls.real()
             import_module(fullname)
